@@ -31,11 +31,11 @@ from lbctl.serve.fleet.reader import read_control
 from lbctl.serve.joining import check_state_is_known, join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options, settings
-from lbctl.serve.state.interface import StateStore, StoreError
-from lbctl.serve.state.memory import MemoryStore
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.wiring import Services
+from lbctl.store.interface import StateStore, StoreError
+from lbctl.store.memory import MemoryStore
+from lbctl.store.saved import SavedState
+from lbctl.store.sqlite import SqliteStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.allocator import return_large_pieces
 from lbctl.xds.protocol.node_status import NodeStatus

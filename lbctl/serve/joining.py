@@ -17,13 +17,13 @@ from lbctl.serve.fleet.reader import read_control
 from lbctl.serve.ha.format import check_format
 from lbctl.serve.ha.presence import claim
 from lbctl.serve.settings import Options, ServeSettings, settings
-from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.lock import as_store_error
-from lbctl.serve.state.open import open_shared
-from lbctl.serve.state.patience import answered
-from lbctl.serve.state.sqlite import DATABASE
 from lbctl.serve.wiring import Shared
+from lbctl.store.authority import Authority
+from lbctl.store.interface import StoreError
+from lbctl.store.lock import as_store_error
+from lbctl.store.open import open_shared
+from lbctl.store.patience import answered
+from lbctl.store.sqlite import DATABASE
 
 _MARKER = "shared"
 """The file of the state directory that says that this machine is a member."""

@@ -22,9 +22,9 @@ from typing import Any
 from lbctl.ir.proxies import Store
 from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
-from lbctl.serve.state import kubernetes, kubernetes_client
-from lbctl.serve.state.interface import ABSENT, StoreError
-from lbctl.serve.state.open import open_shared
+from lbctl.store import kubernetes, kubernetes_client
+from lbctl.store.interface import ABSENT, StoreError
+from lbctl.store.open import open_shared
 from tests.support.kubernetes import serving_api
 
 _NAMESPACE = "lbctl-semantics"

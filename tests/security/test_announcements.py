@@ -12,8 +12,8 @@ from lbctl.serve.api.status_rows import timestamp
 from lbctl.serve.ha.fields import MAX_MEMBERS
 from lbctl.serve.ha.presence import MemberInfo, read_info, read_infos, write_info
 from lbctl.serve.ha.records import LeaderStatus, read_leader, write_leader
-from lbctl.serve.state.interface import Presence
-from lbctl.serve.state.records import UNREADABLE
+from lbctl.store.interface import Presence
+from lbctl.store.records import UNREADABLE
 
 GOOD = MemberInfo(
     "cp-1", "leader", 1_795_900_000_000, "https://cp-1.example:18080", "[2001:db8::1]:18000", "1.2.3", "08b611c8",

@@ -13,8 +13,8 @@ import pytest
 
 from lbctl.cli.doctor.places import state as doctor_state
 from lbctl.serve.api.problems import Observed, problems
-from lbctl.serve.state.interface import StoreEntry, StoreError
-from lbctl.serve.state.sqlite import DATABASE, SqliteStore
+from lbctl.store.interface import StoreEntry, StoreError
+from lbctl.store.sqlite import DATABASE, SqliteStore
 from tests.support import api
 from tests.support.state import led
 

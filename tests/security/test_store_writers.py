@@ -14,8 +14,8 @@ import pytest
 from lbctl.api import schema
 from lbctl.serve.ha.format import KEY, check_format, write_format
 from lbctl.serve.ha.presence import MemberInfo, read_infos, write_info
-from lbctl.serve.state.interface import ABSENT, LeaseHeldError, UnusableError
-from lbctl.serve.state.signed import SignedStore, refusals
+from lbctl.store.interface import ABSENT, LeaseHeldError, UnusableError
+from lbctl.store.signed import SignedStore, refusals
 from tests.support.member import Running, fleet_with, running, served, until, write_keys
 from tests.support.stores import STORES, RedisServer, opened, shared_server, write_foreign
 

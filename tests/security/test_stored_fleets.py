@@ -16,7 +16,7 @@ from lbctl.serve.drivers.eligibility import driven, undriven
 from lbctl.serve.fleet.reader import Writers
 from lbctl.serve.fleet.reload import FleetReloader
 from lbctl.serve.fleet.saved_files import relocated
-from lbctl.serve.state.records import SavedFleet
+from lbctl.store.records import SavedFleet
 from lbctl.targets.load import Loaded
 from tests.support.fleets import fleet_text, pool, replica
 

@@ -17,10 +17,10 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
-from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.open import open_shared
-from lbctl.serve.state.saved import SavedState
 from lbctl.serve.wiring import Services, Shared
+from lbctl.store.authority import Authority
+from lbctl.store.open import open_shared
+from lbctl.store.saved import SavedState
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_text, pool, replica

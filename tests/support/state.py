@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
-from lbctl.serve.state.records import SavedFleet
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.sqlite import SqliteStore
+from lbctl.store.records import SavedFleet
+from lbctl.store.saved import SavedState
+from lbctl.store.sqlite import SqliteStore
 
 
 class OpenState:

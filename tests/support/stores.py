@@ -24,9 +24,9 @@ import pytest
 import requests
 
 from lbctl.ir.proxies import Store
-from lbctl.serve.state.interface import SharedStore
-from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES
-from lbctl.serve.state.open import open_shared
+from lbctl.store.interface import SharedStore
+from lbctl.store.kubernetes_client import CONFIG_MAPS, LEASES
+from lbctl.store.open import open_shared
 from tests.support.kubernetes import ApiServer
 from tests.support.processes.ports import HOST, free_port
 

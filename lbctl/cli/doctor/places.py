@@ -18,7 +18,7 @@ from lbctl.cli.token_guard import user_name
 from lbctl.compile.files import file_of, named_files
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.settings import ServeSettings
-from lbctl.serve.state.sqlite import DATABASE, VERSION
+from lbctl.store.sqlite import DATABASE, VERSION
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
 _LARGEST = 1 << 20

@@ -18,11 +18,11 @@ from lbctl.serve.ha.format import check_format
 from lbctl.serve.ha.presence import MemberInfo, read_infos
 from lbctl.serve.ha.records import FOLLOWED
 from lbctl.serve.settings import ServeSettings
-from lbctl.serve.state.interface import NEARLY_FULL, StoreError, StoreUnreachableError, Usage
-from lbctl.serve.state.keyring import UNSIGNED
-from lbctl.serve.state.kubernetes_objects import rights
-from lbctl.serve.state.open import open_shared
-from lbctl.serve.state.signed import SignedStore
+from lbctl.store.interface import NEARLY_FULL, StoreError, StoreUnreachableError, Usage
+from lbctl.store.keyring import UNSIGNED
+from lbctl.store.kubernetes_objects import rights
+from lbctl.store.open import open_shared
+from lbctl.store.signed import SignedStore
 
 _SKEW = 1.0
 """Seconds by which the clocks of members may differ."""

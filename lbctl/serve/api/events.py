@@ -23,7 +23,7 @@ from lbctl.ir.weight import Weight
 from lbctl.serve.api import decision_rows, rollout_rows, status_rows
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.serve.fleet.reload_result import ReloadOutcome
-from lbctl.serve.state.history import ActiveRollback
+from lbctl.store.history import ActiveRollback
 
 KEPT = 1_000
 """Events that a client can resume from."""

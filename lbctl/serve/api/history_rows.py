@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.api import schema
 from lbctl.serve.api.status_rows import timestamp
 from lbctl.serve.fleet.history import FleetHistory
-from lbctl.serve.state.history import ServedFleet
+from lbctl.store.history import ServedFleet
 
 
 def served(history: FleetHistory) -> schema.ServedFiles | None:

@@ -15,7 +15,7 @@ from lbctl.runtime import log
 from lbctl.runtime.errors import NotSavedError
 from lbctl.serve.api import consequences, decision_rows, history_rows, pick_rows, rollout_rows, status_rows
 from lbctl.serve.api.pool_views import PoolViews
-from lbctl.serve.state.history import Cause
+from lbctl.store.history import Cause
 
 
 class Operations(PoolViews):

@@ -29,7 +29,7 @@ from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, as_json,
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.stream_handlers import StreamHandlers
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
-from lbctl.serve.state.interface import StoreError
+from lbctl.store.interface import StoreError
 from lbctl.xds.protocol.idle_connections import IdleConnections
 from lbctl.xds.protocol.peer import UNIX
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket

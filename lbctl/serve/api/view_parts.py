@@ -21,10 +21,10 @@ from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
-from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.replica_checks import ReplicaChecks
 from lbctl.serve.traffic.service import Traffic
+from lbctl.store.audit import AuditLog
 from lbctl.xds.protocol.node_status import NodeStatus
 
 _EMPTY = Topology((), (), ())

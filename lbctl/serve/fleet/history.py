@@ -22,9 +22,9 @@ from lbctl.runtime import log
 from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.fleet.revision import revision_of
-from lbctl.serve.state.history import ActiveRollback, Cause, Revision, ServedFleet, write_texts
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.history import ActiveRollback, Cause, Revision, ServedFleet, write_texts
+from lbctl.store.interface import StoreError
+from lbctl.store.saved import SavedState
 
 KEPT = 20
 """Entries that are kept."""

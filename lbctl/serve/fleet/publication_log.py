@@ -11,7 +11,7 @@ from lbctl.runtime import log
 from lbctl.runtime.errors import NotSavedError
 from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
 from lbctl.serve.fleet.reload_result import ChangeObserver
-from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
+from lbctl.store.audit import CONTROL_PLANE, AuditLog
 
 _PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback", "leader": "the leader"}
 """Origin of a fleet → the cause of its publication, for the log, the events and the audit log."""

@@ -29,10 +29,10 @@ from lbctl.serve.fleet.saved_files import is_unchanged, relocated
 from lbctl.serve.fleet.saver import SAVE_AGAIN, FleetSaver
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
-from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
-from lbctl.serve.state.history import ActiveRollback, Cause, ServedFleet
-from lbctl.serve.state.records import SavedFleet
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.audit import CONTROL_PLANE, AuditLog
+from lbctl.store.history import ActiveRollback, Cause, ServedFleet
+from lbctl.store.records import SavedFleet
+from lbctl.store.saved import SavedState
 from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import UnsoundError
 

@@ -33,7 +33,7 @@ from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.fingerprints import Fingerprints, Signature, changed_at, fleet_files, signature
 from lbctl.serve.fleet.reader import FleetContents, ReadKeys, WithOwn, Writers, own_control, read, unchanged
-from lbctl.serve.state.records import SavedFleet
+from lbctl.store.records import SavedFleet
 from lbctl.targets.load import Loaded
 
 _QUIET = 0.1

@@ -12,7 +12,7 @@ from lbctl.serve.fleet.publication_log import stays
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadOutcome
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
-from lbctl.serve.state.history import ActiveRollback
+from lbctl.store.history import ActiveRollback
 
 
 class ReloadLog:

@@ -8,7 +8,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.records import dataclass
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.serve.metrics.instruments import ReloadStatus
-from lbctl.serve.state.history import ActiveRollback
+from lbctl.store.history import ActiveRollback
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lbctl.model.load import SourceText, is_fleet_file
-from lbctl.serve.state.history import Revision
+from lbctl.store.history import Revision
 
 _PATIENCE = 5.0
 """Seconds for one answer of git."""

@@ -9,7 +9,7 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.files import read_regular
 from lbctl.model.load import SourceText, texts
 from lbctl.model.text import MAX_BYTES
-from lbctl.serve.state.records import SavedFleet
+from lbctl.store.records import SavedFleet
 
 
 def relocated(files: tuple[SourceText, ...], paths: tuple[str, ...]) -> tuple[SourceText, ...]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from lbctl.runtime import log
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.records import SavedFleet
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.interface import StoreError
+from lbctl.store.records import SavedFleet
+from lbctl.store.saved import SavedState
 
 SAVE_AGAIN = 5.0
 """Seconds until a save that has failed is tried again."""

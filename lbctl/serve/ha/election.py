@@ -16,9 +16,9 @@ from typing import Literal
 from lbctl.base.errors import reason_of
 from lbctl.runtime import log
 from lbctl.serve.ha.format import check_format
-from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.interface import FencedError, LeaseHeldError, SharedStore, StoreError
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.authority import Authority
+from lbctl.store.interface import FencedError, LeaseHeldError, SharedStore, StoreError
+from lbctl.store.saved import SavedState
 
 Role = Literal["leader", "follower", "isolated"]
 _POLL = 0.5

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 
 from lbctl.base.foreign_json import parse
-from lbctl.serve.state.interface import ABSENT, SharedStore, UnusableError
-from lbctl.serve.state.signed import FORMAT_KEY
+from lbctl.store.interface import ABSENT, SharedStore, UnusableError
+from lbctl.store.signed import FORMAT_KEY
 
 KEY = FORMAT_KEY
 _PLAIN, _SIGNED = 1, 2

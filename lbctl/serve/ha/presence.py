@@ -17,8 +17,8 @@ from typing import Any
 from lbctl.base.foreign_json import parse_object
 from lbctl.base.records import dataclass
 from lbctl.serve.ha import fields
-from lbctl.serve.state.interface import Presence, SharedStore, UnusableError
-from lbctl.serve.state.records import UNREADABLE
+from lbctl.store.interface import Presence, SharedStore, UnusableError
+from lbctl.store.records import UNREADABLE
 
 INTERVAL = 1.0
 """Seconds between two announcements."""

@@ -19,10 +19,10 @@ from lbctl.serve.ha import fields
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
-from lbctl.serve.state import history as history_records
-from lbctl.serve.state import records
-from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.store import history as history_records
+from lbctl.store import records
+from lbctl.store.records import SavedFleet
 
 LEADER = "leader/status"
 """The leader's sign of life."""

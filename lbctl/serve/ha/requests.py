@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from lbctl.base.foreign_json import parse_object
 from lbctl.base.records import dataclass
 from lbctl.serve.ha import fields
-from lbctl.serve.state.keyring import Keyring, request_key, request_signature
-from lbctl.serve.state.records import UNREADABLE
+from lbctl.store.keyring import Keyring, request_key, request_signature
+from lbctl.store.records import UNREADABLE
 
 _T = TypeVar("_T")
 SCHEME = "lbctl-member"

@@ -19,12 +19,12 @@ from lbctl.base.foreign_json import parse
 from lbctl.runtime import log
 from lbctl.serve.ha.fields import MAX_MEMBERS, is_name
 from lbctl.serve.ha.presence import MAX_SAMPLES, MemberInfo
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.records import UNREADABLE
-from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.samples import MemberSamples, write_samples
 from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.store.interface import StoreError
+from lbctl.store.records import UNREADABLE
+from lbctl.store.saved import SavedState
 
 SHARING = "sharing"
 """The key of the members among whom the pools are shared."""

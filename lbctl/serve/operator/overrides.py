@@ -22,9 +22,9 @@ from lbctl.runtime import log
 from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.audit import CONTROL_PLANE, AuditLog
+from lbctl.store.interface import StoreError
+from lbctl.store.saved import SavedState
 
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""

@@ -6,7 +6,7 @@ from lbctl.runtime import log
 from lbctl.serve.fleet.history import SHORT, FleetHistory
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.reload_result import ReloadOutcome
-from lbctl.serve.state.history import Cause, ServedFleet
+from lbctl.store.history import Cause, ServedFleet
 
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""

@@ -22,9 +22,9 @@ from lbctl.runtime.net import http_client
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.operator.evidence import RolloutEvidence
-from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.audit import CONTROL_PLANE, AuditLog
+from lbctl.store.interface import StoreError
+from lbctl.store.saved import SavedState
 
 _INTERVAL = 1.0
 """Seconds between two looks at the clock and at the files."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, Verdict, WeightsChanged
 from lbctl.control.loop_output import LoopOutput
 from lbctl.runtime.errors import NotSavedError
-from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
+from lbctl.store.audit import CONTROL_PLANE, AuditLog
 
 _ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor", "in": "readmit"}
 _MOST_PENDING = 1000

@@ -22,15 +22,15 @@ from lbctl.runtime.guard import Guard, Work, end_tasks
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.metrics.latency import LatencyMetrics
-from lbctl.serve.state.audit import AuditLog
-from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.control_loop import ControlLoop, RequestsOf
 from lbctl.serve.telemetry.decision_audit import DecisionAudit
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.plan import ScrapePlan, scrape_plan
+from lbctl.store.audit import AuditLog
+from lbctl.store.authority import Authority
+from lbctl.store.interface import StoreError
+from lbctl.store.saved import SavedState
 
 _WEIGHTS_MAX_AGE = 60.0
 """Seconds for which the weights of an earlier process are used."""

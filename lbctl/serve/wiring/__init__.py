@@ -31,13 +31,13 @@ from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
-from lbctl.serve.state.patience import answered
-from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.wiring import rooms
 from lbctl.serve.wiring.inputs import Inputs, OnFleet, RestoredState, Shared, restore
 from lbctl.serve.wiring.rooms import FleetParts, OperatorParts, TrafficParts
 from lbctl.serve.wiring.services import Services
+from lbctl.store.patience import answered
+from lbctl.store.saved import SavedState
 from lbctl.xds.protocol.node_status import NodeStatus
 
 __all__ = ["OnFleet", "RestoredState", "Services", "Shared", "build", "build_from"]

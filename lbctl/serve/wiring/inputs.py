@@ -18,11 +18,11 @@ from lbctl.serve.fleet.reader import Writers
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
-from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.records import SavedFleet
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.signed import SignedStore
 from lbctl.serve.telemetry.service import saved_loop_output
+from lbctl.store.authority import Authority
+from lbctl.store.records import SavedFleet
+from lbctl.store.saved import SavedState
+from lbctl.store.signed import SignedStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 

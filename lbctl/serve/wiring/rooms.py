@@ -26,7 +26,6 @@ from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.own_key import own_key
 from lbctl.serve.picker.tables import FleetMeasurements
-from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
@@ -34,6 +33,7 @@ from lbctl.serve.traffic.replica_checks import ReplicaChecks
 from lbctl.serve.traffic.request_logs import RequestLogs
 from lbctl.serve.traffic.service import Traffic
 from lbctl.serve.wiring.inputs import Inputs
+from lbctl.store.audit import AuditLog
 
 
 @dataclass(frozen=True, slots=True)

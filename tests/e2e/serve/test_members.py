@@ -9,7 +9,7 @@ from functools import partial
 
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.serve.ha.sharing import owner_of
-from lbctl.serve.state.audit import CONTROL_PLANE
+from lbctl.store.audit import CONTROL_PLANE
 from tests.support.processes import background, edges
 from tests.support.processes.control import XdsEnvoy, settled
 from tests.support.processes.engines import engines

@@ -15,7 +15,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.weight import Weight
-from lbctl.serve.state.records import read_loop_output, write_loop_output
+from lbctl.store.records import read_loop_output, write_loop_output
 from lbctl.xds.build.snapshot_cache import Builder
 from lbctl.xds.resource import EDS, RDS, Resources
 from tests.integration.xds.playbook import KINDS, Client

@@ -43,15 +43,15 @@ from lbctl.serve.ha.requests import MemberRequest, MemberRequests, NotSignedErro
 from lbctl.serve.picker import exchange, http_protocol, wire
 from lbctl.serve.picker.ext_proc import ProcessorStream
 from lbctl.serve.picker.service import PickService
-from lbctl.serve.state import envelope
-from lbctl.serve.state.interface import Presence
-from lbctl.serve.state.keyring import Keyring, parse_keys
-from lbctl.serve.state.records import UNREADABLE
 from lbctl.serve.traffic.log_line import ReplicaAddresses, tries_of
 from lbctl.serve.traffic.timer_line import timers_of
 from lbctl.signals.exposition import MetricsReader
 from lbctl.signals.prometheus import NoValueError, single_value
 from lbctl.simulate.trace import read as read_trace
+from lbctl.store import envelope
+from lbctl.store.interface import Presence
+from lbctl.store.keyring import Keyring, parse_keys
+from lbctl.store.records import UNREADABLE
 from lbctl.xds.protocol import load_reports, request_logs
 from lbctl.xds.protocol import wire as xds_wire
 from tests.support.importer import samples

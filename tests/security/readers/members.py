@@ -19,9 +19,9 @@ from lbctl.serve.api import forwarding
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker import alone
 from lbctl.serve.picker.statistics import BOUNDS
-from lbctl.serve.state.keyring import Keyring
-from lbctl.serve.state.records import UNREADABLE
 from lbctl.serve.telemetry import samples
+from lbctl.store.keyring import Keyring
+from lbctl.store.records import UNREADABLE
 from tests.support.bounds import Case, Reader, against, inputs, json_peers, mib, sends, trickles
 
 _SECONDS = 0.8

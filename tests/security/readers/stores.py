@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 
 from lbctl.base import foreign_json
 from lbctl.ir.proxies import Store
-from lbctl.serve.state import etcd_client, redis_client
-from lbctl.serve.state.interface import StoreError
+from lbctl.store import etcd_client, redis_client
+from lbctl.store.interface import StoreError
 from tests.support.bounds import Reader, Script, against, endlessly, inputs, json_peers, mib, sends, trickles
 
 _SECONDS = 0.5

@@ -27,7 +27,7 @@ from lbctl.cli.doctor import ports
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
-from lbctl.serve.state.sqlite import DATABASE, VERSION
+from lbctl.store.sqlite import DATABASE, VERSION
 from tests.support.fleet import OLDEST
 from tests.support.fleets import Fleet, fleet_of, pool
 from tests.support.kubernetes import ApiServer, serving_api

@@ -15,9 +15,9 @@ from lbctl.cli.doctor.store import checks
 from lbctl.serve.ha.format import write_format
 from lbctl.serve.ha.presence import MemberInfo, write_info
 from lbctl.serve.settings import Options, ServeSettings, settings
-from lbctl.serve.state.etcd import EtcdStore
-from lbctl.serve.state.interface import ABSENT, SharedStore, Usage
-from lbctl.serve.state.open import open_shared
+from lbctl.store.etcd import EtcdStore
+from lbctl.store.interface import ABSENT, SharedStore, Usage
+from lbctl.store.open import open_shared
 from tests.support.member import write_keys
 from tests.support.stores import STORES, KubernetesServer, reachable, shared_server, store_of
 

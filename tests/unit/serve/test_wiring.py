@@ -16,10 +16,10 @@ from lbctl.serve.api.events import EventLog
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.service import Traffic
+from lbctl.store.saved import SavedState
+from lbctl.store.sqlite import SqliteStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_of, load_fleet, pool

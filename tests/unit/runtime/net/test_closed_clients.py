@@ -9,8 +9,8 @@ import pytest
 from lbctl.ir.proxies import Store
 from lbctl.runtime.net.kubernetes.client import ApiClient
 from lbctl.runtime.net.kubernetes.cluster import Cluster, ClusterError
-from lbctl.serve.state.etcd_client import EtcdClient
-from lbctl.serve.state.interface import StoreUnreachableError
+from lbctl.store.etcd_client import EtcdClient
+from lbctl.store.interface import StoreUnreachableError
 from tests.support.processes.ports import HOST, free_port
 
 

@@ -14,9 +14,9 @@ from lbctl.model.load import SourceText
 from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.fleet import history
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory, digest_of
-from lbctl.serve.state.history import ActiveRollback, Cause, Revision, ServedFleet, read_texts, write_texts
-from lbctl.serve.state.memory import MemoryStore
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.history import ActiveRollback, Cause, Revision, ServedFleet, read_texts, write_texts
+from lbctl.store.memory import MemoryStore
+from lbctl.store.saved import SavedState
 
 
 def files(content: str) -> tuple[SourceText, ...]:

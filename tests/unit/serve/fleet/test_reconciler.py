@@ -15,10 +15,10 @@ from lbctl.serve.fleet.publisher import Publisher, PublishResult
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.serve.state.audit import AuditLog
-from lbctl.serve.state.interface import StoreEntry
-from lbctl.serve.state.memory import MemoryStore
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.audit import AuditLog
+from lbctl.store.interface import StoreEntry
+from lbctl.store.memory import MemoryStore
+from lbctl.store.saved import SavedState
 from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import UnsoundError
 from tests.support.fleets import fleet_of, load_fleet, write_fleet

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.serve.fleet.reload import FleetReloader
-from lbctl.serve.state.records import SavedFleet
+from lbctl.store.records import SavedFleet
 from tests.support.reload import SECRET, FileClock, Fleet, certificate, sizes
 from tests.support.state import led
 

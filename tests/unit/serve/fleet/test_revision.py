@@ -10,7 +10,7 @@ import pytest
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.model.load import texts
 from lbctl.serve.fleet.revision import revision_of
-from lbctl.serve.state.history import Revision
+from lbctl.store.history import Revision
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -13,9 +13,9 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.ha.sharing import PoolSharing
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
-from lbctl.serve.state.memory import MemoryStore
-from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.samples import MemberSamples
+from lbctl.store.memory import MemoryStore
+from lbctl.store.saved import SavedState
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.unit.serve.telemetry.test_samples import PLANS, REPORT

@@ -21,9 +21,10 @@ from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import FORMAT, KEY, check_format, write_format
 from lbctl.serve.joining import join
-from lbctl.serve.state import kubernetes_lease
-from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.interface import (
+from lbctl.serve.wiring import Shared
+from lbctl.store import kubernetes_lease
+from lbctl.store.authority import Authority
+from lbctl.store.interface import (
     ABSENT,
     FencedError,
     LeaseHeldError,
@@ -32,9 +33,8 @@ from lbctl.serve.state.interface import (
     StoreUnreachableError,
     UnusableError,
 )
-from lbctl.serve.state.open import open_shared
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.wiring import Shared
+from lbctl.store.open import open_shared
+from lbctl.store.saved import SavedState
 from tests.support.stores import STORES, AnyServer, EtcdServer, RedisServer, opened, shared_server, write_foreign
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from lbctl.ir.proxies import Store
-from lbctl.serve.state.interface import ABSENT, FencedError, SharedStore, StoreError, UnusableError
-from lbctl.serve.state.open import KINDS, open_shared
+from lbctl.store.interface import ABSENT, FencedError, SharedStore, StoreError, UnusableError
+from lbctl.store.open import KINDS, open_shared
 from tests.support.processes.certs import Authority
 from tests.support.processes.ports import HOST, free_port
 from tests.support.stores import EtcdServer, RedisProcess, RedisServer, Sentinel, Server

@@ -17,7 +17,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.rollouts import Rollouts, step_id
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.operator.steps_in_force import StepsInForce
-from lbctl.serve.state.interface import StoreUnreachableError
+from lbctl.store.interface import StoreUnreachableError
 from tests.support.fleets import fleet_text, pool, replica
 from tests.support.member import ENVOY, Running, running, until
 from tests.support.processes.engines import PAGE
@@ -166,7 +166,7 @@ def test_recorded_but_unsaved_rollout_step_is_done_once(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_joined_member_waits_for_a_store_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbctl.serve.state.patience._RETRY", 0.1)
+    monkeypatch.setattr("lbctl.store.patience._RETRY", 0.1)
     server = RedisServer()
     server.start()
 

@@ -18,10 +18,10 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import overrides as service
 from lbctl.serve.settings import Options
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.wiring import Services
+from lbctl.store.interface import StoreError
+from lbctl.store.saved import SavedState
+from lbctl.store.sqlite import SqliteStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_of, load_fleet, replica

@@ -29,14 +29,14 @@ from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import evidence
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.settings import Options
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.records import read_rollouts, write_rollouts
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 from lbctl.serve.traffic.service import Traffic
 from lbctl.serve.wiring import Services
 from lbctl.serve.wiring.inputs import Inputs
+from lbctl.store.interface import StoreError
+from lbctl.store.records import read_rollouts, write_rollouts
+from lbctl.store.saved import SavedState
+from lbctl.store.sqlite import SqliteStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import Fleet, fleet_of, load_fleet, pool, replica

@@ -13,7 +13,7 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.serve.ha.presence import MemberInfo, read_info, steps_of_others, write_info
 from lbctl.serve.operator.steps_in_force import StepsInForce
-from lbctl.serve.state.interface import Presence
+from lbctl.store.interface import Presence
 from tests.support.fleets import fleet_of, load_fleet, pool, replica
 
 STEPS = [{"percent": "20%", "hold": "1m"}, {"percent": "50%", "hold": "1m"}, {"percent": "100%"}]

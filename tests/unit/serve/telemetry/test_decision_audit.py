@@ -8,8 +8,8 @@ from lbctl.control.effects import HealthChanged, ModeChanged, Verdict, WeightsCh
 from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.weight import Weight
 from lbctl.runtime.errors import NotSavedError
-from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.decision_audit import DecisionAudit
+from lbctl.store.audit import AuditLog
 
 
 class Records(AuditLog):

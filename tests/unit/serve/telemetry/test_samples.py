@@ -12,12 +12,12 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
-from lbctl.serve.state.records import UNREADABLE
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.telemetry.samples import MemberSamples, write_samples
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.signals.plan import scrape_plan
+from lbctl.store.records import UNREADABLE
 
 POOL = Pool(
     "chat",

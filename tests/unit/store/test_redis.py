@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from lbctl.ir.proxies import Store
-from lbctl.serve.state.interface import ABSENT, StoreError
-from lbctl.serve.state.redis import RedisStore
-from lbctl.serve.state.redis_client import MAX_VALUE_BYTES
+from lbctl.store.interface import ABSENT, StoreError
+from lbctl.store.redis import RedisStore
+from lbctl.store.redis_client import MAX_VALUE_BYTES
 
 
 def test_value_that_no_member_would_read_is_not_written() -> None:

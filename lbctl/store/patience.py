@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lbctl.runtime import log
-from lbctl.serve.state.interface import StoreUnreachableError
+from lbctl.store.interface import StoreUnreachableError
 
 _T = TypeVar("_T")
 _RETRY = 1.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from lbctl.base.foreign_json import member, records
 from lbctl.ir.proxies import Store
-from lbctl.serve.state.etcd_client import (
+from lbctl.store.etcd_client import (
     Answer,
     EtcdClient,
     Events,
@@ -27,7 +27,7 @@ from lbctl.serve.state.etcd_client import (
     rows,
     rows_of_responses,
 )
-from lbctl.serve.state.interface import (
+from lbctl.store.interface import (
     ABSENT,
     ConflictError,
     FencedError,

@@ -13,10 +13,10 @@ from contextlib import aclosing, suppress
 from typing import Any, cast
 
 from lbctl.runtime import log
-from lbctl.serve.state import envelope as envelopes
-from lbctl.serve.state.authority import elapsed
-from lbctl.serve.state.envelope import Envelope
-from lbctl.serve.state.interface import (
+from lbctl.store import envelope as envelopes
+from lbctl.store.authority import elapsed
+from lbctl.store.envelope import Envelope
+from lbctl.store.interface import (
     ABSENT,
     MAX_EPOCH,
     ConflictError,
@@ -31,7 +31,7 @@ from lbctl.serve.state.interface import (
     Usage,
     shown,
 )
-from lbctl.serve.state.keyring import Keyring, Purpose
+from lbctl.store.keyring import Keyring, Purpose
 
 FORMAT_KEY = "format"
 """The marker of the key space. It is not signed, so that every version can read it."""

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from lbctl.serve.state import signed
-from lbctl.serve.state.interface import ABSENT, Presence
-from lbctl.serve.state.keyring import Keyring
-from lbctl.serve.state.memory import MemoryStore
-from lbctl.serve.state.signed import SignedStore
+from lbctl.store import signed
+from lbctl.store.interface import ABSENT, Presence
+from lbctl.store.keyring import Keyring
+from lbctl.store.memory import MemoryStore
+from lbctl.store.signed import SignedStore
 
 KEYS = Keyring("lbctl", (b"key-" * 8,), accepts_unsigned=False)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import field
 
 from lbctl.base.records import dataclass
-from lbctl.serve.state.interface import (
+from lbctl.store.interface import (
     ABSENT,
     ConflictError,
     FencedError,

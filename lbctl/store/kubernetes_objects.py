@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 from lbctl.base.records import dataclass
-from lbctl.serve.state.interface import StoreEntry, StoreError
-from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES, Object
-from lbctl.serve.state.kubernetes_lease import EPOCH
+from lbctl.store.interface import StoreEntry, StoreError
+from lbctl.store.kubernetes_client import CONFIG_MAPS, LEASES, Object
+from lbctl.store.kubernetes_lease import EPOCH
 
 LARGEST = 1 << 20
 """Bytes of all values of a ConfigMap."""

@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lbctl.base.diagnostics import show
-from lbctl.serve.state import schema
-from lbctl.serve.state.interface import (
+from lbctl.store import schema
+from lbctl.store.interface import (
     ABSENT,
     ConflictError,
     FencedError,
@@ -33,8 +33,8 @@ from lbctl.serve.state.interface import (
     changes_between,
     matches,
 )
-from lbctl.serve.state.lock import LockFile, as_store_error, open_private
-from lbctl.serve.state.schema import VERSION, DamagedError
+from lbctl.store.lock import LockFile, as_store_error, open_private
+from lbctl.store.schema import VERSION, DamagedError
 
 __all__ = ["DATABASE", "VERSION", "SqliteStore"]
 

@@ -16,9 +16,9 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import MAX_OVERRIDES, Override
 from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
-from lbctl.serve.state import records, schema
-from lbctl.serve.state.interface import FencedError
-from lbctl.serve.state.records import SavedFleet
+from lbctl.store import records, schema
+from lbctl.store.interface import FencedError
+from lbctl.store.records import SavedFleet
 from tests.support.paths import ROOT
 from tests.support.state import OpenState, led
 

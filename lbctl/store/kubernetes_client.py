@@ -16,7 +16,7 @@ from lbctl.base.foreign_json import InvalidJsonError, shaped
 from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.client import JSON, METADATA, ApiClient, ApiError
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
-from lbctl.serve.state.interface import ConflictError, StoreError, StoreUnreachableError, UnusableError
+from lbctl.store.interface import ConflictError, StoreError, StoreUnreachableError, UnusableError
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"

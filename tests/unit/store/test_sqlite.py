@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from lbctl.model.load import SourceText
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.records import SavedFleet
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.sqlite import SqliteStore
+from lbctl.store.interface import StoreError
+from lbctl.store.records import SavedFleet
+from lbctl.store.saved import SavedState
+from lbctl.store.sqlite import SqliteStore
 from tests.support.state import OpenState, led
 
 FLEET = SavedFleet(
@@ -36,8 +36,8 @@ FLEET = SavedFleet(
 HOLDER = """
 import asyncio, sys, time
 from pathlib import Path
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.sqlite import SqliteStore
+from lbctl.store.saved import SavedState
+from lbctl.store.sqlite import SqliteStore
 
 async def hold():
     state = SavedState(SqliteStore.open(Path(sys.argv[1])), print)

@@ -23,8 +23,8 @@ from lbctl.base.foreign_json import InvalidJsonError, member, parse_object, reco
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
 from lbctl.runtime.net import http_client
-from lbctl.serve.state.credentials import password_of, tls_of
-from lbctl.serve.state.interface import StoreError, StoreUnreachableError, UnusableError
+from lbctl.store.credentials import password_of, tls_of
+from lbctl.store.interface import StoreError, StoreUnreachableError, UnusableError
 
 _USER = "root"
 _MAX_SHOWN = 200

@@ -16,10 +16,10 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts
 from lbctl.model.load import SourceText
-from lbctl.serve.state import history, records
-from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.history import ActiveRollback, ServedFleet
-from lbctl.serve.state.interface import (
+from lbctl.store import history, records
+from lbctl.store.authority import Authority
+from lbctl.store.history import ActiveRollback, ServedFleet
+from lbctl.store.interface import (
     ABSENT,
     ConflictError,
     FencedError,
@@ -30,7 +30,7 @@ from lbctl.serve.state.interface import (
     StoreEntry,
     StoreError,
 )
-from lbctl.serve.state.records import ChainedAuditRecord, SavedFleet
+from lbctl.store.records import ChainedAuditRecord, SavedFleet
 
 _FILES = "fleet/files"
 _SERVED = "fleet/served"

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from lbctl.runtime import log
 from lbctl.runtime.errors import NotSavedError
-from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.records import ChainedAuditRecord
-from lbctl.serve.state.saved import SavedState
+from lbctl.store.interface import StoreError
+from lbctl.store.records import ChainedAuditRecord
+from lbctl.store.saved import SavedState
 
 CONTROL_PLANE = "lbctl"
 """The actor of what the control plane does by itself."""

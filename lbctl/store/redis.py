@@ -19,8 +19,8 @@ from lbctl.base.bounded import size
 from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
-from lbctl.serve.state import redis_scripts as scripts
-from lbctl.serve.state.interface import (
+from lbctl.store import redis_scripts as scripts
+from lbctl.store.interface import (
     ABSENT,
     ConflictError,
     FencedError,
@@ -36,7 +36,7 @@ from lbctl.serve.state.interface import (
     changes_between,
     presences,
 )
-from lbctl.serve.state.redis_client import MAX_VALUE_BYTES, connected, disconnect
+from lbctl.store.redis_client import MAX_VALUE_BYTES, connected, disconnect
 
 _RESYNC = 5.0
 """Seconds after which a watch reads again without a message."""

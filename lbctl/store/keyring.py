@@ -19,7 +19,7 @@ from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.proxies import Store
-from lbctl.serve.state.interface import UnusableError
+from lbctl.store.interface import UnusableError
 
 Purpose = Literal["record", "announcement", "lease", "request"]
 UNSIGNED = "unsigned"

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from lbctl.ir.proxies import Store
 from lbctl.runtime import log
-from lbctl.serve.state import kubernetes_objects as objects
-from lbctl.serve.state.interface import (
+from lbctl.store import kubernetes_objects as objects
+from lbctl.store.interface import (
     ABSENT,
     NEARLY_FULL,
     ConflictError,
@@ -33,9 +33,9 @@ from lbctl.serve.state.interface import (
     matches,
     presences,
 )
-from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, Object, ObjectClient
-from lbctl.serve.state.kubernetes_lease import EPOCH, KubernetesLease
-from lbctl.serve.state.kubernetes_objects import MEMBERS, PARTS, ConfigMapPart
+from lbctl.store.kubernetes_client import CONFIG_MAPS, Object, ObjectClient
+from lbctl.store.kubernetes_lease import EPOCH, KubernetesLease
+from lbctl.store.kubernetes_objects import MEMBERS, PARTS, ConfigMapPart
 
 _RESYNC = 5.0
 """Seconds after which a watch reads again without an event."""

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from lbctl.serve.state.interface import ABSENT, FencedError, StoreError, UnusableError
-from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES
-from lbctl.serve.state.kubernetes_objects import LARGEST, key_of, name_of
-from lbctl.serve.state.open import open_shared
-from lbctl.serve.state.signed import SignedStore
+from lbctl.store.interface import ABSENT, FencedError, StoreError, UnusableError
+from lbctl.store.kubernetes_client import CONFIG_MAPS, LEASES
+from lbctl.store.kubernetes_objects import LARGEST, key_of, name_of
+from lbctl.store.open import open_shared
+from lbctl.store.signed import SignedStore
 from tests.support.kubernetes import ApiServer, Object
 from tests.support.stores import NAMESPACE, KubernetesServer, opened, shared_server, store_of
 

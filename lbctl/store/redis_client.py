@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 from lbctl.base.bounded import size
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
-from lbctl.serve.state.credentials import password_of, tls_of
-from lbctl.serve.state.interface import UnusableError
+from lbctl.store.credentials import password_of, tls_of
+from lbctl.store.interface import UnusableError
 
 MAX_ANSWER_BYTES = 48 << 20
 """Bytes of one answer."""

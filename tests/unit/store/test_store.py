@@ -16,7 +16,7 @@ from typing import ClassVar
 import pytest
 
 from lbctl.control.rollouts import EndedRollout, RolloutState
-from lbctl.serve.state.interface import (
+from lbctl.store.interface import (
     ABSENT,
     ConflictError,
     FencedError,
@@ -26,9 +26,9 @@ from lbctl.serve.state.interface import (
     StoreError,
     changes_between,
 )
-from lbctl.serve.state.memory import MemoryStore, SharedMemory
-from lbctl.serve.state.saved import SavedState
-from lbctl.serve.state.sqlite import SqliteStore
+from lbctl.store.memory import MemoryStore, SharedMemory
+from lbctl.store.saved import SavedState
+from lbctl.store.sqlite import SqliteStore
 from tests.support.stores import STORES as SHARED
 from tests.support.stores import EtcdServer, opened, shared_server
 

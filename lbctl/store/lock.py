@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lbctl.base.diagnostics import show
 from lbctl.base.errors import reason_of
-from lbctl.serve.state.interface import StoreError, UnwritableError
+from lbctl.store.interface import StoreError, UnwritableError
 
 _LONGEST_PID = 32
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

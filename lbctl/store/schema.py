@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from lbctl.base.foreign_json import parse
-from lbctl.serve.state.interface import StoreEntry
-from lbctl.serve.state.records import MAX_TEXT_VALUES
+from lbctl.store.interface import StoreEntry
+from lbctl.store.records import MAX_TEXT_VALUES
 
 VERSION = 3
 _TABLES = """

@@ -8,9 +8,9 @@ from typing import NamedTuple, cast
 
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
-from lbctl.serve.state.interface import SharedStore, UnusableError
-from lbctl.serve.state.keyring import read_keyring
-from lbctl.serve.state.signed import SignedStore
+from lbctl.store.interface import SharedStore, UnusableError
+from lbctl.store.keyring import read_keyring
+from lbctl.store.signed import SignedStore
 
 
 class StoreModule(NamedTuple):
@@ -25,10 +25,10 @@ class StoreModule(NamedTuple):
 
 
 KINDS = {
-    "redis": StoreModule("lbctl.serve.state.redis", "RedisStore", "redis"),
-    "redis+sentinel": StoreModule("lbctl.serve.state.redis", "RedisStore", "redis"),
-    "etcd": StoreModule("lbctl.serve.state.etcd", "EtcdStore"),
-    "kubernetes": StoreModule("lbctl.serve.state.kubernetes", "KubernetesStore"),
+    "redis": StoreModule("lbctl.store.redis", "RedisStore", "redis"),
+    "redis+sentinel": StoreModule("lbctl.store.redis", "RedisStore", "redis"),
+    "etcd": StoreModule("lbctl.store.etcd", "EtcdStore"),
+    "kubernetes": StoreModule("lbctl.store.kubernetes", "KubernetesStore"),
 }
 """Scheme without the letter for TLS → store."""
 

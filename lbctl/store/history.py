@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from lbctl.base.foreign_json import parse
 from lbctl.base.records import dataclass
 from lbctl.model.load import SourceText
-from lbctl.serve.state.records import MAX_TEXT_VALUES
+from lbctl.store.records import MAX_TEXT_VALUES
 
 Action = Literal["files", "reload", "rollback"]
 _MAX_TEXTS = 256 * 1024 * 1024

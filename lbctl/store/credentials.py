@@ -8,7 +8,7 @@ from pathlib import Path
 from lbctl.base.errors import reason_of
 from lbctl.compile.files import read_regular
 from lbctl.ir.proxies import Store
-from lbctl.serve.state.interface import UnusableError
+from lbctl.store.interface import UnusableError
 
 _LARGEST = 4096
 """Bytes of a file with a password."""

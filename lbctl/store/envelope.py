@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from lbctl.base.records import dataclass
-from lbctl.serve.state.keyring import Keyring, Purpose
+from lbctl.store.keyring import Keyring, Purpose
 
 _FORM = re.compile(r"signed:1:([0-9]{1,17})\.([0-9]{1,17}):([0-9a-f]{64}):")
 

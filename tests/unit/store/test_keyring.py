@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lbctl.ir.proxies import Store
-from lbctl.serve.state import envelope
-from lbctl.serve.state.interface import UnusableError
-from lbctl.serve.state.keyring import Keyring, parse_keys, read_keyring
+from lbctl.store import envelope
+from lbctl.store.interface import UnusableError
+from lbctl.store.keyring import Keyring, parse_keys, read_keyring
 
 OLD, NEW = "old-" * 8, "new-" * 8
 
