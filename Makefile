@@ -41,11 +41,12 @@ test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute
 test-newer: $(VENV)/.test $(VENV)/newer/bin  ## newer nginx and HAProxy, from later suites of Debian; a quarter of an hour; ARGS="-k nginx" for less
 	nice $(BIN)/python -m tests.newer $(VENV)/newer $(ARGS)
 
-check: $(VENV)/.test  ## types, style, and which part may import which
+check: $(VENV)/.test  ## types, style of code and text, and which part may import which
 	$(BIN)/mypy
 	$(BIN)/ruff check lbctl tests
 	$(BIN)/ruff format --check lbctl tests
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.style
 
 bench: $(VENV)/.test  ## time and memory, as a table
 	$(BIN)/python -m tests.benchmarks $(ARGS)
