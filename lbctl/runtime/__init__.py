@@ -1,1 +1,1 @@
-"""What the processes of the control plane share: logging, tasks that keep running, limits, outgoing connections."""
+"""Parts that all processes of the control plane share: logging, tasks that keep running, limits, outgoing connections."""
