@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 
 Access = Literal["public", "read", "write"]
 """public: never a token. read: a token beyond loopback alone. write: always a token."""

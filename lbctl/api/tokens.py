@@ -10,10 +10,8 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, cast
-
-from lbctl.base.records import dataclass
 
 Role = Literal["read", "operate", "picker"]
 _LINE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9._@-]{0,62}):(read|operate|picker):(\S+)")

@@ -18,10 +18,10 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from lbctl.apply.permit import Permit, always
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import agents, servers

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lbctl.apply.binaries import find_binary
@@ -20,7 +20,6 @@ from lbctl.apply.files import write_bundle
 from lbctl.apply.host import Checkable, host
 from lbctl.apply.placeholders import replaced, stand_in
 from lbctl.base import diagnostics as d
-from lbctl.base.records import dataclass
 from lbctl.compile.files import files_on_disk
 from lbctl.compile.fleet import Compiled
 from lbctl.compile.proxies import version_text

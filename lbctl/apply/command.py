@@ -12,9 +12,9 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 
 KEPT = 64 * 1024
 """Bytes that are kept of the beginning of an output, and as many of its end."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 
 from lbctl.base.diagnostics import show
 from lbctl.base.hosts import IPV4
-from lbctl.base.records import dataclass
 
 _DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

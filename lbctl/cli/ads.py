@@ -7,6 +7,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import click
 
 from lbctl.base import ports
 from lbctl.base.quantities import QuantityError, parse_address
-from lbctl.base.records import dataclass
 from lbctl.cli.options import options_of
 from lbctl.ir.address import Address
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -24,7 +25,6 @@ from lbctl.base.bounded import TooLargeError, whole_of
 from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, parse_object
 from lbctl.base.hosts import is_loopback
-from lbctl.base.records import dataclass
 from lbctl.base.urls import without_user
 from lbctl.cli import terminal, token_guard
 from lbctl.cli.deadline import within

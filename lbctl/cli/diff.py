@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.base.records import dataclass
 from lbctl.cli import revision
 from lbctl.cli.api_client import ServeClient, server_options
 from lbctl.cli.api_client import show as show_value

@@ -7,14 +7,13 @@ says: manual overrides, weights that follow the signals, replicas that are out. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import click
 
 from lbctl.api import schema
 from lbctl.base.diagnostics import dotted
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import RemoteError, ServeClient, show
 from lbctl.cli.diff_text import ABSENT
 from lbctl.cli.markdown import MarkdownTable, code, document

@@ -7,12 +7,12 @@ pool, and `pick` from a request to its replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import click
 
 from lbctl.api import schema
 from lbctl.base.diagnostics import did_you_mean
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import ServeClient, age, form_choice, server_options, show
 from lbctl.cli.explain_sentence import observed, sentence
 from lbctl.cli.options import options_of

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -15,7 +16,6 @@ from lbctl.api import schema
 from lbctl.api.codec import decode
 from lbctl.base.diagnostics import Diagnostics, did_you_mean
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import ServeClient
 from lbctl.cli.api_client import show as show_value
 from lbctl.cli.fleet import load, show

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -11,7 +12,6 @@ import click
 from lbctl.base.diagnostics import Diagnostics, did_you_mean
 from lbctl.base.errors import reason_of
 from lbctl.base.quantities import QuantityError, parse_duration, parse_per_second
-from lbctl.base.records import dataclass
 from lbctl.cli.findings import FORMS, counted, written
 from lbctl.cli.fleet import paths_argument
 from lbctl.cli.options import options_of

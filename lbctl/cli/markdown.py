@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import plain
 
 _MOST = 12

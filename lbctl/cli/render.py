@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -14,7 +14,6 @@ from lbctl.apply.placeholders import shortened
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.errors import reason_of
 from lbctl.base.paths import is_directory
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import ServeClient, server_url
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of

@@ -11,13 +11,13 @@ import posixpath
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
 from lbctl.base.paths import is_directory, without_links
-from lbctl.base.records import dataclass
 from lbctl.compile.files import named_files
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText, is_fleet_file

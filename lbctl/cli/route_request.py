@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -11,7 +12,6 @@ import click
 from lbctl.base import ports
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, did_you_mean, show
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.cli.proxy import unnamed
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.listeners import Listener

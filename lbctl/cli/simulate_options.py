@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import click
 
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.quantities import QuantityError, parse_duration, parse_per_second
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import Pool, Replica
 from lbctl.simulate import capacity, load
 from lbctl.simulate.lengths import conversation

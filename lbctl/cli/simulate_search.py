@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import click
 
-from lbctl.base.records import dataclass
 from lbctl.cli.simulate_options import SimulationOptions, lost_text
 from lbctl.cli.simulate_study import Study
 from lbctl.cli.simulate_text import (

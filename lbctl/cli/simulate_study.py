@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean
-from lbctl.base.records import dataclass
 from lbctl.cli import simulate_options as texts
 from lbctl.cli.simulate_calibrate import calibration
 from lbctl.cli.simulate_options import SimulationOptions

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import RemoteError, ServeClient
 
 _FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})

@@ -10,11 +10,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import click
-
-from lbctl.base.records import dataclass
 
 _GAP = 2
 """Blanks between two columns."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import dataclass
 
 import click
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import RemoteError, ServeClient, server_options, table
 from lbctl.cli.top_rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
 

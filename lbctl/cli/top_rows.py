@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.cli.status_tables import seconds, share
 
 Value = str | float | None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import age, plain
 from lbctl.cli.status_tables import COLOURS
 from lbctl.cli.top_rows import COLUMNS, Column, ReplicaRow, pool_line, sorted_rows

@@ -7,10 +7,9 @@ no error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.base.records import dataclass
 from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import Context, ProxyKind
 from lbctl.compile.drained import check_drained

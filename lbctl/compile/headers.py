@@ -7,9 +7,9 @@ are compared without case, and with `_` as `-`, since many servers do not distin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.compile.context import Context
 from lbctl.ir.header_text import variables
 from lbctl.model import route as model

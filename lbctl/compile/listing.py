@@ -6,11 +6,11 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.diagnostics import Position
 from lbctl.base.foreign_json import InvalidJsonError, parse
-from lbctl.base.records import dataclass
 
 _BETWEEN = re.compile(r"[\s,]*")
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"')

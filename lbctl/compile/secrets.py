@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path as File
@@ -17,7 +18,6 @@ from pathlib import Path as File
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Severity, did_you_mean, show
 from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, parse
-from lbctl.base.records import dataclass
 from lbctl.compile import key_lines, user_lines
 from lbctl.compile.allowed_files import may_read, refusal
 from lbctl.compile.files import file_of, read_regular

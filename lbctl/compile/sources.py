@@ -7,10 +7,9 @@ Targets and the running control plane use the Topology's own paths, in which a r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Path, Position
-from lbctl.base.records import dataclass
 from lbctl.model.node import Node, position_of
 
 

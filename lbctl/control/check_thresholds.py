@@ -7,9 +7,8 @@ joins later as ejected. Times are arguments, in seconds since the epoch.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import ActiveCheck
 
 

@@ -10,10 +10,9 @@ any one clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.control import drains, overrides, rollouts, splits
 from lbctl.control.drains import Since
 from lbctl.control.loop_output import LoopOutput, Reasons

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.control.effects import Mode, Verdict
 from lbctl.control.state import PoolState, ReplicaState, State, weight
 from lbctl.ir.weight import Weight

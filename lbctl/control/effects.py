@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.ir.weight import Weight
 
 Verdict = Literal["in", "floor", "out"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from lbctl.base.records import dataclass
 from lbctl.control.inputs import Observation
 from lbctl.ir.pools import Pool
 from lbctl.ir.weight import Weight

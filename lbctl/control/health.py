@@ -18,9 +18,9 @@ Observations count once an interval, however many sources report.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from lbctl.base.records import dataclass
 from lbctl.control.effects import Verdict
 from lbctl.control.inputs import NEVER, Observation
 from lbctl.control.weighting.strategy import new_tuple

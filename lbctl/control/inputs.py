@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from lbctl.base.records import dataclass
 from lbctl.signals.merge import Signals
 
 NEVER = float("-inf")

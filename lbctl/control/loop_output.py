@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lbctl.base.records import dataclass
 from lbctl.control.state import PoolState, weights
 from lbctl.control.weighting.strategy import WHOLE
 from lbctl.ir.pools import Pool

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.control.splits import Shares, shares_of
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight, from_capacity

@@ -8,8 +8,8 @@ no weight stays slightly wrong for ever.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.control.health import DeepHealth, ProgressWatch
 from lbctl.control.inputs import Observation
 from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory

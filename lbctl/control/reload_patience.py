@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.weight import Weight
 
 _LARGE = 0.4

@@ -9,10 +9,9 @@ lowers its weight. The functions are pure; times are ages in seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from lbctl.base.records import dataclass
 from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import EffectiveReplica
 from lbctl.control.fitness import StateName

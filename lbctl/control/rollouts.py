@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import gcd
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.control.analysis import judge
 from lbctl.control.analysis.evidence import AnalysisState, IntervalObservation
 from lbctl.control.outages import NO_OUTAGES, PATIENCE, Outage, Outages

@@ -12,9 +12,8 @@ failed, and not one that was only drained. Pure: times are seconds on one clock 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, SlowStart
 from lbctl.ir.snapshot import Snapshot, drained_of

@@ -7,10 +7,9 @@ Every number that led to a weight stays here until the next observation: `decisi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lbctl.base.records import dataclass
 from lbctl.control.effects import Mode
 from lbctl.control.health import DeepHealth, HealthRules, ProgressWatch
 from lbctl.control.inputs import NEVER, Observation

@@ -11,13 +11,12 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from lbctl.base.records import dataclass
 from lbctl.demo.canary_fleet import ANSWER, NEW, PROMPT, REQUEST_RATE, CanaryPlan, CanarySite
 from lbctl.demo.load import LoadGenerator, Outcomes, poisson
 from lbctl.demo.replica import HOST

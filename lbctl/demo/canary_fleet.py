@@ -8,8 +8,8 @@ canary shares a pool with the other one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.demo.replica import HOST, PacedReplica
 from lbctl.simulate.engine import CostModel
 

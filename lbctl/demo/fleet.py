@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from lbctl.apply.reserved_ports import port_of, reserve
-from lbctl.base.records import dataclass
 from lbctl.compile.gpus import GPUS as TABLE
 from lbctl.demo import canary_fleet
 from lbctl.demo.canary_fleet import PLANS, CanarySite, new_canary

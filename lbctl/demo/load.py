@@ -11,10 +11,9 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.percentiles import percentile_of
-from lbctl.base.records import dataclass
 from lbctl.demo.replica import HOST
 from lbctl.simulate import load
 from lbctl.simulate.lengths import Lengths

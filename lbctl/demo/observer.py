@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from lbctl.base.records import dataclass
 from lbctl.demo.faults import Faults
 from lbctl.demo.replica import HOST
 

@@ -7,12 +7,11 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.base.records import dataclass
 from lbctl.compile.proxies import version_text
 from lbctl.demo.canary import Canaries
 from lbctl.demo.faults import FAULTS, Faults

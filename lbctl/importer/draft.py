@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.importer.ledger import Ledger
 from lbctl.importer.statement import Statement
 

@@ -7,9 +7,9 @@ the importer has claimed is kept as a comment too, so that nothing is lost witho
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position
-from lbctl.base.records import dataclass
 from lbctl.importer.secrets import REDACTED, SecretDirectives, redacted
 from lbctl.importer.statement import Statement, walk
 

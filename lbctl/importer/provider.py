@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.base.system_ca import PLACES, WORD
 from lbctl.importer.draft import Draft
 from lbctl.importer.statement import Statement

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.base.records import dataclass
 from lbctl.importer import validate, withheld, write
 from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
 

@@ -7,9 +7,9 @@ its content: the same words may stand in a configuration several times, and each
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Position
-from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.base.records import dataclass
 from lbctl.init.identify import AuxiliaryEndpoint, IdentifiedServer, identify
 from lbctl.init.pools import pools_of, with_management_models
 from lbctl.init.probe import TIMEOUT, ServerResponses, probe

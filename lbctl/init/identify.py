@@ -8,9 +8,9 @@ other server has.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from lbctl.base.records import dataclass
 from lbctl.init import kinds as k
 from lbctl.init.gpus import gpus_of
 from lbctl.init.models import NONE, Models, management_models, openai_models, v1_models, v2_models

@@ -6,9 +6,8 @@ servers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from lbctl.base.records import dataclass
 
 Api = Literal["openai", "v2", "own"]
 

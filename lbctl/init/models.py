@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
-from lbctl.base.records import dataclass
 from lbctl.init.probe import REPOSITORY_INDEX, ServerResponses
 
 MAX_NAMES = 64

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.init.gpus import gpu_type
 from lbctl.init.identify import AuxiliaryEndpoint, IdentifiedServer
 from lbctl.init.kinds import KSERVE_V1, TORCHSERVE, ServerKind

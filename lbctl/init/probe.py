@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -17,7 +18,6 @@ import aiohttp
 from lbctl.base.bounded import whole
 from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, parse
-from lbctl.base.records import dataclass
 from lbctl.init.probe_target import ProbeTarget
 from lbctl.runtime.net.http_client import session
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.init.models import MAX_NAMES
 from lbctl.init.pools import PoolDraft, unique_name
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.hosts import from_here, is_loopback
-from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

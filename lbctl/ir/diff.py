@@ -9,11 +9,10 @@ in flight or a running fleet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.ir import settings
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import covers, order, overlaps

@@ -7,9 +7,8 @@ route while the replica serves the model of the protected one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from lbctl.base.records import dataclass
 from lbctl.ir.access import EVERYBODY, Access, access
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import covers, overlaps

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, get_args
-
-from lbctl.base.records import dataclass
 
 Variable = Literal["client_ip", "request_id", "tenant", "host", "listener", "route", "pool"]
 VARIABLES: tuple[Variable, ...] = get_args(Variable)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 
 MAX_HEADER_COUNT, MAX_HEADER_BYTES = 1000, 128 * 1024

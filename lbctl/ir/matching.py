@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from lbctl.base.records import dataclass
 from lbctl.ir.listeners import PathMatch, Rule
 from lbctl.ir.secrets import shown_value
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 
 _DIGEST = 12
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lbctl.base import ports
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.own_lines import OwnLines
 

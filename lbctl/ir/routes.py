@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 
 PREFLIGHT = ".OPTIONS"

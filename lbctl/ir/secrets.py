@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from lbctl.base.records import dataclass
 from lbctl.base.urls import digest
 
 CREDENTIAL_HEADERS = frozenset(

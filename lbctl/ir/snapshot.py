@@ -7,10 +7,9 @@ that is absent from `splits` has the file's shares. `render` uses a Snapshot wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import CircuitBreaker, Pool, Replica

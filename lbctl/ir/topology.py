@@ -10,7 +10,8 @@ rules of a listener by precedence, where the first match wins.
 
 from __future__ import annotations
 
-from lbctl.base.records import dataclass
+from dataclasses import dataclass
+
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Control, Proxy

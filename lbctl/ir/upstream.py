@@ -6,8 +6,8 @@ A hosted API gets a host, a path and headers of its own; replicas that ask for a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.secrets import HeaderSecret
 
 

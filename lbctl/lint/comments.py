@@ -8,9 +8,9 @@ fleet does not name count as found.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, did_you_mean
-from lbctl.base.records import dataclass
 from lbctl.compile.files import named_files
 from lbctl.lint.ignores import UNUSED, Ignore, ignores, unknown_code, unused_comment
 from lbctl.lint.ignores import split as split_by

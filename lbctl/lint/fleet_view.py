@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import MetricsSource, Pool, Telemetry
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.topology import Topology

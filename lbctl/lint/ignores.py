@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Position, show
-from lbctl.base.records import dataclass
 from lbctl.model.load import SourceText
 
 UNUSED, MALFORMED = "LB017", "LB018"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Severity
-from lbctl.base.records import dataclass
 
 _WIDTH = 100
 

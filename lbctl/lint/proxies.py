@@ -7,10 +7,9 @@ provides them, and `render` reports them. So are those that it provides for a pr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy, unnamed
 from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.collapse import collapse, with_places

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path, Severity
-from lbctl.base.records import dataclass
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.page import CodePage
 

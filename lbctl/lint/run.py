@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.base.records import dataclass
 from lbctl.compile.sources import SourceMap
 from lbctl.lint.collapse import collapse
 from lbctl.lint.comments import FILES, comments, findings_of_invalid, unused, unused_diagnostics

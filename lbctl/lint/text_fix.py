@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostics, Path
-from lbctl.base.records import dataclass
 from lbctl.lint.fix_location import candidate_paths
 from lbctl.lint.rule import Value
 from lbctl.lint.run import Fix

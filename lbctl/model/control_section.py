@@ -11,12 +11,11 @@ of their own files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
-from lbctl.base.records import dataclass
 from lbctl.model.control import Control
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText

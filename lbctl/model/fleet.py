@@ -4,13 +4,12 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, show
-from lbctl.base.records import dataclass
 from lbctl.model import values as v
 from lbctl.model.control import Control, Proxy
 from lbctl.model.errors import diagnostics_of

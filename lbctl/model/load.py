@@ -12,12 +12,12 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.model.node import Node, Scalar, plain_value, position_of
 from lbctl.model.reparse import Parsed, reparse
 from lbctl.model.text import MAX_BYTES

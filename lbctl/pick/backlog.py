@@ -8,8 +8,7 @@ Without such reports prompts leave one by one, when their answers begin, and tho
 from __future__ import annotations
 
 from collections import deque
-
-from lbctl.base.records import dataclass
+from dataclasses import dataclass
 
 REPORT_TTL = 60.0
 """Seconds without a report of first tokens after which the engine counts as one that reports none."""

@@ -9,10 +9,9 @@ ever forgotten because of a report. Times are seconds on one clock and are argum
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lbctl.base.records import dataclass
 from lbctl.pick.backlog import Backlog, Prompt
 
 REQUEST_TOKENS = 30

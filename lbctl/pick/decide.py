@@ -9,9 +9,9 @@ its engine has no queue and no full KV cache while others have room. docs/pickin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from lbctl.base.records import dataclass
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import REQUEST_TOKENS, Books
 from lbctl.pick.features import Features

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.locality import NOWHERE, Place
 from lbctl.ir.pools import PickPolicy
 from lbctl.pick import partial_json, prompt

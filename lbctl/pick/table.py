@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from lbctl.base.records import dataclass
 from lbctl.ir.locality import Place, distance
 from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart
 

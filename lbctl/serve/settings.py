@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lbctl.base.records import dataclass
 from lbctl.compile.files import file_of
 from lbctl.compile.proxies import control as compile_control
 from lbctl.ir.address import Address

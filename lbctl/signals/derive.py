@@ -8,8 +8,8 @@ by 0: where nothing was counted there is no mean, and an absent value remains ab
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.signals.signal import COUNTERS, SIGNALS
 from lbctl.signals.source import MetricsTable, SourceReading
 

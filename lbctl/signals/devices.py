@@ -8,9 +8,8 @@ belongs to the replica.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from lbctl.base.records import dataclass
 from lbctl.signals.exposition import Labels
 
 DEVICE = "{device}"

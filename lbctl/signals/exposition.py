@@ -13,10 +13,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
-
-from lbctl.base.records import dataclass
 
 MAX_LINE_BYTES = 64 * 1024
 """The longest line in bytes; a longer one is refused unread."""

@@ -7,9 +7,8 @@ for explanations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from lbctl.base.records import dataclass
 from lbctl.signals.derive import Evidence, TimedValue
 
 

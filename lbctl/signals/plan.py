@@ -7,9 +7,8 @@ IPv6 host is bracketed where a port may follow it. Several devices are joined by
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from lbctl.base.records import dataclass
 from lbctl.base.urls import without_values
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.signals import custom

@@ -8,9 +8,8 @@ cannot be parsed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
-
-from lbctl.base.records import dataclass
 
 Combine = Literal["sum", "mean", "min", "max", "any", "fatal"]
 FATAL_XIDS = (48, 64, 74, 79, 95)

@@ -8,10 +8,9 @@ sum or a mean would be wrong, and the quantity is unknown; the maximum or minimu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.signals.devices import GpuLabels, LineFilter, Selection, normalized
 from lbctl.signals.exposition import Labels, MetricsPage, MetricsReader, Sample
 from lbctl.signals.signal import COUNTERS, FATAL_XIDS, Combine, combine_of, plausible

@@ -10,11 +10,10 @@ the load was too uniform to tell them apart, they keep the proportions of the re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from lbctl.base.records import dataclass
 from lbctl.signals import table
 from lbctl.signals.devices import Selection
 from lbctl.signals.source import SourceReading

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.quantities import parse_duration
-from lbctl.base.records import dataclass
 from lbctl.ir import stability
 from lbctl.ir.pools import CircuitBreaker, Pool, Replica
 from lbctl.simulate.engine import CostModel, saturated_rate

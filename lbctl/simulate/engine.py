@@ -11,10 +11,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import takewhile
-
-from lbctl.base.records import dataclass
 
 BUDGET = 2048
 """The largest number of prompt tokens in an iteration."""

@@ -8,13 +8,12 @@ gpus:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, did_you_mean
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.model.node import Node
 from lbctl.model.yaml import read as read_yaml
 from lbctl.simulate.engine import CostModel

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import Pool
 from lbctl.ir.weight import Weight
 from lbctl.simulate import choosers, rings

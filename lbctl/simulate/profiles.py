@@ -6,9 +6,9 @@ This module is data. Each figure has its source and its spread; what an own repl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from lbctl.base.records import dataclass
 from lbctl.compile.gpus import GPUS
 from lbctl.simulate.engine import CostModel
 

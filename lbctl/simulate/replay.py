@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from random import Random
 
-from lbctl.base.records import dataclass
 from lbctl.control.inputs import Observation
 from lbctl.ir.weight import Weight
 from lbctl.simulate import build, choosers, columns

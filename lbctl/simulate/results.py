@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.percentiles import rank
-from lbctl.base.records import dataclass
 from lbctl.simulate.columns import DONE, SHED, Requests
 from lbctl.simulate.compiled import FLOAT, filled, jit, smallest
 from lbctl.simulate.replay import Replay

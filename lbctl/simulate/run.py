@@ -7,10 +7,9 @@ import math
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.percentiles import percentile_of
-from lbctl.base.records import dataclass
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Observed
 from lbctl.control.inputs import Observation, ProxyRequests

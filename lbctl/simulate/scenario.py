@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import DeepCheck, SlowStart, Weighting
 from lbctl.simulate.engine import CostModel, SpeedFault
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Retry
 from lbctl.simulate.engine import CostModel

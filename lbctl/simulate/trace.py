@@ -15,7 +15,7 @@ import stat
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, takewhile
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import BinaryIO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 
 MOONCAKE_BLOCK = 512
 """Tokens of a prefix block."""

@@ -6,8 +6,8 @@ The stamp grows with each text that a control plane signs, so that an older one 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.store.keyring import Keyring, Purpose
 
 _FORM = re.compile(r"signed:1:([0-9]{1,17})\.([0-9]{1,17}):([0-9a-f]{64}):")

@@ -12,11 +12,10 @@ import json
 import math
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from lbctl.base.foreign_json import parse
-from lbctl.base.records import dataclass
 from lbctl.model.load import SourceText
 from lbctl.store.records import MAX_TEXT_VALUES
 

@@ -10,9 +10,8 @@ write also names the version that it replaces (compare-and-set). Keys, certifica
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
-
-from lbctl.base.records import dataclass
 
 MAX_EPOCH = 10**15
 """Epochs of shared stores are milliseconds since 1970, or a little more. Redis counts exactly up to 9 times as many."""

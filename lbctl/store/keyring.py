@@ -10,13 +10,12 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.proxies import Store
 from lbctl.store.interface import UnusableError

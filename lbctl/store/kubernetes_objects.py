@@ -12,8 +12,8 @@ import binascii
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.store.interface import StoreEntry, StoreError
 from lbctl.store.kubernetes_client import CONFIG_MAPS, LEASES, Object
 from lbctl.store.kubernetes_lease import EPOCH

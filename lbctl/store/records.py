@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from hashlib import sha256
 from typing import Any
 
 from lbctl.base.foreign_json import parse
-from lbctl.base.records import dataclass
 from lbctl.control.analysis.evidence import (
     NO_REQUESTS,
     VERDICTS,

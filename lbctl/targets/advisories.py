@@ -9,8 +9,8 @@ without a fix is no longer maintained.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.snapshot import View
 
 Version = tuple[int, ...]

@@ -10,10 +10,9 @@ protection.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic, Path, Position
-from lbctl.base.records import dataclass
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.guarding import refused_websockets, ways_around
 from lbctl.ir.listeners import Listener

@@ -7,9 +7,8 @@ feature (a test walks the schema), and every target has a `Capability` for every
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from lbctl.base.records import dataclass
 
 Scope = Literal["listener", "route", "pool", "fleet"]
 

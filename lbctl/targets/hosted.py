@@ -7,7 +7,8 @@ Each proxy removes these headers, whatever the route forwards to replicas of one
 
 from __future__ import annotations
 
-from lbctl.base.records import dataclass
+from dataclasses import dataclass
+
 from lbctl.ir.pools import Pool, TcpCheck
 from lbctl.ir.routes import Forward
 from lbctl.ir.secrets import CREDENTIAL_HEADERS

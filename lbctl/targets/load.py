@@ -6,10 +6,10 @@ Every command starts here. Nothing is printed and nothing ends the program: prob
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
-from lbctl.base.records import dataclass
 from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import ProxyKind
 from lbctl.compile.files import check_files

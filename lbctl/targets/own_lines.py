@@ -7,9 +7,9 @@ step. Each line carries its place, so that an error of the proxy's checker is re
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Path
-from lbctl.base.records import dataclass
 from lbctl.ir.own_lines import OwnLines
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.target import Bundle, Complaint

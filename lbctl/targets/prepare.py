@@ -7,9 +7,9 @@ control plane both prepare their views here.
 from __future__ import annotations
 
 import posixpath
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.rewrite import with_files

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Request
 from lbctl.targets import query_model, request_host, request_method, request_target

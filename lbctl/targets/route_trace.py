@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import Criterion, Request, criteria, deciding_criterion, refusal
 from lbctl.ir.routes import Forward, Pin

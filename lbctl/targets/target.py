@@ -8,11 +8,10 @@ with what is rendered instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Path
-from lbctl.base.records import dataclass
 from lbctl.ir.own_lines import OwnLinesPlace
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy

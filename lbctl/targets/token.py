@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from lbctl.base import resources
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 
 if TYPE_CHECKING:
     from jinja2 import Environment

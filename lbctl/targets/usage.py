@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.model.node import Node
 from lbctl.targets.features import BY_ID, FEATURES, Feature
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from lbctl.apply.binaries import find_binary
 from lbctl.apply.check import MissingBinaryError, version_of
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.compile.proxies import version_text
 from lbctl.targets import target
 from lbctl.targets.load import Loaded

@@ -7,10 +7,10 @@ hashes, so its file holds one; nginx and Envoy compare keys as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.apply.api_keys import append_line, key_line, new_key
-from lbctl.base.records import dataclass
 from lbctl.compile.files import file_of
 from lbctl.compile.secrets import key_files
 from lbctl.targets.load import Loaded

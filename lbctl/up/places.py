@@ -16,9 +16,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from lbctl.base.records import dataclass
 
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST, _SHORT = 60, "/tmp"

@@ -6,12 +6,12 @@ Everything that can be wrong is reported here, before any program is started.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.apply.check import check
 from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.base.records import dataclass
 from lbctl.compile.allowed_files import allow
 from lbctl.compile.files import files_on_disk
 from lbctl.ir.address import Address

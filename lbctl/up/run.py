@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISSOCK
 from typing import Any
 
 from lbctl.apply.listening_sockets import session_listens
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.targets import xds_kinds
 from lbctl.up.child import CannotShowError, CannotStartError, Child

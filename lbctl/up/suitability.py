@@ -6,9 +6,9 @@ What `lbctl serve` does in place of the proxy is no loss, because `up` runs it b
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import unnamed
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.serve.fleet.unsupported import done_by_control_plane_for

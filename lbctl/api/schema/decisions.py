@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from lbctl.api.schema.status import Override
-from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

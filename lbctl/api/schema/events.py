@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from lbctl.api.schema.rollouts import RolloutEvaluation, RolloutPhase
 from lbctl.api.schema.status import Override
 from lbctl.api.schema.values import ReloadOutcome, Timestamp
-from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from lbctl.api.schema.status import Diagnostic, Snapshot
 from lbctl.api.schema.values import ReloadOutcome, Timestamp
-from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

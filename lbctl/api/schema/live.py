@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from lbctl.api.schema.rollouts import Rollout
 from lbctl.api.schema.status import Status
 from lbctl.api.schema.values import Timestamp
-from lbctl.base.records import dataclass
 
 SeriesMetric = Literal[
     "state", "observed", "share", "requests_per_second", "in_flight", "queue", "kv_cache", "gpu_utilisation",

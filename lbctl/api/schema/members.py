@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lbctl.api.schema.values import Timestamp
-from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from lbctl.api.schema.status import Diagnostic, Override, Snapshot
 from lbctl.api.schema.values import OverrideKind, ReloadOutcome
-from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

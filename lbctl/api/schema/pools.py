@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from lbctl.api.schema.values import Timestamp
-from lbctl.base.records import dataclass
 from lbctl.control.fitness import StateName
 
 ReplicaState = StateName

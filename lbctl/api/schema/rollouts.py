@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from lbctl.api.schema.values import Timestamp
-from lbctl.base.records import dataclass
 
 RolloutAction = Literal["start", "promote", "pause", "resume", "set", "abort"]
 RolloutPhase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from lbctl.api.schema.picks import PickerStatus
 from lbctl.api.schema.values import OverrideKind, Timestamp
-from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lbctl.apply.haproxy.diff import CommandPlan
 from lbctl.apply.haproxy.running import Place, Running
-from lbctl.base.records import dataclass
 from lbctl.targets.target import Complaint
 
 SOON = 1.0

@@ -8,11 +8,11 @@ it finishes its requests, and is deleted once it has none. What no command can c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from lbctl.apply.haproxy import commands, running, slots
 from lbctl.apply.haproxy.running import Place, Running
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.targets.haproxy import desired
 from lbctl.targets.haproxy.desired import Desired, DesiredServer
 

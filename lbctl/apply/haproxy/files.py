@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lbctl.apply.binaries import find_binary
@@ -19,7 +19,6 @@ from lbctl.apply.command import run
 from lbctl.apply.files import write_bundle
 from lbctl.apply.haproxy import host
 from lbctl.apply.host import Checkable, HostError
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.haproxy import TARGET
 from lbctl.targets.target import Bundle, Complaint

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from lbctl.apply import command
 from lbctl.apply.haproxy import processes, running
@@ -19,7 +20,6 @@ from lbctl.apply.haproxy.files import Files, without_weights
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.apply.permit import NOT_PERMITTED, Permit, always
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy, Reload
 from lbctl.targets.haproxy import config_digest
 from lbctl.targets.own_lines import complaint_text

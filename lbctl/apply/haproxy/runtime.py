@@ -11,11 +11,11 @@ import asyncio
 import codecs
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass
 
 from lbctl.apply.permit import NOT_PERMITTED, Permit, always
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip, is_loopback
-from lbctl.base.records import dataclass
 
 _PROMPT = b"\n> "
 MAX_ANSWER_BYTES = 10 << 20

@@ -8,11 +8,10 @@ by another replica only when it has no request and no connection.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.apply.haproxy import commands, running
 from lbctl.apply.haproxy.running import Place, Running
-from lbctl.base.records import dataclass
 from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 

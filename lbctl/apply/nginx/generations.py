@@ -14,10 +14,10 @@ import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.apply.files import write_bundle
-from lbctl.base.records import dataclass
 from lbctl.targets.target import Bundle
 
 _HOME = ".lbctl"

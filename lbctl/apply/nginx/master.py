@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.apply.command import run_blocking
-from lbctl.base.records import dataclass
 
 _MASTER = "nginx: master process "
 _WORKER = "nginx: worker process"

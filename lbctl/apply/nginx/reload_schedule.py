@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.control.reload_patience import ReloadPatience
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight

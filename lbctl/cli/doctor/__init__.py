@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lbctl.base.paths import is_file
-from lbctl.base.records import dataclass
 from lbctl.cli import running_fleet
 from lbctl.cli.api_client import (
     DEFAULT_SERVER,

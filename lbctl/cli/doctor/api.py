@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -15,7 +16,6 @@ import click
 from lbctl import __version__
 from lbctl.base import ports
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.cli.api_client import ServeClient
 from lbctl.cli.doctor.check import DoctorResult, State
 from lbctl.cli.doctor.machine import Skew

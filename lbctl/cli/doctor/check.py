@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
-
-from lbctl.base.records import dataclass
 
 State = Literal["ok", "warn", "failed", "skipped"]
 _DEGRADED = 3

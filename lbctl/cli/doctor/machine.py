@@ -6,8 +6,8 @@ import ctypes
 import resource
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.listeners import Listener
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.apply.listening_sockets import bind_error, listening_sockets, owner
 from lbctl.base.errors import reason_of
 from lbctl.base.paths import exists, is_directory
-from lbctl.base.records import dataclass
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_asked, picker_http

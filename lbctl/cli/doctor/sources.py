@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from lbctl.base.records import dataclass
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.machine import Skew
 from lbctl.ir.pools import DnsDiscovery, Pool

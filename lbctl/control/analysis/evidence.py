@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.control.analysis.latency import NO_LATENCIES, LatencyHistogram
 
 Verdict = Literal["good", "bad", "inconclusive"]

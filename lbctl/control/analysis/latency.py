@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field
-
-from lbctl.base.records import dataclass
+from dataclasses import dataclass, field
 
 STEPS_OF_TWO = 16
 """Buckets from one latency to twice as much: each is 4.4 % wide."""

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
-
-from lbctl.base.records import dataclass
 
 _NOT_COMPARED = frozenset(
     {

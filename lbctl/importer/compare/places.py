@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.apply.placeholders import STAND_IN_CERTIFICATE, STAND_IN_KEY
 from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
-from lbctl.base.records import dataclass
 
 _DEAD = 9
 """The port of `discard`, on which nothing listens today."""

@@ -7,14 +7,13 @@ import ssl
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lbctl.apply.binaries import find_program
 from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.diagnostics import Diagnostics, Position
-from lbctl.base.records import dataclass
 from lbctl.importer.compare import fleet, sessions
 from lbctl.importer.compare.differences import (
     ObservedRequest,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from lbctl.base.records import dataclass
 
 _BODY = {"model": "sample", "messages": [{"role": "user", "content": "hello"}]}
 

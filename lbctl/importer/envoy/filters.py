@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from lbctl.base.records import dataclass
 from lbctl.importer.envoy import own
 from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.listeners import Manager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.importer.envoy import tls
 from lbctl.importer.envoy.context import EnvoyImport, Handler, handle
 from lbctl.importer.envoy.view import ConfigView

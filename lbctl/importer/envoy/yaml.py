@@ -7,6 +7,7 @@ skips a key with the tag `!ignore`. A plain scalar is a boolean of YAML 1.1, a w
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from yaml import CSafeLoader, MarkedYAMLError, YAMLError
@@ -21,7 +22,6 @@ from yaml.events import (
 )
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.base.records import dataclass
 from lbctl.model.node import Node, Scalar
 from lbctl.model.syntax import explain
 from lbctl.model.text import PRIVATE_KEY

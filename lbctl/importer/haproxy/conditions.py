@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
-from lbctl.base.records import dataclass
 from lbctl.importer.matching import Match, apart, merge
 from lbctl.importer.statement import Statement
 

@@ -6,9 +6,8 @@ Requests of which no match says whether a rule takes them are refused, or those 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from lbctl.base.records import dataclass
 from lbctl.importer.haproxy import rules
 from lbctl.importer.haproxy.conditions import AclCondition, Region
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lbctl.base.records import dataclass
 from lbctl.importer.haproxy.conditions import AclCondition, Term, condition, split
 from lbctl.importer.haproxy.context import HaproxySection
 from lbctl.importer.haproxy.values import milliseconds

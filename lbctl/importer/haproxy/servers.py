@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement

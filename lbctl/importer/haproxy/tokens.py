@@ -9,8 +9,7 @@ place.
 from __future__ import annotations
 
 import re
-
-from lbctl.base.records import dataclass
+from dataclasses import dataclass
 
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)(?:-([^}]*))?(?:\[\*\])?\}|([A-Za-z_][A-Za-z0-9_]*))")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", **{item: item for item in " \\#\"'$"}}

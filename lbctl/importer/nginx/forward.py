@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.importer import provider
 from lbctl.importer.nginx import hosted, pools, values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat

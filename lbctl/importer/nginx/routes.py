@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.importer.draft import REDIRECTS, Draft
 from lbctl.importer.matching import rank, takes
 from lbctl.importer.nginx import access, forward, metrics, policy

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from lbctl.base.records import dataclass
 
 Algorithm = Literal["round_robin", "least_request", "least_time", "random", "hash"]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 
 

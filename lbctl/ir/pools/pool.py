@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from lbctl.base.records import dataclass
 from lbctl.ir.pools.balance import Affinity, Balance, Locality, SessionHeader
 from lbctl.ir.pools.connections import CircuitBreaker, Connections, PoolTls
 from lbctl.ir.pools.discovery import Discovery

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lbctl.base.records import dataclass
+from dataclasses import dataclass
+
 from lbctl.ir.address import Address
 from lbctl.ir.pools.telemetry import Telemetry
 

@@ -13,12 +13,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_forbidden, parse_ip
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 
 if TYPE_CHECKING:

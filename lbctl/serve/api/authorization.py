@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
@@ -17,7 +18,6 @@ from lbctl.api import tokens
 from lbctl.api.routes import ROUTES
 from lbctl.api.tokens import ApiToken, Principal
 from lbctl.base.hosts import is_served_host
-from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward

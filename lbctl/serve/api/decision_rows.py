@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.control.compose import Composed, EffectiveReplica, ForProxy
 from lbctl.control.decisions import Decision
 from lbctl.control.overrides import Override

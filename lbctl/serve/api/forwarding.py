@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -11,7 +12,6 @@ from aiohttp import web
 from lbctl.api.tokens import ApiToken
 from lbctl.base.bounded import TooLargeError, whole
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.runtime.net import http_client
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests

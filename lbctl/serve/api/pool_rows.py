@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.control import outages
 from lbctl.control.analysis.latency import NO_LATENCIES
 from lbctl.control.check_thresholds import CheckState

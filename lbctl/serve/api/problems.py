@@ -7,10 +7,9 @@ everything else is a warning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.control.fitness import FIT, UNKNOWN
 from lbctl.control.outages import ReplicaReport, unavailable
 from lbctl.ir.proxies import Proxy

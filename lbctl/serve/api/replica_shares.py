@@ -9,9 +9,8 @@ share of the traffic ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from lbctl.base.records import dataclass
 from lbctl.control.slow_start import Factors
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy

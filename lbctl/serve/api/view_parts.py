@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import status_rows
 from lbctl.serve.api.endpoints import Endpoints

@@ -14,12 +14,11 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NoReturn
 
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.compile.replica_names import replica_name
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica

@@ -10,12 +10,11 @@ kube-proxy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lbctl.base.foreign_json import Shape
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.compile.gpu_names import gpu_of_label
 from lbctl.compile.gpus import GPUS
 from lbctl.compile.replica_names import replica_name

@@ -8,11 +8,10 @@ fleet file could list, and `guard` holds back answers that would remove too many
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import Replica
 from lbctl.ir.topology import Topology
 from lbctl.runtime.guard import Guard

@@ -9,12 +9,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lbctl.base.diagnostics import show
 from lbctl.base.hosts import is_loopback
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Replica
 from lbctl.ir.proxies import picker_http

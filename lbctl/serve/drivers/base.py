@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from lbctl.base.records import dataclass
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View

@@ -6,11 +6,11 @@ A driver is imported when the first proxy of its kind is driven; eligibility nee
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from lbctl.apply.permit import Permit
-from lbctl.base.records import dataclass
 from lbctl.base.registry import Registry
 from lbctl.ir.proxies import Proxy
 

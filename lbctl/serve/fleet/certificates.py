@@ -8,11 +8,11 @@ content of these files is never logged or stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Severity, show
 from lbctl.base.diagnostics import Path as FieldPath
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.compile.files import file_of, named_files, read_regular
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.snapshot import pools_of

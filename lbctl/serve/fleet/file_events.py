@@ -10,10 +10,10 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 

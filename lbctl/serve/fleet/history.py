@@ -10,12 +10,11 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import NamedTuple
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
-from lbctl.base.records import dataclass
 from lbctl.model.control_section import without_control
 from lbctl.model.load import SourceText, texts
 from lbctl.runtime import log

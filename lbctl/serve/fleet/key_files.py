@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Severity, show
 from lbctl.base.diagnostics import Path as FieldPath
-from lbctl.base.records import dataclass
 from lbctl.compile.files import file_of
 from lbctl.compile.secrets import Content, KeyFile, key_count, key_files, read_key_file, secrets_of
 from lbctl.ir.secrets import HeaderSecret, Secrets

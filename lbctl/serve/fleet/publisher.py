@@ -10,12 +10,11 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.control.compose import Composed, compose, weight_changes
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides

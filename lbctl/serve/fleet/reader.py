@@ -6,13 +6,12 @@ The texts may be those of the files or saved ones. Certificates, key files and t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
-from lbctl.base.records import dataclass
 from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.discovery import read_targets
 from lbctl.compile.files import file_of, named_files

@@ -14,11 +14,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.base.records import dataclass
 from lbctl.compile.compile_cache import CompileCache
 from lbctl.control.shrink import shrinks
 from lbctl.ir.interning import intern_unchanged

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.serve.metrics.instruments import ReloadStatus
 from lbctl.store.history import ActiveRollback

@@ -10,12 +10,11 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from lbctl.base.foreign_json import parse_object
-from lbctl.base.records import dataclass
 from lbctl.serve.ha import fields
 from lbctl.store.interface import Presence, SharedStore, UnusableError
 from lbctl.store.records import UNREADABLE

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbctl.base.foreign_json import parse
-from lbctl.base.records import dataclass
 from lbctl.runtime import log
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
 from lbctl.serve.fleet.publisher import Publisher

@@ -12,11 +12,11 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
 
 from lbctl.base.foreign_json import parse_object
-from lbctl.base.records import dataclass
 from lbctl.serve.ha import fields
 from lbctl.store.keyring import Keyring, request_key, request_signature
 from lbctl.store.records import UNREADABLE

@@ -11,7 +11,7 @@ import errno
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import yarl
 
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.control.check_thresholds import CheckResult
 from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls, TcpCheck

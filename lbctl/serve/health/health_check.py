@@ -12,12 +12,12 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import aiohttp
 
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.control.check_thresholds import CheckResult, CheckState, initial_state, next_state
 from lbctl.ir.pools import ActiveCheck, Pool, PoolTls, Replica
 from lbctl.ir.secrets import Secrets

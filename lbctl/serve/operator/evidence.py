@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import aiohttp
 
-from lbctl.base.records import dataclass
 from lbctl.control import rollouts
 from lbctl.control.analysis.evidence import NO_REQUESTS, IntervalObservation, RequestCounts
 from lbctl.control.analysis.latency import NO_LATENCIES, LatencyHistogram

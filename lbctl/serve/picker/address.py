@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from lbctl.apply.listening_sockets import bind_error, listening_sockets, owner
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 

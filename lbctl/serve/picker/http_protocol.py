@@ -14,10 +14,9 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from lbctl.base.records import dataclass
 from lbctl.serve.picker.http_connections import ConnectionLimits
 from lbctl.xds.protocol.connection import Client, normal_host
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from lbctl.base.records import dataclass
 from lbctl.ir.locality import Place
 
 MOST_BODY = 256 << 10

@@ -13,11 +13,11 @@ import secrets
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 
 import aiohttp
 
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.runtime import log
 from lbctl.runtime.descriptors import raise_limit
 from lbctl.serve.picker import wire

@@ -5,9 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import field
-
-from lbctl.base.records import dataclass
+from dataclasses import dataclass, field
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 """The upper bounds of the histogram's buckets, in seconds."""

@@ -8,11 +8,10 @@ Building them changes nothing and takes no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import EffectiveReplica
 from lbctl.control.replica_state import ReplicaCondition

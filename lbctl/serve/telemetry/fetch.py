@@ -13,14 +13,13 @@ import asyncio
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import aiohttp
 
 from lbctl.base.bounded import Bounded, TooLargeError
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.runtime.net.http_client import RefusedAddressError
 from lbctl.signals.exposition import MAX_LINE_BYTES
 

@@ -11,11 +11,10 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, get_args
 
 from lbctl.base.foreign_json import parse
-from lbctl.base.records import dataclass
 from lbctl.serve.telemetry.fetch import Reason
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals.derive import BatchEvidence, Evidence, TokenEvidence

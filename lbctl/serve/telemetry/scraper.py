@@ -15,12 +15,11 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 import aiohttp
 
-from lbctl.base.records import dataclass
 from lbctl.base.urls import without_values
 from lbctl.runtime.guard import Guard
 from lbctl.runtime.net.http_client import session

@@ -7,11 +7,10 @@ proxy of its kind is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
-from lbctl.base.records import dataclass
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, TypeVar
 
-from lbctl.base.records import dataclass
 from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.latencies import LatencyKey

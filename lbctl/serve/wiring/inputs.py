@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from lbctl.base.records import dataclass
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts

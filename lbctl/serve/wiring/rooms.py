@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.runtime.guard import Guard
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.discovery.own_listeners import OwnBinds

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.supervisor import DriverSupervisor

@@ -8,7 +8,7 @@ new share of a split changes only the route table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from envoy.config.accesslog.v3 import accesslog_pb2
@@ -21,7 +21,6 @@ from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
 from lbctl.base.diagnostics import Path
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica

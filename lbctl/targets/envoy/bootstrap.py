@@ -9,6 +9,7 @@ names. So with TLS such files lie beside the bootstrap, unless it must be a sing
 from __future__ import annotations
 
 import posixpath
+from dataclasses import dataclass
 
 from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
@@ -20,7 +21,6 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ADMIN_METADATA
 from lbctl.targets.envoy import metrics

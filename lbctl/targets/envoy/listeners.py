@@ -8,6 +8,7 @@ cannot make that distinction within one chain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
 from envoy.config.trace.v3 import opentelemetry_pb2
@@ -18,7 +19,6 @@ from envoy.extensions.http.early_header_mutation.header_mutation.v3 import heade
 from envoy.extensions.http.original_ip_detection.custom_header.v3 import custom_header_pb2
 from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
 
-from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Tracing
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_headers

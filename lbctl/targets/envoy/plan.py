@@ -8,9 +8,8 @@ its fallback.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from lbctl.base.records import dataclass
 from lbctl.ir import busy, written_credentials
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route

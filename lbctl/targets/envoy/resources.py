@@ -7,13 +7,13 @@ files beside it, or a control plane that sends them by name. The messages themse
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.listener.v3 import listener_pb2
 from envoy.config.route.v3 import route_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
-from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import clusters, listeners, picking, routes

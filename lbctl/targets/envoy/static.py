@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
@@ -19,7 +20,6 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 from envoy.extensions.resource_monitors.downstream_connections.v3 import downstream_connections_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
 from lbctl.targets import credentials

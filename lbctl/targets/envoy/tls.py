@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from envoy.extensions.transport_sockets.raw_buffer.v3 import raw_buffer_pb2
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Certificate, Listener, ListenerTls
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls
 from lbctl.targets.envoy.protos import BY_ADS, extension, struct

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View

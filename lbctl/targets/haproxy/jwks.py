@@ -10,8 +10,8 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.targets.haproxy import pem
 from lbctl.targets.target import Version
 

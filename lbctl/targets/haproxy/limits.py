@@ -8,9 +8,9 @@ retrying is served again as soon as its window allows. HAProxy has three counter
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import RateLimit, Route
 from lbctl.targets.features import BY_ID

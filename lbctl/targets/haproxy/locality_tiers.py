@@ -14,9 +14,8 @@ backend counts requests for itself, so a replica can get up to twice its limit w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy

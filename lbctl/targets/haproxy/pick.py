@@ -9,8 +9,8 @@ among the servers of the backend is no choice. A HAProxy without Lua loads the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import PickPolicy, Pool
 from lbctl.ir.routes import Forward, Route

@@ -5,7 +5,8 @@ Locations are in `location_blocks`.
 
 from __future__ import annotations
 
-from lbctl.base.records import dataclass
+from dataclasses import dataclass
+
 from lbctl.targets.nginx.location_blocks import CheckLocation, Location, Mirrored, PickSubrequest
 from lbctl.targets.token import Token
 

@@ -7,8 +7,8 @@ table maps the end of a key to its tenant and the whole key, and another map com
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.ir.secrets import ApiKey
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.render_context import RenderContext

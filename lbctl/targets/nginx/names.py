@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.nginx import quote
 

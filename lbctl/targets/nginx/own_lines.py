@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from lbctl.base.records import dataclass
 from lbctl.targets.own_lines import Misplaced
 
 _PIECE = re.compile(

@@ -9,9 +9,8 @@ request: it goes on to the pool, unless something of it was sent, and the picker
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from lbctl.base.records import dataclass
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View

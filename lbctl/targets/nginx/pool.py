@@ -7,11 +7,10 @@ some regions is an upstream of its own, without the replicas elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from lbctl.base.hosts import is_ip
-from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
 from lbctl.ir.shares import in_regions

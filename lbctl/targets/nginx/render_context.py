@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from lbctl.base.diagnostics import Diagnostic, Path
-from lbctl.base.records import dataclass
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 from lbctl.targets.nginx import quote

@@ -7,10 +7,9 @@ block that has none of its own. The listener's table chooses the location by nam
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from lbctl.base.records import dataclass
 from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after

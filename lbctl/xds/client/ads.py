@@ -6,12 +6,12 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from lbctl.base.records import dataclass
 from lbctl.xds.client.decode import DecodeError
 from lbctl.xds.client.reader import Reader, ResponseChange
 

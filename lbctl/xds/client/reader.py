@@ -9,7 +9,7 @@ them any more. It shares no code with the server and decodes with envoy-data-pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from betterproto2 import Message
 from envoy_data_plane.envoy.config.core.v3 import Locality
@@ -20,7 +20,6 @@ from envoy_data_plane.google.protobuf import Any as Packed
 from envoy_data_plane.google.rpc import Status
 
 from lbctl import __version__
-from lbctl.base.records import dataclass
 from lbctl.xds.client.decode import DecodeError, decode, parse, references, resource_name
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES
 

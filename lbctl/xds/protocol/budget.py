@@ -9,10 +9,9 @@ its memory. Only the stream that exceeds a limit is ended.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from sys import getsizeof
 
-from lbctl.base.records import dataclass
 from lbctl.xds.protocol.wire import StreamError
 
 OVERHEAD = 150

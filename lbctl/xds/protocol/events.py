@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal
-
-from lbctl.base.records import dataclass
 
 State = Literal["SYNCED", "STALE", "NACKED", "WAITING"]
 

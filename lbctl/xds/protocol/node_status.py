@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.envoy import TARGET
 from lbctl.xds.protocol.stream import TypeStatus, XdsNode

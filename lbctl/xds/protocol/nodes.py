@@ -7,11 +7,10 @@ must match it. A node with another certificate is rejected and never falls back 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lbctl.base.diagnostics import show
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy, xds_proxies
 from lbctl.ir.topology import Topology
 from lbctl.targets import xds_kinds

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lbctl.base.records import dataclass
 from lbctl.xds.protocol.budget import Budget
 from lbctl.xds.protocol.call import Call
 from lbctl.xds.protocol.connection import Client

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 import grpc
 
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.xds.protocol.budget import ExhaustedError, StreamBudget

@@ -9,9 +9,9 @@ are results.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from lbctl.base.records import dataclass
 from lbctl.xds.protocol.budget import Budget, StreamBudget
 from lbctl.xds.protocol.events import Acked, Nacked, TypeStatus
 from lbctl.xds.protocol.subscription import Subscription

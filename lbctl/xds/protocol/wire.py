@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from dataclasses import field as default
 from functools import lru_cache
 from hashlib import blake2b
@@ -17,7 +18,6 @@ from typing import Any, NamedTuple
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
 from google.protobuf.message import DecodeError
 
-from lbctl.base.records import dataclass
 from lbctl.ir.proxies import ADMIN_METADATA
 from lbctl.xds.resource import Resource, field
 

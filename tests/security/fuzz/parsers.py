@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
@@ -23,7 +24,6 @@ from lbctl.apply.haproxy import running
 from lbctl.base import foreign_json, quantities
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.foreign_json import shaped
-from lbctl.base.records import dataclass
 from lbctl.compile import key_lines
 from lbctl.importer.run import run as run_import
 from lbctl.init.gpus import gpus_of

@@ -16,12 +16,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import lbctl
 from lbctl.base.errors import reason_of
-from lbctl.base.records import dataclass
 from lbctl.importer.compare.sandbox import kernel, launch, programs
 
 MAX_SECONDS = 60.0

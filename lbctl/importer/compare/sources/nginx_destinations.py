@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from lbctl.apply.reserved_ports import LOOPBACK
-from lbctl.base.records import dataclass
 from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.sources.nginx_values import RESERVED, is_harmless, quoted
 from lbctl.importer.nginx.values import address

@@ -6,8 +6,9 @@ table shows why its request was not compared. No text of the configuration gets 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lbctl.base.diagnostics import Position
-from lbctl.base.records import dataclass
 from lbctl.importer.statement import Statement
 
 CLOSED_HEADER = "x-lbctl-closed"

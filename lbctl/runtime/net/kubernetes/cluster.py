@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import address_of
-from lbctl.base.records import dataclass
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MAX_TOKEN = 1 << 20

@@ -16,10 +16,10 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from lbctl.base.foreign_json import InvalidJsonError, Shape, shaped
-from lbctl.base.records import dataclass
 from lbctl.runtime.net.kubernetes.client import JSON, METADATA, METADATA_LIST, ApiClient, ApiError, error_of_status
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
 

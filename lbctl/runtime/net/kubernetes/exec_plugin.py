@@ -13,14 +13,13 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from lbctl.base.bounded import TooLargeError, whole
 from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import parse_object
-from lbctl.base.records import dataclass
 from lbctl.runtime.net.kubernetes.cluster import CallerIdentity, ClusterError, bearer
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import nan
 from typing import get_args
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 
 SHORTEST = 5.0
 """Seconds between two samples, at least."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from lbctl.base.records import dataclass
 
 STATIC = Path(__file__).with_name("static")
 _TYPES = {

@@ -7,9 +7,9 @@ are thinned evenly, from the newest back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lbctl.api import schema
-from lbctl.base.records import dataclass
 from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.api.dashboard.history import METRICS, STATES, HistorySample
 

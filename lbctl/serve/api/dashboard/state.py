@@ -7,11 +7,10 @@ every row, so that whoever runs it can let other work pass.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from lbctl.api import schema
 from lbctl.api.codec import encode
-from lbctl.base.records import dataclass
 
 SECTIONS = ("status", "pools", "proxies", "rollouts", "splits")
 """The sections of a frame beside the replicas."""
