@@ -48,11 +48,11 @@ def command(
             "give --tls-cert, --tls-key and --tls-client-ca"
         )
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
-    from lbctl.serve.picker.environment import environment
+    from lbctl.picker.environment import environment
 
     os.environ.update(environment())
-    from lbctl.serve.picker.process import PickerEndpoints
-    from lbctl.serve.picker.remote_link import ControlPlane, follow
+    from lbctl.picker.process import PickerEndpoints
+    from lbctl.picker.remote_link import ControlPlane, follow
 
     return follow(
         PickerEndpoints(place, tls),

@@ -25,8 +25,8 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.serve.picker import wire
-from lbctl.serve.picker.environment import environment
+from lbctl.picker import wire
+from lbctl.picker.environment import environment
 from lbctl.serve.picker.ports import PickerPorts
 from tests.benchmarks.memory import resident
 from tests.support.processes.control import controlling, driven
@@ -59,7 +59,7 @@ def picker(replica_count: int = REPLICAS) -> Iterator[tuple[int, int]]:
     )
     with ours, theirs, closing(PickerPorts(Address(HOST, port))) as ports:
         fds, env = (theirs.fileno(), ports.datagrams.fileno()), environment()
-        command = [sys.executable, "-m", "lbctl.serve.picker", *map(str, (*fds, os.getpid()))]
+        command = [sys.executable, "-m", "lbctl.picker", *map(str, (*fds, os.getpid()))]
         process = subprocess.Popen(command, pass_fds=fds, env=env, stderr=subprocess.DEVNULL)
         theirs.close()
         ours.sendall(wire.line("settings", id="benchmark", bind=[HOST, port], tls=None))

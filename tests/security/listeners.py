@@ -12,8 +12,8 @@ import requests
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
+from lbctl.picker import bounded_calls, http_connections, http_protocol, unfinished
 from lbctl.serve.api import connections as api_connections
-from lbctl.serve.picker import bounded_calls, http_connections, http_protocol, unfinished
 from lbctl.xds.protocol.server import Limits
 from lbctl.xds.protocol.unread_messages import MAX_GROWTH
 from lbctl.xds.resource import CDS

@@ -15,12 +15,12 @@ import pytest
 import requests
 
 from lbctl.ir.address import Address
+from lbctl.picker.follower import TableFollower
+from lbctl.picker.remote_link import ControlPlane, RemoteLink
+from lbctl.picker.service import PickService
 from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.server import ApiServer
 from lbctl.serve.picker.feed import Feed
-from lbctl.serve.picker.follower import TableFollower
-from lbctl.serve.picker.remote_link import ControlPlane, RemoteLink
-from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.tables import FleetMeasurements
 from tests.support.api import Fleet
 from tests.support.api_server import serving

@@ -21,7 +21,7 @@ from lbctl.ir.topology import Topology
 from lbctl.targets import KINDS, target
 
 SERVE = frozenset({"lbctl"})
-_NAMES = ("lbctl", "lbctl.serve.picker")
+_NAMES = ("lbctl", "lbctl.picker")
 """What lbctl and its picker are called in their command lines."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PROGRAM = 3

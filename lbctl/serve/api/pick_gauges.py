@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lbctl.picker.statistics import BOUNDS
 from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.serve.picker.manager import PickerManager
-from lbctl.serve.picker.statistics import BOUNDS
 
 
 class PickGauges(Collector):

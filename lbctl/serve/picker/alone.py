@@ -18,10 +18,10 @@ from lbctl.base.bounded import whole
 from lbctl.base.foreign_json import InvalidJsonError, Shape, parse_object, shaped
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
+from lbctl.picker import wire
+from lbctl.picker.question_key import HEADER
+from lbctl.picker.statistics import BOUNDS
 from lbctl.runtime.net import http_client
-from lbctl.serve.picker import wire
-from lbctl.serve.picker.question_key import HEADER
-from lbctl.serve.picker.statistics import BOUNDS
 
 TIMEOUT = 2.0
 """Seconds for a whole answer."""

@@ -20,8 +20,8 @@ from typing import Any
 
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
-from lbctl.serve.picker import wire
-from lbctl.serve.picker.environment import environment
+from lbctl.picker import wire
+from lbctl.picker.environment import environment
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 
@@ -141,7 +141,7 @@ class PickerChild:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "lbctl.serve.picker"),
+                *(sys.executable, "-m", "lbctl.picker"),
                 *map(str, (theirs.fileno(), datagrams, os.getpid())),
                 pass_fds=(theirs.fileno(), datagrams), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
                 env=environment(),

@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 
 from lbctl.control.slow_start import Factors, Ramps
 from lbctl.pick.table import PoolTable
+from lbctl.picker import wire
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.picker import tables, wire
+from lbctl.serve.picker import tables
 from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 
 _INTERVAL = 0.25

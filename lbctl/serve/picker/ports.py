@@ -13,7 +13,7 @@ import socket
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http, picker_http_remote
-from lbctl.serve.picker.datagrams import bound
+from lbctl.picker.datagrams import bound
 
 
 class CannotKeepError(Exception):

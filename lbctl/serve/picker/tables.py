@@ -19,8 +19,8 @@ from lbctl.control.slow_start import Key
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.picker.wire import EngineSample, ProxySample
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.picker.wire import EngineSample, ProxySample
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.traffic.interface import Assigned
 from lbctl.serve.traffic.ledger import ReplicaKey

@@ -1,7 +1,7 @@
 """HAProxy's reports by syslog, in addition to the access log: timers for `serve`, ends of requests for the picker.
 
 Both are in the structured data of RFC 5424, of which a section has one; the access log that follows it is cut off. No
-value in it comes from a client. `lbctl.serve.traffic.timer_line` and `lbctl.serve.picker.http_api` read it.
+value in it comes from a client. `lbctl.serve.traffic.timer_line` and `lbctl.picker.http_api` read it.
 """
 
 from __future__ import annotations

@@ -34,15 +34,15 @@ from lbctl.model.fleet import parse as parse_fleet
 from lbctl.model.load import SourceText
 from lbctl.pick.features import read as read_features
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.picker import exchange, http_protocol, wire
+from lbctl.picker.ext_proc import ProcessorStream
+from lbctl.picker.service import PickService
 from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from lbctl.serve.discovery.endpoint_slices import SHAPE, replicas_of
 from lbctl.serve.ha.presence import MemberInfo, read_info, write_info
 from lbctl.serve.ha.records import LeaderStatus, read_leader, write_leader
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests, NotSignedError
-from lbctl.serve.picker import exchange, http_protocol, wire
-from lbctl.serve.picker.ext_proc import ProcessorStream
-from lbctl.serve.picker.service import PickService
 from lbctl.serve.traffic.log_line import ReplicaAddresses, tries_of
 from lbctl.serve.traffic.timer_line import timers_of
 from lbctl.signals.exposition import MetricsReader

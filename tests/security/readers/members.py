@@ -15,10 +15,10 @@ from aiohttp.test_utils import make_mocked_request
 from lbctl.api.tokens import ApiToken, Principal
 from lbctl.base import foreign_json
 from lbctl.ir.address import Address
+from lbctl.picker.statistics import BOUNDS
 from lbctl.serve.api import forwarding
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker import alone
-from lbctl.serve.picker.statistics import BOUNDS
 from lbctl.serve.telemetry import samples
 from lbctl.store.keyring import Keyring
 from lbctl.store.records import UNREADABLE

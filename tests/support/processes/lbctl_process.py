@@ -24,7 +24,7 @@ from typing import Protocol
 
 import lbctl
 
-_LEFT_OUT = ("lbctl.__main__", "lbctl.demo", "lbctl.importer", "lbctl.simulate", "lbctl.serve.picker.__main__")
+_LEFT_OUT = ("lbctl.__main__", "lbctl.demo", "lbctl.importer", "lbctl.simulate", "lbctl.picker.__main__")
 """Modules that run something when they are imported, or that `lbctl serve` does not use."""
 
 HAPROXY_RELOADS: Mapping[str, float] = {"lbctl.apply.haproxy.reload.MIN_INTERVAL": 0.5}

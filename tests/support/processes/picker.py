@@ -76,7 +76,7 @@ def pid_of(control: ControlPlane) -> int:
     children = Path(f"/proc/{control.process.pid}/task/{control.process.pid}/children").read_text().split()
     for child in children:
         with suppress(OSError):
-            if b"lbctl.serve.picker" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"lbctl.picker" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
     raise AssertionError(f"no picker runs\n{control.tail()}")
 

@@ -20,12 +20,13 @@ from lbctl.control.compose import compose
 from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.pools import SlowStart
 from lbctl.ir.snapshot import Snapshot
+from lbctl.picker import wire
+from lbctl.picker.link import explanation_line
+from lbctl.picker.question import Caller, PickerQuestion
+from lbctl.picker.service import PickService
 from lbctl.serve.api import pick_rows
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.picker import tables, wire
-from lbctl.serve.picker.link import explanation_line
-from lbctl.serve.picker.question import Caller, PickerQuestion
-from lbctl.serve.picker.service import PickService
+from lbctl.serve.picker import tables
 from tests.support.api import Fleet
 from tests.support.api_server import serving
 from tests.support.fleet import compiled

@@ -9,7 +9,7 @@ import pytest
 
 from lbctl.api import schema
 from lbctl.pick import explain
-from lbctl.serve.picker import statistics
+from lbctl.picker import statistics
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from lbctl.ir.address import Address
-from lbctl.serve.picker import wire
+from lbctl.picker import wire
 from lbctl.serve.picker.child import PickerChild, PickerEndedError
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.ports import PickerPorts
@@ -25,7 +25,7 @@ from tests.support.processes.ports import HOST, free_pair, release
 
 AS_IN_A_CONTAINER = "import os; os.getppid = lambda: 1\n"
 """The parent is the first process of a container."""
-START = "from lbctl.serve.picker.__main__ import main\nraise SystemExit(main())"
+START = "from lbctl.picker.__main__ import main\nraise SystemExit(main())"
 
 
 @contextmanager

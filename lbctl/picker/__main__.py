@@ -1,0 +1,62 @@
+"""`python -m lbctl.picker FD UDP PARENT`: the picker as a child of `lbctl serve`.
+
+FD is the number of the socket to its parent, UDP that of the socket for datagrams, and PARENT is the process id of its
+parent, which is 1 in a container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import ServerTls
+from lbctl.picker.grpc_server import CannotBindError
+from lbctl.picker.link import SocketLink
+from lbctl.picker.process import PickerEndpoints, PickerProcess
+from lbctl.runtime import log
+from lbctl.runtime.descriptors import raise_limit
+from lbctl.xds.protocol.allocator import return_large_pieces
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run the picker and return its exit code."""
+    handler = log.start(sys.stderr)
+    _end_with_parent(int(sys.argv[3]))
+    raise_limit()
+    return_large_pieces()
+    try:
+        return asyncio.run(_run(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3])))
+    finally:
+        log.stop(handler)
+
+
+async def _run(connection: socket.socket, datagrams: socket.socket) -> int:
+    link = SocketLink(connection)
+    settings = await link.settings()
+    tls = ServerTls(*settings["tls"]) if settings["tls"] else None
+    try:
+        places = PickerEndpoints(Address(*settings["bind"]), tls, datagrams)
+        return await PickerProcess(places, link.run, settings["id"]).run()
+    except CannotBindError as error:
+        await link.fail(str(error))
+        return 1
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have Linux end this process with its parent, also while it is stopped and cannot see that its link has ended."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the request above
+            sys.exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

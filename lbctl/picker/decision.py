@@ -1,0 +1,98 @@
+"""Decides with `lbctl.pick`: it gives the pure functions their books, their memory and the time."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from lbctl.pick import features
+from lbctl.pick.affinity import AffinityMemory
+from lbctl.pick.books import Books, Counts
+from lbctl.pick.decide import pick, why_not
+from lbctl.pick.explain import Explanation, explain
+from lbctl.pick.features import Features
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.picker.question import PickerQuestion
+from lbctl.picker.wire import EngineSample
+
+
+class PickerDecision(NamedTuple):
+    """The result for one request."""
+
+    ordered: tuple[Candidate, ...]
+    """The replicas in the order in which they should be tried; empty: none may be picked."""
+    reason: str
+    """Why, as one word; `full` where all that are ready carry as many requests as they may."""
+    features: Features
+    """What was read of the request."""
+    tokens: float
+    """The prompt tokens that the first of `ordered` has to compute."""
+
+
+class Decider:
+    """The books and the memory of one process. Times are seconds on one clock."""
+
+    def __init__(self, random: Random) -> None:
+        self.books = Books()
+        self._affinity = AffinityMemory()
+        self._random = random
+
+    def decide(self, table: PoolTable, question: PickerQuestion, now: float) -> PickerDecision:
+        """Return the replicas for a request, in the order in which they should be tried."""
+        request = _read(table, question)
+        result = pick(request, table, self.books, self._affinity, now, self._random)
+        reason = "full" if not result.ordered and self._is_full(table, request) else result.reason
+        return PickerDecision(result.ordered, reason, request, result.tokens)
+
+    def explain(self, table: PoolTable, question: PickerQuestion, now: float) -> Explanation:
+        """Explain the decision that would be made now; nothing is recorded."""
+        return explain(_read(table, question), table, self.books, self._affinity, now)
+
+    def started(self, request: str, decision: PickerDecision, now: float) -> None:
+        """Note that a request goes to the first replica of a decision."""
+        replica, read = decision.ordered[0].name, decision.features
+        self.books.started(request, read.pool, replica, decision.tokens, now)
+        self._affinity.remember(read, replica, now)
+
+    def first_token(self, request: str) -> None:
+        """Note that the answer to a request has begun."""
+        self.books.first_token(request)
+
+    def finished(self, request: str) -> None:
+        """Note that a request has ended."""
+        self.books.finished(request)
+
+    def sampled(self, sample: EngineSample, now: float) -> None:
+        """Correct the books by what a replica's engine reports; one that has restarted has lost its cache."""
+        if sample.restarted:
+            self._affinity.forget(sample.pool, sample.replica)
+        taken = now - sample.age
+        self.books.reconcile(sample.pool, sample.replica, sample.running, sample.queue, sample.first_tokens, taken)
+
+    def merge(self, peer: str, counts: Counts, now: float) -> None:
+        """Take the counts of another picker."""
+        self.books.merge(peer, counts, now)
+
+    def follow(self, before: PoolTable | None, after: PoolTable | None) -> None:
+        """Forget the replicas that have left a pool."""
+        kept = {item.name for item in after.candidates} if after else set()
+        for item in before.candidates if before else ():
+            if item.name not in kept:
+                self._affinity.forget(before.pool if before else "", item.name)
+
+    def expire(self, pools: dict[str, PoolTable], now: float) -> None:
+        """Remove what is too old to be true, and the books of replicas that are in no pool any more."""
+        self.books.expire(now)
+        self.books.keep({name: frozenset(item.name for item in table.candidates) for name, table in pools.items()})
+
+    def _is_full(self, table: PoolTable, request: Features) -> bool:
+        tiers = table.tiers(request.place, request.regions)
+        return any("limit" in why_not(item, request, self.books) for tier in tiers for item in tier.candidates)
+
+
+def _read(table: PoolTable, question: PickerQuestion) -> Features:
+    caller = question.caller
+    return features.read(
+        table, question.headers, question.body, question.body_length,
+        subset=question.subset, regions=caller.regions, place=caller.place, tenant=caller.tenant,
+    )  # fmt: skip

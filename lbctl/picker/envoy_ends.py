@@ -1,0 +1,118 @@
+"""How Envoys report that picked requests have ended: their gRPC access log, with the id of each pick as a tag.
+
+An Envoy has a stream for each of its workers, and names itself in the first message of each. Once all streams of an
+Envoy have ended and none has come for a moment, it is gone, and so are its requests. Any client can name a node, so a
+stream counts once it has ended a pick of that node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, Protocol
+
+import grpc
+from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
+
+from lbctl.ir.address import Address
+from lbctl.picker.question import ResponseStart
+
+_SERVICE, _METHOD = "envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs"
+_TAG = "x-lbctl-pick-id"
+_GRACE = 2.0
+"""Seconds after the last stream of an Envoy until its requests have ended."""
+_NOT_REACHED = (
+    "upstream_reset_before_response_started{connection_failure",
+    "upstream_reset_before_response_started{connection_timeout",
+    "upstream_reset_before_response_started{remote_connection_failure",
+    "upstream_reset_before_response_started{local_connection_failure",
+    "no_healthy_upstream",
+)
+"""How the details begin of an answer that Envoy gives because it could not connect to a replica."""
+
+
+class Ending(Protocol):
+    """Takes the ends of requests."""
+
+    def proxy_of(self, pick: str) -> str:
+        """Return the proxy of a request that has not ended; empty if there is none."""
+
+    def answered(self, pick: str, answer: ResponseStart) -> None:
+        """Note that the answer to a request has begun."""
+
+    def finished(self, pick: str) -> None:
+        """Note that a request has ended."""
+
+    def proxy_left(self, proxy: str) -> None:
+        """Note that a proxy has ended, and all its requests."""
+
+
+class EnvoyEnds:
+    """The access log service of a picker."""
+
+    def __init__(self, service: Ending) -> None:
+        self._service = service
+        self._streams: Counter[str] = Counter()
+        """Node id → its open streams that have ended a pick of it."""
+        self._leaving: dict[str, asyncio.TimerHandle] = {}
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler of the service."""
+        method = grpc.stream_unary_rpc_method_handler(
+            self._stream,
+            request_deserializer=StreamAccessLogsMessage.FromString,
+            response_serializer=StreamAccessLogsResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: method})
+
+    async def _stream(self, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> StreamAccessLogsResponse:
+        node, counts = "", False
+        try:
+            while isinstance(message := await context.read(), StreamAccessLogsMessage):
+                node = node or message.identifier.node.id
+                for entry in message.http_logs.log_entry:
+                    if node and not counts and self._service.proxy_of(_pick(entry)) == node:
+                        counts = True
+                        self._opened(node)
+                    self._ended(entry)
+                message = entry = None  # they may be large, and the next message may never come
+        finally:
+            if counts:
+                self._closed(node)
+        return StreamAccessLogsResponse()
+
+    def _opened(self, node: str) -> None:
+        self._streams[node] += 1
+        if (leaving := self._leaving.pop(node, None)) is not None:
+            leaving.cancel()
+
+    def _closed(self, node: str) -> None:
+        self._streams[node] -= 1
+        if not self._streams[node]:
+            del self._streams[node]
+            self._leaving[node] = asyncio.get_running_loop().call_later(_GRACE, self._left, node)
+
+    def _left(self, node: str) -> None:
+        del self._leaving[node]
+        self._service.proxy_left(node)
+
+    def _ended(self, entry: Any) -> None:
+        common = entry.common_properties
+        pick = _pick(entry)
+        if not pick:
+            return
+        if entry.response.response_code_details.startswith(_NOT_REACHED):
+            self._service.answered(pick, ResponseStart(by_replica=False))
+        elif common.HasField("time_to_first_upstream_rx_byte"):
+            self._service.answered(pick, ResponseStart(_address(common.upstream_remote_address)))
+        self._service.finished(pick)
+
+
+def _pick(entry: Any) -> str:
+    """Return the id of an entry's pick; empty if it has none."""
+    return str(entry.common_properties.custom_tags.get(_TAG, ""))
+
+
+def _address(address: Any) -> str:
+    place = address.socket_address
+    return str(Address(place.address, place.port_value)) if place.address else ""

@@ -1,0 +1,97 @@
+"""The tables of one picker: it follows the lines of the control plane, and keeps the last tables without it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lbctl.pick.table import PoolTable
+from lbctl.picker import wire
+
+
+class TableFollower:
+    """Applies lines to the tables. `changed` is called with a pool's name and its new table; None: the pool left.
+
+    `sampled` is called with each new report of an engine, `peers` with the other pickers: id → address,
+    `assigned` with each new report of a proxy, `keyed` with the key of questions.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[str, PoolTable | None], None],
+        sampled: Callable[[wire.EngineSample], None] = lambda _: None,
+        peers: Callable[[Mapping[str, str]], None] = lambda _: None,
+        assigned: Callable[[list[wire.ProxySample]], None] = lambda _: None,
+        keyed: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._changed = changed
+        self._sampled = sampled
+        self._peers = peers
+        self._assigned = assigned
+        self._keyed = keyed
+        self._clock = clock
+        self._tables: dict[str, PoolTable] = {}
+        self._beginning: set[str] | None = None
+        """The pools of the first set of a new connection; None once it is complete."""
+
+    def apply(self, text: bytes) -> None:
+        """Apply one line. Raises WireError; the tables then stay as they are."""
+        values = wire.parse(text)
+        now = self._clock()
+        match values["kind"]:
+            case "begin":
+                self._begin(values)
+            case "pool":
+                self._set(wire.table_of(values, now))
+            case "changes":
+                self._set(wire.changed_table(self._table(values), values, now))
+            case "gone":
+                self._remove(str(values.get("pool")))
+            case "ready":
+                self._end_of_beginning()
+            case kind:
+                self._note(kind, values)
+
+    def _note(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Apply a line of another kind than tables."""
+        match kind:
+            case "samples":
+                for sample in wire.samples_of(values):
+                    self._sampled(sample)
+            case "proxies":
+                self._assigned(wire.proxy_samples_of(values))
+            case "peers":
+                self._peers(wire.peers_of(values))
+            case "key":
+                self._keyed(wire.key_of(values))
+            case _:
+                pass  # a newer control plane may send more
+
+    def _begin(self, values: Mapping[str, Any]) -> None:
+        if values.get("format") != wire.FORMAT:
+            raise wire.WireError("the control plane runs another version of lbctl")
+        self._beginning = set()
+
+    def _table(self, values: Mapping[str, Any]) -> PoolTable:
+        table = self._tables.get(str(values.get("pool")))
+        if table is None:
+            raise wire.WireError("a change is about a pool that was never sent")
+        return table
+
+    def _set(self, table: PoolTable) -> None:
+        if self._beginning is not None:
+            self._beginning.add(table.pool)
+        self._tables[table.pool] = table
+        self._changed(table.pool, table)
+
+    def _remove(self, pool: str) -> None:
+        if self._tables.pop(pool, None) is not None:
+            self._changed(pool, None)
+
+    def _end_of_beginning(self) -> None:
+        """Drop the pools that an earlier connection had and this one has not."""
+        for pool in self._tables.keys() - (self._beginning if self._beginning is not None else self._tables.keys()):
+            self._remove(pool)
+        self._beginning = None

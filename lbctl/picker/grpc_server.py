@@ -1,0 +1,125 @@
+"""The gRPC server of the picker: external processing for gateways, health checks, and services of other modules.
+
+Each HTTP request of a gateway is a stream. What is not a message of the protocol ends its stream with an error, which
+lets the request pass at the proxy; the other streams go on. More streams than allowed are refused the same way.
+`bounded_calls` and `unfinished` limit what a stream holds before its replica is chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import grpc
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
+
+from lbctl.base.errors import reason_of
+from lbctl.ir.address import Address
+from lbctl.picker.bounded_calls import MAX_MESSAGE, BoundedCalls, BoundedContext
+from lbctl.picker.ext_proc import Picking, ProcessorStream
+from lbctl.picker.health import PROCESSOR, PickerHealth
+from lbctl.picker.question_key import HEADER, QuestionKey
+from lbctl.picker.unfinished import UnfinishedQuestions
+from lbctl.xds.protocol.idle_connections import IdleConnections
+
+if TYPE_CHECKING:
+    from lbctl.xds.protocol.credentials import ServerCredentials
+
+MAX_STREAMS = 20_000
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.per_message_decompression", 0),  # no proxy compresses its messages, and a small one may become a large one
+    ("grpc.http2.bdp_probe", 0),  # otherwise the window grows of a client that sends fast
+    ("grpc.http2.lookahead_bytes", 16 << 10),
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.server.max_pending_requests", MAX_STREAMS),
+    ("grpc.server.max_pending_requests_hard_limit", MAX_STREAMS),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+
+class CannotBindError(Exception):
+    """The address cannot be listened on. The message says why."""
+
+
+class GrpcServer:
+    """Serves external processing and health on one address."""
+
+    def __init__(
+        self, picking: Picking, health: PickerHealth, credentials: ServerCredentials | None,
+        *more: grpc.GenericRpcHandler, key: QuestionKey | None = None,
+    ) -> None:  # fmt: skip
+        """`more`: handlers of other services on the same port. `key`: what streams of external processing need."""
+        self._picking = picking
+        self._credentials = credentials
+        self._key = key
+        self._calls = BoundedCalls()
+        self._questions = UnfinishedQuestions()
+        self._handlers = tuple(map(self._calls.handler, (self._processor(), health.handler(), *more)))
+        self._server: grpc.aio.Server | None = None
+        self._watches: list[asyncio.Task[None]] = []
+        self.streams = 0
+        """The number of open streams."""
+
+    async def start(self, bind: Address, *, shares_port: bool = False) -> int:
+        """Listen, and return the port. `shares_port`: the parent process keeps it too. Raises CannotBindError."""
+        options = (*_OPTIONS, ("grpc.so_reuseport", int(shares_port)))
+        revoked = self._credentials.interceptors() if self._credentials else ()
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_STREAMS, interceptors=revoked)
+        server.add_generic_rpc_handlers(self._handlers)
+        try:
+            if self._credentials is None:
+                port = server.add_insecure_port(str(bind))
+            else:
+                port = server.add_secure_port(str(bind), self._credentials.server())
+        except (RuntimeError, OSError) as error:
+            raise CannotBindError(f"the picker cannot listen on {bind}: {reason_of(error)}") from None
+        await server.start()
+        self._server = server
+        works = (IdleConnections(port, self._calls.clients).run(), self._calls.unread.run(port))
+        self._watches = [asyncio.create_task(work) for work in works]
+        return port
+
+    async def stop(self, grace: float) -> None:
+        """Accept nothing new, and end the streams within `grace` seconds."""
+        for watch in self._watches:
+            watch.cancel()
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    def _processor(self) -> grpc.GenericRpcHandler:
+        method = grpc.stream_stream_rpc_method_handler(
+            self._process, request_deserializer=ProcessingRequest.FromString, response_serializer=bytes
+        )
+        return grpc.method_handlers_generic_handler(PROCESSOR, {"Process": method})
+
+    async def _process(self, _: object, context: BoundedContext) -> None:
+        if self._key is not None and not self._key.admits(_key_of(context)):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the metadata {HEADER} is not the key of this picker")
+        stream = ProcessorStream(self._picking)
+        self.streams += 1
+        try:
+            while isinstance(request := await context.read(), ProcessingRequest):
+                answers = stream.receive(request)
+                del request  # the next one may come minutes later
+                if stream.is_asking:
+                    self._questions.add(context.client, context.call, context.last_size)
+                else:
+                    self._questions.leave(context.client, context.call)
+                for answer in answers:
+                    await context.write(answer)
+        finally:
+            self.streams -= 1
+            self._questions.leave(context.client, context.call)
+            stream.end()
+
+
+def _key_of(context: BoundedContext) -> str:
+    """Return the key that a stream has in its metadata; empty if it has none."""
+    values = (value for name, value in context.invocation_metadata() or () if name == HEADER)
+    value = next(values, "")
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,227 @@
+"""What the proxies ask the picker by HTTP, and how HAProxy and nginx report by UDP that a request has ended.
+
+HAProxy and nginx ask `POST /pick/POOL`, which takes the beginning of the client's body, or `GET /pick/POOL`; both take
+the client's headers, and with `?regions=EU,US&region=EU&zone=a` the regions that the route allows, and where the proxy
+runs. The answer is 200 with a replica's name and the id of the pick, or 204 where there is none. A datagram with that
+id ends it. HAProxy chooses the id (`x-lbctl-pick-id`, a UUID), so that it can end a pick whose answer it has not read.
+
+A question has the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy; else the answer is 403, and 503 for an
+Envoy.
+
+Envoys ask `/envoy` with the client's method, and with headers for the pool and the rest. The answer is always 200, with
+the addresses of the replicas to try and the id of the pick, or with neither: Envoy sends its client any other answer
+below 500. Their access logs report the end (`envoy_ends`). An Envoy whose client leaves, or that waits no longer,
+closes the connection of its question, which withdraws the pick.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from lbctl.ir.address import Address
+from lbctl.ir.locality import Place
+from lbctl.picker.http_connections import ConnectionLimits
+from lbctl.picker.http_protocol import HttpAnswer, HttpRequest, PickerConnection
+from lbctl.picker.question import Caller, PickerQuestion, ResponseStart
+from lbctl.picker.question_key import HEADER, QuestionKey
+from lbctl.picker.service import PickService
+from lbctl.picker.web_pages import is_of_web_page
+
+_PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
+_MOST_DATAGRAM = 8 << 10
+_NOTHING = HttpAnswer(204)
+_TENANT = "x-lbctl-tenant"
+_STRUCTURED = re.compile(
+    rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,500}?'
+    rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
+)
+_NAME = re.compile("[0-9a-f-]{36}")
+_LATE = "late-"
+"""What stands before the id of a pick that its proxy did not wait for."""
+_NO_CONNECTION = (b"SC", b"sC")
+"""How HAProxy's report names a request that no replica accepted."""
+_UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
+
+
+class HttpApi:
+    """Answers the requests. `metrics` returns the page of the picker's own metrics.
+
+    `local` maps further paths to functions from a body to an answer, for clients of this machine alone. They take
+    `POST`. `bind` is where it listens for them; None: TLS with client certificates keeps web pages out.
+
+    Questions and `local` paths need the `key`; None: TLS or the caller admits the clients.
+
+    On `/ready` an Envoy recognises a picker that can answer: its cluster has the same text.
+    """
+
+    def __init__(
+        self,
+        service: PickService,
+        metrics: Callable[[], bytes],
+        local: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({}),
+        bind: Address | None = None,
+        key: QuestionKey | None = None,
+    ) -> None:
+        self._key = key
+        self._service = service
+        self._metrics = metrics
+        self._local = local
+        self._bind = bind
+
+    def handle(self, request: HttpRequest) -> HttpAnswer:
+        """Return the answer to a request."""
+        path, _, query = request.target.partition("?")
+        by_proxy = path in (_ENVOY, _READY) or path.startswith(_PICK)
+        if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
+            return HttpAnswer(500 if path == _ENVOY else 403)  # an Envoy sends its client an answer below 500
+        if path == _ENVOY:
+            return self._answer_envoy(request) if self._is_admitted(request) else HttpAnswer(503)
+        if path.startswith(_PICK) and request.method in ("GET", "POST"):
+            if not self._is_admitted(request):
+                return HttpAnswer(403)
+            return self._pick(unquote(path.removeprefix(_PICK)), query, request)
+        if path in self._local:
+            return self._answer_local(path, request) if self._is_admitted(request) else HttpAnswer(403)
+        if request.method not in ("GET", "HEAD"):
+            return HttpAnswer(405)
+        if path == "/health":
+            return HttpAnswer(200, b"ok\n")
+        if path == _READY:
+            return HttpAnswer(200, b"lbctl picker ready\n") if self._service.tables else HttpAnswer(503)
+        if path == "/metrics":
+            return HttpAnswer(200, self._metrics(), {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+        return HttpAnswer(404)
+
+    def _is_admitted(self, request: HttpRequest) -> bool:
+        """Return whether a request has the key. Envoy would send its client an answer below 500 to one that has not."""
+        if self._key is None:
+            return True
+        return self._key.admits(_header(request, HEADER), _header(request, "x-lbctl-proxy"))
+
+    def _answer_local(self, path: str, request: HttpRequest) -> HttpAnswer:
+        if request.method != "POST":
+            return HttpAnswer(405, headers={"allow": "POST"})
+        return HttpAnswer(200, self._local[path](request.body), {"content-type": "application/json"})
+
+    def _pick(self, pool: str, query: str, request: HttpRequest) -> HttpAnswer:
+        values = _values(query)
+        caller = Caller(
+            pool, _header(request, "x-lbctl-proxy"), *_where(values), leaves_busy=values.get("busy") == "1",
+            tenant=_header(request, _TENANT),
+        )  # fmt: skip
+        named = _header(request, "x-lbctl-pick-id")
+        name = named if _NAME.fullmatch(named) else ""
+        question = PickerQuestion(caller, request.headers, request.body, _body_length(request), id=name)
+        picked = self._service.pick(question)
+        if not picked.names:
+            return _NOTHING
+        replica, headers = picked.names[0], {"x-lbctl-pick": picked.names[0], "x-lbctl-pick-id": picked.id}
+        return HttpAnswer(200, f"{replica} {picked.id}\n".encode(), headers)
+
+    def _answer_envoy(self, request: HttpRequest) -> HttpAnswer:
+        names = ("proxy", "region", "zone", "pool", "regions", "busy")
+        proxy, region, zone, pool, regions, busy = (_header(request, f"x-lbctl-{name}") for name in names)
+        allowed = frozenset(item for item in regions.split(",") if item)
+        place, tenant = Place(region or None, zone or None), _header(request, _TENANT)
+        caller = Caller(pool, proxy, allowed, place, leaves_busy=busy == "1", tenant=tenant)
+        question = PickerQuestion(caller, request.headers, request.body, _body_length(request))
+        picked = self._service.pick(question)
+        if not picked.addresses:
+            return HttpAnswer(200)
+        headers = {"x-lbctl-replicas": ",".join(picked.addresses), "x-lbctl-pick-id": picked.id}
+        return HttpAnswer(200, b"", headers, partial(self._service.finished, picked.id))
+
+
+class RequestEnds:
+    """Reads the log lines that say which pick has ended. A line that says nothing about a pick is counted."""
+
+    def __init__(self, service: PickService) -> None:
+        self._service = service
+        self.malformed = 0
+        """Datagrams that could not be read."""
+
+    def received(self, data: bytes) -> None:
+        """End the pick of a datagram."""
+        end = _end(data) if len(data) <= _MOST_DATAGRAM else None
+        if end is None:
+            self.malformed += 1
+            return
+        if end.left:
+            self._service.answered(end.left, _UNREACHED)
+            self._service.finished(end.left)
+        if end.pick.startswith(_LATE):
+            self._service.finished(end.pick.removeprefix(_LATE))
+            return
+        if end.unreached:
+            self._service.answered(end.pick, _UNREACHED)
+        elif end.moved:
+            self._service.answered(end.pick, _MOVED)
+        self._service.finished(end.pick)
+
+
+class _End(NamedTuple):
+    """The end of a request: the id of its pick, empty where it had none, and whether the picked replica was reached.
+
+    `left` is the id of its pick in the pool that it left for the fallback, where no replica was reached; empty: none.
+    """
+
+    pick: str
+    unreached: bool
+    left: str = ""
+    moved: bool = False
+    """Whether another replica has the request, since the picked one was not reached or was busy."""
+
+
+def _end(data: bytes) -> _End | None:
+    """Return what a syslog line reports; None where it cannot be read.
+
+    HAProxy writes it into the structured data, which precedes the access log; nginx writes an object of JSON. HAProxy
+    marks its number of retries with a plus sign where another server than the first got the request.
+    """
+    if match := _STRUCTURED.match(data):
+        state, redispatched, pick = match.groups()
+        return _End(pick.decode().strip("-"), state in _NO_CONNECTION, moved=bool(redispatched))
+    start = data.find(b"{")
+    try:
+        line = json.loads(data[start:]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("pick"), str):
+        return None
+    left = line.get("left", "")
+    moved = line.get("moved") is True
+    return _End(line["pick"], line.get("unreached") is True, left if isinstance(left, str) else "", moved)
+
+
+def _values(query: str) -> dict[str, str]:
+    return {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
+
+
+def _where(values: Mapping[str, str]) -> tuple[frozenset[str], Place]:
+    """Return the regions that a route allows and the place of the proxy. Names are percent-encoded, commas are not."""
+    regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
+    region, zone = (unquote(values.get(key, "")) or None for key in ("region", "zone"))
+    return regions, Place(region, zone)
+
+
+def _header(request: HttpRequest, name: str) -> str:
+    """Return the first value of a header; empty where the request has none."""
+    return request.headers.get(name, [""])[0]
+
+
+def _body_length(request: HttpRequest) -> int:
+    """Return the length of the client's whole body, as far as the proxy knows it."""
+    text = _header(request, "x-lbctl-body-length")
+    return (int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0) or len(request.body)
+
+
+def connections(api: HttpApi, limits: ConnectionLimits | None = None) -> Callable[[], PickerConnection]:
+    """Return what makes the protocol of each connection of one server."""
+    shared = limits or ConnectionLimits()
+    return lambda: PickerConnection(api.handle, shared)

@@ -1,0 +1,114 @@
+"""The link of a picker that is a child of `lbctl serve`: lines of tables come in, a report a second goes out."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from lbctl.pick.explain import document
+from lbctl.picker import wire
+from lbctl.picker.follower import TableFollower
+from lbctl.picker.service import PickService
+from lbctl.runtime import log
+from lbctl.runtime.guard import until_one_ends
+
+_EXPLAIN = b'{"kind":"explain",'
+REPORT_INTERVAL = 1.0
+"""Seconds between two reports."""
+
+
+class SocketLink:
+    """The end of the link that the picker has."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def settings(self) -> Mapping[str, Any]:
+        """Return the values of the first line. Raises WireError."""
+        self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=wire.MOST_LINE)
+        return wire.parse(await self._reader.readline())
+
+    async def run(self, follower: TableFollower, service: PickService) -> None:
+        """Apply lines and report until the control plane ends or closes the link. Raises WireError."""
+        loop = asyncio.get_running_loop()
+        works = {"tables": self._apply(follower, service), "reports": self._report(service)}
+        try:
+            with suppress(ConnectionError):
+                await until_one_ends([loop.create_task(work, name=name) for name, work in works.items()])
+        finally:
+            await self._close()
+
+    async def fail(self, why: str) -> None:
+        """Report why this process ends. It is called after `settings`."""
+        assert self._writer is not None, "the settings were read"
+        self._writer.write(wire.line("failed", why=why))
+        await self._close()
+
+    async def _close(self) -> None:
+        assert self._writer is not None, "the settings were read"
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+    async def _apply(self, follower: TableFollower, service: PickService) -> None:
+        assert self._reader is not None, "the settings were read"
+        assert self._writer is not None, "the settings were read"
+        while text := await self._reader.readline():
+            if text.startswith(_EXPLAIN):
+                self._writer.write(_explained(service, wire.parse(text)))
+            else:
+                follower.apply(text)
+
+    async def _report(self, service: PickService) -> None:
+        assert self._writer is not None, "the settings were read"
+        reported = 0
+        while True:
+            self._writer.write(report(service, reported))
+            reported = service.statistics.sampled
+            await self._writer.drain()
+            await asyncio.sleep(REPORT_INTERVAL)
+
+
+def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
+    """Return the line that answers a question; without an explanation where it is invalid."""
+    try:
+        return explanation_line(service, values)
+    except wire.WireError:
+        return wire.line("explained", number=values.get("number", 0), explanation=None)
+
+
+def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
+    """Return the line that answers a line of kind `explain`; without an explanation where the question fails.
+
+    Raises WireError where the line is not a question.
+    """
+    question = wire.question_of(values)
+    try:
+        explanation = service.explain(question)
+        shown = None if explanation is None else document(explanation)
+    except Exception:  # noqa: BLE001 -- a question that somebody asks ends no picker
+        log.failure("a pick could not be explained")
+        shown = None
+    return wire.line("explained", number=values.get("number", 0), explanation=shown)
+
+
+def report(service: PickService, reported: int = 0) -> bytes:
+    """Return the line of a report: the counts since the start, and the samples after the first `reported`."""
+    statistics = service.statistics
+    return wire.line(
+        "report",
+        reasons=[[pool, reason, count] for (pool, reason), count in statistics.reasons.items()],
+        times={pool: [histogram.counts, histogram.total] for pool, histogram in statistics.times.items()},
+        finished=statistics.finished,
+        lost=statistics.lost,
+        open=service.open_picks,
+        open_by_pool=service.open_by_pool,
+        sampled=statistics.sampled,
+        samples=[asdict(item) for item in statistics.samples_after(reported)],
+    )

@@ -1,0 +1,210 @@
+"""One process of the picker: its servers, and the link to the control plane that feeds it.
+
+A child of `lbctl serve` has its link in a socket that it inherits, and ends when that socket does: also a killed
+`serve` leaves no picker behind that goes on with an old table. A picker on another machine keeps its tables while the
+control plane is away. Nothing here waits for the link: a pick needs only what is in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from lbctl.base.errors import reason_of
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
+from lbctl.picker import wire
+from lbctl.picker.datagrams import DatagramReceiver, bound
+from lbctl.picker.envoy_ends import EnvoyEnds
+from lbctl.picker.exchange import Exchange
+from lbctl.picker.follower import TableFollower
+from lbctl.picker.grpc_server import CannotBindError, GrpcServer
+from lbctl.picker.health import PickerHealth
+from lbctl.picker.http_api import HttpApi, RequestEnds, connections
+from lbctl.picker.http_certificate import HttpCertificate
+from lbctl.picker.http_connections import ConnectionLimits
+from lbctl.picker.http_protocol import QUESTION_TIMEOUT
+from lbctl.picker.link import explanation_line, report
+from lbctl.picker.question_key import QuestionKey
+from lbctl.picker.service import PickService
+from lbctl.picker.statistics import page
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard
+from lbctl.xds.protocol.idle_connections import IdleConnections
+
+if TYPE_CHECKING:
+    from lbctl.xds.protocol.credentials import ServerCredentials
+
+_GRACE = 1.0
+"""Seconds that open streams get at the end."""
+_SWEEP = 10.0
+_READY_POLL = 0.1
+
+Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
+"""Feeds the follower until the process should end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickerEndpoints:
+    """Where a picker listens."""
+
+    bind: Address
+    """The address of gRPC."""
+    tls: ServerTls | None = None
+    """TLS of gRPC and of HTTP beyond loopback; None: plain connections."""
+    datagrams: socket.socket | None = None
+    """The socket for datagrams of a parent process, which also keeps the other ports; None: there is none."""
+
+    @property
+    def http(self) -> Address:
+        """The address of HTTP and of the datagrams."""
+        return picker_http(self.bind)
+
+    @property
+    def remote_http(self) -> Address | None:
+        """The address of HTTP for Envoys of other machines; None where the picker serves this machine alone."""
+        return picker_http_remote(self.bind)
+
+
+class PickerProcess:
+    """The parts of the process."""
+
+    def __init__(self, places: PickerEndpoints, link: Link, own: str, *, is_alone: bool = False) -> None:
+        """`own` names this process among other pickers.
+
+        `is_alone`: whether `serve` reads reports by HTTP, since it is not the parent. Raises CannotBindError.
+        """
+        self._places = places
+        self._link = link
+        self.service = PickService()
+        self._is_alone = is_alone
+        service = self.service
+        self._guard = Guard(service.statistics.task_failed)
+        credentials = _credentials(places.tls)
+        self._certificate = HttpCertificate(places.tls)
+        self._watches: list[asyncio.Task[Any]] = []
+        self.exchange = Exchange(own, service.counts, service.merge, _channel_credentials(places.tls), self._guard)
+        self._key = QuestionKey()
+        self.follower = TableFollower(
+            service.set_table, service.sampled, self.exchange.follow, service.assigned, self._key.set
+        )
+        health = PickerHealth(lambda: bool(self.service.tables), _polled)
+        ends = EnvoyEnds(self.service)
+        is_guarded = places.tls is not None and places.tls.client_ca is not None
+        self._key_afar = None if is_guarded else self._key
+        handlers = self.exchange.handler(), ends.handler()
+        self._grpc = GrpcServer(self.service, health, credentials, *handlers, key=self._key_afar)
+        self._ends = RequestEnds(self.service)
+
+    async def run(self) -> int:
+        """Serve until a signal or the link ends it, and return the exit code. Raises CannotBindError."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await self._listen()
+        gc.freeze()
+        works = (stop.wait(), self._link(self.follower, self.service))
+        tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
+        tasks += [self._guard.start("sweep of lost picks", self._sweep), *self._watches]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        self.exchange.close()
+        await self._grpc.stop(_GRACE)
+        for task in done:
+            task.result()
+        return 0
+
+    async def _listen(self) -> None:
+        """Open all addresses. Raises CannotBindError."""
+        loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
+        api = HttpApi(self.service, self._page, key=self._key_afar)
+        local = local_paths(self.service) if self._is_alone else {}
+        local_api = HttpApi(self.service, self._page, local, http, self._key)
+        datagrams = self._places.datagrams
+        shared = datagrams is not None
+        try:
+            await loop.create_server(connections(local_api), http.host, http.port, reuse_port=shared)
+            DatagramReceiver(bound(http) if datagrams is None else datagrams, self._ends.received)
+        except OSError as error:
+            raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
+        if remote is not None:
+            tls = self._certificate.context
+            patience = QUESTION_TIMEOUT if tls else None
+            limits = ConnectionLimits()
+            try:
+                await loop.create_server(
+                    connections(api, limits), remote.host, remote.port, ssl=tls, ssl_handshake_timeout=patience,
+                    reuse_port=shared,
+                )  # fmt: skip
+            except OSError as error:
+                raise CannotBindError(f"the picker cannot listen on {remote}: {reason_of(error)}") from None
+            if tls:
+                watch = IdleConnections(remote.port, limits.clients).run
+                self._watches.append(self._guard.start("handshakes that do not end", watch))
+        await self._grpc.start(self._places.bind, shares_port=shared)
+        log.event("the picker listens", grpc=self._places.bind, http=http, tls=self._places.tls is not None or None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            self.service.sweep()
+            self._certificate.renew()
+
+    def _page(self) -> bytes:
+        gauges = {
+            "lbctl_picker_streams": self._grpc.streams,
+            "lbctl_picker_peers": self.exchange.peers,
+            "lbctl_pick_open": self.service.open_picks,
+            "lbctl_picker_malformed_datagrams": self._ends.malformed,
+            "lbctl_picker_refused_questions": self._key.refused,
+        }
+        return page(self.service.statistics, gauges)
+
+
+def local_paths(service: PickService) -> Mapping[str, Callable[[bytes], bytes]]:
+    """Return the paths for a `serve` of this machine that is not the parent, and their answers."""
+    return {wire.REPORT_PATH: lambda _: report(service), wire.EXPLAIN_PATH: partial(_explained, service)}
+
+
+def _explained(service: PickService, body: bytes) -> bytes:
+    """Return how a request would be decided now; an error where the question cannot be read."""
+    try:
+        return explanation_line(service, {"number": 0, **wire.parse(body)})
+    except wire.WireError as error:
+        return wire.line("failed", why=str(error))
+
+
+async def _polled() -> AsyncIterator[None]:
+    while True:
+        await asyncio.sleep(_READY_POLL)
+        yield
+
+
+def _credentials(tls: ServerTls | None) -> ServerCredentials | None:
+    if tls is None:
+        return None
+    from lbctl.xds.protocol.credentials import CredentialsError, ServerCredentials
+
+    try:
+        return ServerCredentials(tls)
+    except CredentialsError as error:
+        raise CannotBindError(str(error)) from None
+
+
+def _channel_credentials(tls: ServerTls | None) -> grpc.ChannelCredentials | None:
+    """Return the credentials towards other pickers: the own certificate, and the authority that both have."""
+    if tls is None or tls.client_ca is None:
+        return None
+    authority, key, certificate = (Path(name).read_bytes() for name in (tls.client_ca, tls.key, tls.certificate))
+    return grpc.ssl_channel_credentials(authority, key, certificate)

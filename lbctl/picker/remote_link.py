@@ -1,0 +1,167 @@
+"""The link of a picker on another machine: it follows the tables of `lbctl serve` by its HTTP API.
+
+While the control plane is away the picker goes on with the last tables: a replica that has died meanwhile is left
+because proxies cannot reach it. The pauses between attempts grow, and differ between pickers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+from lbctl.base.errors import reason_of
+from lbctl.picker import wire
+from lbctl.picker.follower import TableFollower
+from lbctl.picker.grpc_server import CannotBindError
+from lbctl.picker.process import PickerEndpoints, PickerProcess
+from lbctl.picker.service import PickService
+from lbctl.runtime import log
+from lbctl.runtime.descriptors import raise_limit
+from lbctl.xds.protocol.allocator import return_large_pieces
+
+_PATH = "/api/v1/picks/tables"
+_CONNECT, _SILENT = 5.0, 45.0
+"""Seconds to connect, and without a byte: the control plane sends one every fifteen."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_DATA = b"data: "
+_FORBIDDEN, _MAX_REASON = 403, 4096
+"""The status of an answer to a token without the needed role, and the bytes of its reason that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """The control plane that a picker follows."""
+
+    url: str
+    """The URL of its API."""
+    token: Callable[[], str]
+    """Returns the token of its API; empty: none is sent."""
+    ca: str | None = None
+    """The file of the authorities that sign its certificate; None: those of the system."""
+
+
+def follow(places: PickerEndpoints, control_plane: ControlPlane) -> int:
+    """Run a picker that follows this control plane until a signal ends it, and return its exit code."""
+    handler = log.start(sys.stderr)
+    raise_limit()
+    return_large_pieces()
+    try:
+        return asyncio.run(_run(places, control_plane))
+    except (CannotBindError, UnusableAuthorityError) as error:
+        log.error(str(error))
+        return 1
+    finally:
+        log.stop(handler)
+
+
+async def _run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
+    own = secrets.token_hex(8)
+    return await PickerProcess(places, RemoteLink(control_plane, own, str(places.bind)).run, own, is_alone=True).run()
+
+
+class UnusableAuthorityError(Exception):
+    """The file of the authorities cannot be used. The message says why."""
+
+
+class RemoteLink:
+    """Follows one control plane, and connects again when the stream ends."""
+
+    def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
+        """`own` and `address` are what the other pickers get of this one: its id, and where it listens.
+
+        Without a token, or with one that may not join, it follows the tables alone. Raises UnusableAuthorityError.
+        """
+        self._query = {"id": own, "address": address}
+        self._control_plane = control_plane
+        self._has_warned = False
+        try:
+            self._tls = ssl.create_default_context(cafile=control_plane.ca) if control_plane.ca else None
+        except OSError as error:
+            raise UnusableAuthorityError(f"--tls-ca: {control_plane.ca}: {reason_of(error)}") from None
+
+    async def run(self, follower: TableFollower, service: PickService) -> None:
+        """Follow until the task is cancelled."""
+        del service
+        pause, is_away = _FIRST_PAUSE, False
+        while True:
+            try:
+                async for line in self._joined_lines():
+                    follower.apply(line)
+                    pause, is_away = _FIRST_PAUSE, False
+                reason = "the stream has ended"
+            except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
+                reason = reason_of(error)
+            if not is_away:
+                log.warn("the control plane is away; the last tables stay", url=self._control_plane.url, why=reason)
+            is_away = True
+            await asyncio.sleep(pause * random.uniform(0.7, 1.3))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _joined_lines(self) -> AsyncIterator[bytes]:
+        """Yield the lines of one stream, of the tables alone if the token may not join.
+
+        Raises what aiohttp raises, and _RefusedError.
+        """
+        try:
+            async for line in self._lines(self._query if self._control_plane.token() else {}):
+                yield line
+            return
+        except _RefusedError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            if not self._has_warned:
+                log.warn(
+                    "this picker exchanges no counts and answers questions without a key: "
+                    "its token needs the role `picker`",
+                    why=str(error),
+                )
+            self._has_warned = True
+        async for line in self._lines({}):
+            yield line
+
+    async def _lines(self, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Yield the lines of one stream. Raises what aiohttp raises, and _RefusedError."""
+        place, token = self._control_plane, self._control_plane.token()
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENT)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, read_bufsize=wire.MOST_LINE) as session,
+            session.get(
+                place.url.rstrip("/") + _PATH,
+                params=query,
+                headers=headers,
+                ssl=self._tls or True,
+                allow_redirects=False,
+            ) as response,
+        ):
+            if response.status != 200:
+                raise _RefusedError(response.status, await _reason_of(response))
+            log.event("the control plane sends tables", url=place.url)
+            async for text in response.content:
+                if text.startswith(_DATA):
+                    yield text.removeprefix(_DATA)
+
+
+class _RefusedError(Exception):
+    """The control plane answers, and not with tables. The message says why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        super().__init__(f"it answered {status}: {reason}" if reason else f"it answered {status}")
+
+
+async def _reason_of(response: aiohttp.ClientResponse) -> str:
+    """Return the reason that an answer of the control plane gives; empty if it gives none."""
+    try:
+        reason = json.loads(await response.content.read(_MAX_REASON))["error"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return reason if isinstance(reason, str) and reason.isprintable() else ""

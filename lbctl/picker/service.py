@@ -1,0 +1,218 @@
+"""Answers which replica a request should get: it holds the tables, the books and the affinity of one process.
+
+All methods are called in one event loop, so that a decision sees every decision before it. A pool without a table, or
+without a replica that may be picked, gets no answer, and the proxy chooses by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from lbctl.pick.books import MAX_AGE, Counts
+from lbctl.pick.explain import Explanation
+from lbctl.pick.suspects import Suspects
+from lbctl.pick.table import PoolTable
+from lbctl.picker.decision import Decider, PickerDecision
+from lbctl.picker.lost_ends import LostEnds, OpenPick
+from lbctl.picker.question import PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.picker.statistics import DecisionSample, Statistics
+from lbctl.picker.wire import EngineSample, ProxySample
+from lbctl.runtime import log
+
+_LOG_INTERVAL = 60.0
+"""The shortest time between two log lines about picks that failed, in seconds."""
+_OWN_ID = 16
+"""Characters of a pick's name that the picker has chosen; those of proxies are longer."""
+_MOST_ENDED, _LATE = 10_000, 60.0
+"""How many ends are remembered that came before their questions, and for how many seconds: a client may leave at once,
+and a picker that hung reads what it was sent in any order."""
+MOST_ADDRESSES = 4
+"""Replicas that an answer names, in the order in which a proxy should try them."""
+
+
+class PickService:
+    """The service of one process. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, generator: random.Random | None = None) -> None:
+        self.statistics = Statistics()
+        self.tables: dict[str, PoolTable] = {}
+        self._clock = clock
+        self._decider = Decider(generator or random.Random())
+        self.suspects = Suspects()
+        """The replicas that are not picked for a moment."""
+        self._open: dict[str, OpenPick] = {}
+        self._lost_ends = LostEnds()
+        self._ended: dict[str, float] = {}
+        """Picks named by a proxy whose end came before their question → when."""
+        self._logged_at = float("-inf")
+
+    @property
+    def open_picks(self) -> int:
+        """The number of picked requests that have not ended."""
+        return len(self._open)
+
+    @property
+    def open_by_pool(self) -> Counter[str]:
+        """Pool → its picked requests that have not ended."""
+        return Counter(entry.pool for entry in self._open.values())
+
+    def set_table(self, pool: str, table: PoolTable | None) -> None:
+        """Pick by this table from now on; None: the pool is gone."""
+        self._decider.follow(self.tables.get(pool), table)
+        if table is None:
+            self.tables.pop(pool, None)
+            self.statistics.forget(pool)
+        else:
+            self.tables[pool] = table
+
+    def sampled(self, sample: EngineSample) -> None:
+        """Correct the books by what a replica's engine reports."""
+        if sample.pool in self.tables:
+            self._decider.sampled(sample, self._clock())
+            if len(self._decider.books) < len(self._open):
+                self._end([pick for pick in self._open if pick not in self._decider.books])
+
+    def assigned(self, samples: Sequence[ProxySample]) -> None:
+        """End the picks beyond those that the proxies still have."""
+        self._end(self._lost_ends.of(self._open, samples, self._clock()))
+
+    def counts(self) -> Counts:
+        """Return the counts of this picker, for the others."""
+        return self._decider.books.snapshot()
+
+    def merge(self, peer: str, counts: Counts) -> None:
+        """Take the counts of another picker, as far as they are about replicas that this one knows."""
+        accepted = {
+            pool: {name: count for name, count in replicas.items() if name in table.names}
+            for pool, replicas in counts.items()
+            if (table := self.tables.get(pool)) is not None
+        }
+        self._decider.merge(peer, accepted, self._clock())
+
+    def pick(self, question: PickerQuestion) -> PickerAnswer:
+        """Return the replicas for a request, in the order in which they should be tried; none after an error."""
+        started = time.perf_counter()
+        try:
+            return self._pick(question, started)
+        except Exception:  # noqa: BLE001 -- whatever a client has sent, the proxy chooses by itself
+            pool = question.caller.pool or ""
+            self.statistics.decided(pool if pool in self.tables else "", "error", time.perf_counter() - started)
+            self._log_failure()
+            return PickerAnswer()
+
+    def explain(self, question: PickerQuestion) -> Explanation | None:
+        """Return how a request would be decided now, and record nothing; None without a table."""
+        table = self._table(question)
+        return (
+            None
+            if table is None
+            else self._decider.explain(self.suspects.without(table, self._clock()), question, self._clock())
+        )
+
+    def proxy_of(self, pick: str) -> str:
+        """Return the proxy of a request that has not ended; empty if there is none."""
+        entry = self._open.get(pick)
+        return "" if entry is None else entry.proxy
+
+    def answered(self, pick: str, answer: ResponseStart) -> None:
+        """Note that the answer to a request has begun."""
+        entry = self._open.get(pick)
+        if entry is None:
+            return
+        now, first = self._clock(), entry.ordered[0]
+        moved = answer.moved or answer.served not in ("", first.address)
+        if moved and answer.by_replica and entry.leaves_busy:
+            self.suspects.busy(entry.pool, first.name, now)
+        elif moved or not answer.by_replica:
+            self.suspects.failed(entry.pool, first.name, now)
+        else:
+            self.suspects.answered(entry.pool, first.name)
+        self._decider.first_token(pick)
+
+    def finished(self, pick: str) -> None:
+        """Note that a request has ended."""
+        entry = self._open.pop(pick, None)
+        if entry is not None:
+            self.statistics.finished[entry.pool] += 1
+            self._decider.finished(pick)
+        elif len(pick) > _OWN_ID:
+            while len(self._ended) >= _MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
+            self._ended[pick] = self._clock()
+
+    def proxy_left(self, proxy: str) -> None:
+        """Note that a proxy has ended, and all its requests."""
+        for pick in [pick for pick, entry in self._open.items() if entry.proxy == proxy]:
+            self.finished(pick)
+
+    def sweep(self) -> None:
+        """Forget the picks whose end was never reported, and what is known of replicas that have left."""
+        now = self._clock()
+        oldest = now - MAX_AGE
+        self._decider.expire(self.tables, now)
+        self.suspects.expire(now)
+        self._end([pick for pick, entry in self._open.items() if entry.at < oldest])
+        self._ended = {pick: at for pick, at in self._ended.items() if now - at < _LATE}
+
+    def _end(self, picks: Sequence[str]) -> None:
+        """End picks whose end was not reported."""
+        for pick in picks:
+            self.statistics.lost[self._open[pick].pool] += 1
+            self.finished(pick)
+
+    def _pick(self, question: PickerQuestion, started: float) -> PickerAnswer:
+        table = self._table(question)
+        if table is None:
+            self.statistics.decided("", "no table", time.perf_counter() - started)
+            return PickerAnswer()
+        now = self._clock()
+        decision = self._decider.decide(self.suspects.without(table, now), question, now)
+        picked = self._picked(table, decision, question, now)
+        self._count(table.pool, decision, picked, question, time.perf_counter() - started)
+        return picked
+
+    def _log_failure(self) -> None:
+        now = self._clock()
+        if now - self._logged_at >= _LOG_INTERVAL:
+            self._logged_at = now
+            log.failure("a pick failed; the proxy chooses by itself")
+
+    def _table(self, question: PickerQuestion) -> PoolTable | None:
+        """Return the table of the pool. A gateway that knows no pools has the one whose replicas it allows."""
+        pool = question.caller.pool
+        if pool is not None:
+            return self.tables.get(pool)
+        if len(self.tables) == 1:
+            return next(iter(self.tables.values()))
+        subset = question.subset or frozenset()
+        tables = (table for table in self.tables.values() if any(item.address in subset for item in table.candidates))
+        return next(tables, None)
+
+    def _picked(self, table: PoolTable, decision: PickerDecision, question: PickerQuestion, now: float) -> PickerAnswer:
+        if not decision.ordered:
+            return PickerAnswer(full=decision.reason == "full")
+        ordered = decision.ordered[:MOST_ADDRESSES]
+        pick = question.id or secrets.token_hex(_OWN_ID // 2)  # nobody can guess it and end somebody else's request
+        self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy, question.caller.leaves_busy)
+        self._decider.started(pick, decision, now)
+        if self._ended.pop(pick, None) is not None:
+            self.finished(pick)
+        return PickerAnswer(pick, tuple([item.name for item in ordered]), tuple([item.address for item in ordered]))
+
+    def _count(
+        self, pool: str, decision: PickerDecision, picked: PickerAnswer, question: PickerQuestion, seconds: float
+    ) -> None:
+        self.statistics.decided(pool, decision.reason, seconds)
+        at = time.time()
+        if self.statistics.wants_sample(at):
+            features = decision.features
+            replica = picked.names[0] if picked.names else None
+            sample = DecisionSample(
+                at, pool, replica, decision.reason, round(seconds, 6), features.session is not None,
+                len(features.prefix), round(features.prompt_tokens, 1), question.caller.proxy,
+            )  # fmt: skip
+            self.statistics.sample(sample)

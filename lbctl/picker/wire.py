@@ -1,0 +1,238 @@
+"""The tables of the picker as JSON lines: whole pools, then what changes of them.
+
+A line says what its `kind` names: `pool` is a whole table, `changes` are replicas that are new or different and those
+that left, `gone` is a pool that left, `samples` are new reports of engines, `proxies` those of proxies, `peers` are all
+pickers, `key` is the key of questions, `ready` ends the first complete set. A replica is a list in the order of the
+fields of `Candidate`. Times travel as ages, since the clocks of two machines differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any, NamedTuple
+
+from lbctl.ir.locality import Place
+from lbctl.ir.pools import Locality, PickPolicy, Prefix, SessionKey, SlowStart
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.picker.question import Caller, PickerQuestion
+
+FORMAT = 2
+"""The version of this format, which a picker compares with its own."""
+REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
+"""The paths on a picker's HTTP on loopback: its newest report, and how it would decide about a request, as lines."""
+_MAX_LENGTH = 2**53
+"""The largest length of a body, in bytes."""
+MOST_LINE = 256 << 20
+"""Bytes of the largest line, which is a pool of many thousands of replicas."""
+_NAMES = tuple(item.name for item in fields(Candidate))
+_STARTED = _NAMES.index("started")
+
+
+class EngineSample(NamedTuple):
+    """What the engine of a replica reported at its last scrape; None is unknown."""
+
+    pool: str
+    """The pool."""
+    replica: str
+    """The replica."""
+    running: float | None
+    """Requests that it works on."""
+    queue: float | None
+    """Requests that wait in it."""
+    first_tokens: float | None
+    """How many first tokens it has made since its start."""
+    restarted: bool
+    """Whether it has restarted since the sample before."""
+    age: float = 0.0
+    """Seconds since the engine said so."""
+
+
+class ProxySample(NamedTuple):
+    """How many requests a proxy has for a replica, in flight or waiting for it."""
+
+    proxy: str
+    """The name of the proxy."""
+    pool: str
+    """The pool."""
+    replica: str
+    """The replica."""
+    requests: int
+    """How many."""
+
+
+class WireError(Exception):
+    """A line is not of this format. The message says why."""
+
+
+def line(kind: str, **values: object) -> bytes:
+    """Return a line of this kind."""
+    return json.dumps({"kind": kind, **values}, separators=(",", ":")).encode() + b"\n"
+
+
+def parse(text: bytes) -> Mapping[str, Any]:
+    """Return the values of a line. Raises WireError."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise WireError("a line is not JSON") from None
+    if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
+        raise WireError("a line is not an object with a kind")
+    return values
+
+
+# ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def whole(table: PoolTable, now: float) -> bytes:
+    """Return the line of a whole pool. `now` is on the clock of `started`."""
+    return line(
+        "pool",
+        pool=table.pool,
+        policy=asdict(table.policy),
+        model=table.model,
+        adapters=sorted(table.adapters),
+        locality=asdict(table.locality) if table.locality else None,
+        slow_start=asdict(table.slow_start) if table.slow_start else None,
+        candidates=[_row(item, now) for item in table.candidates],
+    )
+
+
+def changes(before: PoolTable, after: PoolTable, now: float) -> bytes | None:
+    """Return the line of what differs; None where nothing does, the whole pool where more than its replicas do."""
+    if replace(before, candidates=()) != replace(after, candidates=()):
+        return whole(after, now)
+    earlier = {item.name: item for item in before.candidates}
+    changed = [item for item in after.candidates if earlier.get(item.name) != item]
+    left = sorted(earlier.keys() - {item.name for item in after.candidates})
+    if not changed and not left:
+        return None
+    return line("changes", pool=after.pool, changed=[_row(item, now) for item in changed], left=left)
+
+
+def table_of(values: Mapping[str, Any], now: float) -> PoolTable:
+    """Return the table of a line of kind `pool`. Raises WireError."""
+    try:
+        return PoolTable(
+            values["pool"],
+            _policy(values["policy"]),
+            _candidates(values["candidates"], now),
+            values["model"],
+            frozenset(values["adapters"]),
+            Locality(**values["locality"]) if values["locality"] else None,
+            SlowStart(**values["slow_start"]) if values["slow_start"] else None,
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise WireError(f"a pool is not as this version of lbctl writes it: {error}") from None
+
+
+def changed_table(table: PoolTable, values: Mapping[str, Any], now: float) -> PoolTable:
+    """Return the table with the changes of a line of kind `changes`. Raises WireError."""
+    try:
+        changed = {item.name: item for item in _candidates(values["changed"], now)}
+        left = frozenset(values["left"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise WireError(f"a change is not as this version of lbctl writes it: {error}") from None
+    rest = {item.name: item for item in table.candidates if item.name not in left}
+    return replace(table, candidates=_sorted({**rest, **changed}.values()))
+
+
+def samples(new: Iterable[EngineSample]) -> bytes | None:
+    """Return the line of these samples; None where there are none."""
+    rows = list(map(list, new))
+    return line("samples", samples=rows) if rows else None
+
+
+def samples_of(values: Mapping[str, Any]) -> Iterator[EngineSample]:
+    """Yield the samples of a line of kind `samples`. Raises WireError."""
+    try:
+        yield from (EngineSample(*row) for row in values["samples"])
+    except (LookupError, TypeError) as error:
+        raise WireError(f"a sample is not as this version of lbctl writes it: {error}") from None
+
+
+def proxy_samples(new: Iterable[ProxySample]) -> bytes | None:
+    """Return the line of what proxies have reported; None where there is nothing."""
+    rows = list(map(list, new))
+    return line("proxies", samples=rows) if rows else None
+
+
+def proxy_samples_of(values: Mapping[str, Any]) -> list[ProxySample]:
+    """Return the samples of a line of kind `proxies`. Raises WireError."""
+    try:
+        return [ProxySample(*row) for row in values["samples"]]
+    except (LookupError, TypeError) as error:
+        raise WireError(f"a sample is not as this version of lbctl writes it: {error}") from None
+
+
+def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the pickers of a line of kind `peers`: id → address. Raises WireError."""
+    peers = values.get("peers")
+    if not isinstance(peers, dict) or not all(isinstance(item, str) for item in peers.values()):
+        raise WireError("the other pickers are not as this version of lbctl writes them")
+    return peers
+
+
+def key_of(values: Mapping[str, Any]) -> str:
+    """Return the key of a line of kind `key`. Raises WireError."""
+    return _text(values, "key")
+
+
+def question_of(values: Mapping[str, Any]) -> PickerQuestion:
+    """Return the question of a line of kind `explain`. Raises WireError."""
+    pool, place, body = _text(values, "pool"), values.get("place"), _text(values, "body")
+    headers, length, tenant = values.get("headers"), values.get("length"), values.get("tenant", "")
+    if not isinstance(place, list) or len(place) != 2 or not all(item is None or _is_text(item) for item in place):
+        raise WireError("place: not a list of a region and a zone")
+    if not isinstance(headers, dict) or not all(_is_text(name) and _are_texts(headers[name]) for name in headers):
+        raise WireError("headers: not an object of lists of texts")
+    if type(length) is not int or not 0 <= length <= _MAX_LENGTH:
+        raise WireError(f"length: not an integer from 0 to {_MAX_LENGTH}")
+    if not _is_text(tenant):
+        raise WireError("tenant: not a text")
+    return PickerQuestion(Caller(pool, place=Place(*place), tenant=tenant), headers, body.encode(), length)
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    """Return a text of a line. Raises WireError."""
+    value = values.get(key)
+    if not isinstance(value, str) or not _is_text(value):
+        raise WireError(f"{key}: not a text")
+    return value
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_text(value: object) -> bool:
+    """Return whether a value is a text that has a form in UTF-8, which half a surrogate pair has not."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _row(item: Candidate, now: float) -> list[object]:
+    values: list[object] = [getattr(item, name) for name in _NAMES]
+    values[_STARTED] = None if item.started is None else round(now - item.started, 3)
+    return values
+
+
+def _candidates(rows: Iterable[list[Any]], now: float) -> tuple[Candidate, ...]:
+    return _sorted(_candidate(row, now) for row in rows)
+
+
+def _candidate(row: list[Any], now: float) -> Candidate:
+    values = list(row)
+    if values[_STARTED] is not None:
+        values[_STARTED] = now - values[_STARTED]
+    return Candidate(**dict(zip(_NAMES, values, strict=True)))
+
+
+def _sorted(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    return tuple(sorted(candidates, key=lambda item: item.name))
+
+
+def _policy(values: Mapping[str, Any]) -> PickPolicy:
+    prefix = values["prefix"]
+    session = tuple(SessionKey(**item) for item in values["session"])
+    return PickPolicy(**{**values, "session": session, "prefix": Prefix(**prefix) if prefix else None})
