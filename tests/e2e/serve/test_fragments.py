@@ -106,7 +106,6 @@ satisfy any;
 allow 127.0.0.0/8;
 deny all;
 mirror /x;
-post_action /x;
 proxy_method DELETE;
 ssi on;
 ssi_types *;
@@ -141,6 +140,7 @@ def test_settings_of_the_host_do_not_affect_a_fragment(auth: str) -> None:
         assert [answer.json["body"] for answer in answers] == ['{"prompt": "x"}'] * 3
         assert [(seen.method, seen.path) for seen in a.seen] == [("POST", "/v1/x")] * 3
         assert refused.status == 401
+        assert "[error]" not in host.proxy.stderr.read_text()
         assert [host.site().status for _ in range(2)] == [200, 503]
 
 
