@@ -1,1 +1,1 @@
-"""Parts that all processes of the control plane share: logging, tasks that keep running, limits, outgoing connections."""
+"""Parts that all processes share: logging, tasks that keep running, limits, outgoing connections."""
