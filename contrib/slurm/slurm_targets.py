@@ -27,7 +27,7 @@ _FORMAT = "%i|%N|%k"
 _LINE = re.compile(r"(\d+(?:[_+]\d+)?)\|([A-Za-z0-9][A-Za-z0-9._,\[\]-]*)?\|(.*)")
 _PORT = re.compile(r"\bport=(\d{1,5})\b")
 _LAST_PORT = 65_535
-_PATIENCE = 20
+_TIMEOUT = 20
 """Seconds for each command of Slurm."""
 
 
@@ -104,7 +104,7 @@ def _report(message: str) -> None:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     if done.returncode:
         raise ValueError(f"{command[0]} ended with {done.returncode}: {done.stderr.strip()[:200]}")
     return done.stdout

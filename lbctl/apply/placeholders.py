@@ -23,7 +23,7 @@ Locate = Callable[[str], Path | None]
 """Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
 
 _LOCAL_HOST = "127.0.0.1"
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 
 
 def stand_in(view: View, prefix: Path, locate: Locate, *, keep_addresses: bool = False) -> View:
@@ -77,8 +77,8 @@ def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
 
 def shortened(names: Sequence[str]) -> str:
     """Return the names as one text, at most five of them."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def _metrics(view: View, prefix: Path) -> Address | None:

@@ -39,8 +39,8 @@ _TOKEN_FORM = re.compile(rb"[!-~]+")
 _WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
 _GIVE = "give it with --token-file, or for all commands with LBCTL_TOKEN_FILE"
 _CONNECT = 5.0
-PATIENCE = {"GET": 15.0}
-LONGEST_PATIENCE = 60.0
+TIMEOUTS = {"GET": 15.0}
+WRITE_TIMEOUT = 60.0
 """Seconds to wait for the whole answer of a request that writes, because a reload reads all files first."""
 MAX_ANSWER_BYTES = 48 << 20
 """The maximal size of an answer, above that of a fleet with 10,000 replicas."""
@@ -124,7 +124,7 @@ class ServeClient:
         return urlsplit(self.url).scheme == "http"
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> _Answer:
-        url, patience = self.url.rstrip("/") + path, PATIENCE.get(method, LONGEST_PATIENCE)
+        url, patience = self.url.rstrip("/") + path, TIMEOUTS.get(method, WRITE_TIMEOUT)
         users = self._trusted_users() if token and self._is_in_clear else None  # a thread has no context of the command
         try:
             return within(patience, lambda: self._sent(method, url, body, token, patience, users))

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from lbctl.ir.proxies import Proxy
 
 option = options_of("bootstrap")
-LONGEST = 107
+MAX_SOCKET_PATH_BYTES = 107
 """The longest path of a Unix socket in bytes."""
-_PATIENCE = 10.0
+_CONNECT_TIMEOUT = 10.0
 """Seconds for a `serve` that was started just before, whose socket is not there yet."""
 
 
 @click.command("bootstrap")
-@ads_options(patience=_PATIENCE)
+@ads_options(patience=_CONNECT_TIMEOUT)
 @option(
     "--standby",
     "standbys",
@@ -114,7 +114,7 @@ def _default_admin(ads: Ads, directory: str | None) -> Address | None:
     place, name = (os.path.abspath(directory), "admin.sock") if directory else _beside(ads)  # noqa: PTH100 -- a str
     path = f"{place}/{name}"
     usable = directory is not None or os.access(place, os.W_OK)
-    return Address(path=path) if usable and len(os.fsencode(path)) <= LONGEST else None
+    return Address(path=path) if usable and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES else None
 
 
 def _beside(ads: Ads) -> tuple[str, str]:

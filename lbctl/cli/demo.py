@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 option = options_of("demo")
 _HEADLESS_SECONDS = 60.0
-_SHORTEST = 5.0
+_MIN_DURATION = 5.0
 
 
 @click.command("demo")
@@ -52,8 +52,8 @@ def _seconds(text: str) -> float:
         seconds = parse_duration(text) / 1000
     except QuantityError as error:
         raise click.UsageError(f"--duration: {error} ({error.hint})") from None
-    if seconds < _SHORTEST:
-        raise click.UsageError(f"--duration: at least {_SHORTEST:g}s, or no fault would show")
+    if seconds < _MIN_DURATION:
+        raise click.UsageError(f"--duration: at least {_MIN_DURATION:g}s, or no fault would show")
     return seconds
 
 

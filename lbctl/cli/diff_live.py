@@ -25,7 +25,7 @@ from lbctl.ir.topology import Topology
 
 _COMPARED = ("address", "region", "zone", "gpu", "priority", "capacity")
 _COLUMNS = ("What", "Running", "In the files", "Why")
-_MOST = 40
+_MAX_ITEMS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ def _lines(sides: Iterable[tuple[str, list[Ahead]]]) -> Iterator[str]:
     for head, items in sides:
         if items:
             yield f"{head}:"
-        for item in items[:_MOST]:
+        for item in items[:_MAX_ITEMS]:
             reason = f"  ({item.why})" if item.why else ""
             yield f"  {item.path}: {_shown(item.live)} → {_shown(item.files)}{reason}"
-        if len(items) > _MOST:
-            yield f"  … and {len(items) - _MOST} more (-o json has all)"
+        if len(items) > _MAX_ITEMS:
+            yield f"  … and {len(items) - _MAX_ITEMS} more (-o json has all)"
 
 
 def _cells(item: Ahead) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from lbctl.ir.listeners import Rule
 from lbctl.ir.matching import path_text
 from lbctl.ir.secrets import shown_value
 
-_MOST = 12
+_MAX_LINES = 12
 """Lines of one kind below one heading; the rest is counted."""
 ABSENT = "(not there)"
 """Stands for the value of a setting that one side lacks."""
@@ -121,7 +121,7 @@ def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
     for route, items in groupby(rows, key=lambda item: item.route):
         moved = largest_first(items)
         names = [f"{item.pool}/{item.replica}" if item.replica else item.pool for item in moved]
-        width = max(map(len, names[:_MOST]))
+        width = max(map(len, names[:_MAX_LINES]))
         yield f"  {route}"
         shares = (f"{_share(item.old)} → {_share(item.new)}  {100 * (item.new - item.old):+.2f}" for item in moved)
         yield from _capped([f"    {name:<{width}}  {share}" for name, share in zip(names, shares, strict=True)], 4)
@@ -156,7 +156,7 @@ def _settings(difference: Difference, sources: SourceMap) -> Iterator[str]:
         where = _at(item, sources)
         old, new = item.old or ABSENT, item.new or ABSENT
         rows.append(f"  {dotted(item.path)}: {old} → {new}" + (f"  {where}" if where else ""))
-    yield from _capped(rows, most=10 * _MOST)
+    yield from _capped(rows, most=10 * _MAX_LINES)
 
 
 def _at(item: SettingChange, sources: SourceMap) -> str | None:
@@ -164,7 +164,7 @@ def _at(item: SettingChange, sources: SourceMap) -> str | None:
     return str(place) if place else None
 
 
-def _capped(rows: Sequence[str], indent: int = 2, most: int = _MOST) -> Iterator[str]:
+def _capped(rows: Sequence[str], indent: int = 2, most: int = _MAX_LINES) -> Iterator[str]:
     yield from rows[:most]
     if len(rows) > most:
         yield f"{' ' * indent}… and {len(rows) - most} more (-o json has all)"

@@ -30,7 +30,7 @@ from lbctl.pick.features import Features, read
 from lbctl.pick.table import Candidate, PoolTable
 
 _HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK (TOKENS)", "CACHED (TOKENS)", "WAIT (TOKENS/RATE)", "WHY NOT")
-_MOST_SENT = 48 << 10
+_MAX_SENT_BYTES = 48 << 10
 """Bytes of a body that are sent to a running server, as they are written in JSON."""
 
 
@@ -81,8 +81,8 @@ def explain_running(query: PickQuery, remote: ServeClient) -> int:
 
 def _beginning(body: bytes) -> str:
     """Return the beginning of a body, short enough for a question."""
-    text = body[:_MOST_SENT].decode(errors="replace")
-    while len(json.dumps(text)) > _MOST_SENT:
+    text = body[:_MAX_SENT_BYTES].decode(errors="replace")
+    while len(json.dumps(text)) > _MAX_SENT_BYTES:
         text = text[: len(text) // 2]
     return text
 

@@ -19,7 +19,7 @@ from lbctl import __version__
 from lbctl.base.diagnostics import Diagnostic, Severity, as_json, dotted
 
 FORMS = ("text", "json", "github", "sarif", "codequality")
-_MOST = 10
+_MAX_ANNOTATIONS = 10
 """Annotations of one step that GitHub shows."""
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "notice"}
@@ -67,8 +67,8 @@ def _json(findings: Sequence[Diagnostic]) -> str:
 
 def _github(findings: Sequence[Diagnostic]) -> list[str]:
     worst = sorted(findings, key=lambda item: _RANK[item.severity])
-    shown = f", {_MOST} of them annotated" if len(worst) > _MOST else ""
-    return [*map(_annotation, worst[:_MOST]), f"lbctl: {counted(findings)}{shown}"]
+    shown = f", {_MAX_ANNOTATIONS} of them annotated" if len(worst) > _MAX_ANNOTATIONS else ""
+    return [*map(_annotation, worst[:_MAX_ANNOTATIONS]), f"lbctl: {counted(findings)}{shown}"]
 
 
 def _annotation(item: Diagnostic) -> str:

@@ -19,7 +19,7 @@ option = options_of("init")
 _EXIT = {"LB960": 4, "LB961": 1, "LB962": 64, "LB963": 1}
 """The exit code of each code of a finding; any other one is 1."""
 _KEY = re.compile(r"[!-~]{1,4096}")
-_LARGEST_KEY_FILE = 8192
+_MAX_KEY_FILE_BYTES = 8192
 
 
 @click.command("init")
@@ -136,7 +136,7 @@ def _text(urls: tuple[str, ...], key: str, kind: str | None, diagnostics: Diagno
 def api_key(file: str) -> str:
     """Return the key in the file: its first line. Raises click.UsageError; no message repeats the content."""
     try:
-        lines = Path(file).read_bytes()[:_LARGEST_KEY_FILE].decode("ascii", "replace").splitlines()
+        lines = Path(file).read_bytes()[:_MAX_KEY_FILE_BYTES].decode("ascii", "replace").splitlines()
     except OSError as error:
         raise click.UsageError(f"--api-key-file: {_name(file)} cannot be read: {reason_of(error).lower()}") from None
     key = lines[0].strip() if lines else ""

@@ -14,7 +14,7 @@ _SEQUENCES = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "\x1b[5~": "page up", "\x1b[6~": "page down",
     "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left", "\x1b[H": "home", "\x1b[F": "end",
 }  # fmt: skip
-_MOST = 64
+_MAX_READ_BYTES = 64
 """Bytes that are read at once; a key is at most a few."""
 
 
@@ -29,7 +29,7 @@ def pressed() -> Iterator[Callable[[float], list[str]]]:
 
     def read(seconds: float) -> list[str]:
         ready, _, _ = select.select([descriptor], [], [], seconds)
-        return keys_of(os.read(descriptor, _MOST).decode(errors="replace")) if ready else []
+        return keys_of(os.read(descriptor, _MAX_READ_BYTES).decode(errors="replace")) if ready else []
 
     try:
         tty.setcbreak(descriptor)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from lbctl.cli.api_client import plain
 
-_MOST = 12
+_MAX_ROWS = 12
 """The number of rows above which a table is folded."""
-_LARGEST_TABLE = 15_000
+_MAX_TABLE_CHARACTERS = 15_000
 """The maximal size of one table in characters: GitHub rejects a comment of more than 65,536."""
 
 
@@ -37,7 +37,7 @@ def document(summary: str, tables: Iterable[MarkdownTable]) -> str:
     blocks = [f"**lbctl diff:** {summary}"]
     for table in tables:
         if table.rows:
-            blocks += _folded(table) if len(table.rows) > _MOST else [f"**{table.title}**", *_blocks(table)]
+            blocks += _folded(table) if len(table.rows) > _MAX_ROWS else [f"**{table.title}**", *_blocks(table)]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -62,7 +62,7 @@ def _blocks(table: MarkdownTable) -> Iterator[str]:
     """Yield the table, with the rows for which there is room, and the number of the other rows."""
     rule = ["---:" if column in table.numeric else "---" for column in table.head]
     lines = [_line(table.head), _line(rule)]
-    room = _LARGEST_TABLE
+    room = _MAX_TABLE_CHARACTERS
     for row in table.rows:
         line = _line(row)
         if len(line) > room:

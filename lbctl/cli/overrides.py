@@ -20,7 +20,7 @@ _DEGRADED = 3
 _POLL_INTERVAL = 0.2
 _LEFT = ("GONE", "NOT DRIVEN")
 _FAILED = ("FAILING", "REFUSED", "NACKED")
-_PATIENCE = 30.0
+_WAIT_TIMEOUT = 30.0
 """Seconds that `--wait` waits for the proxies."""
 AWAY = 60.0
 """Seconds that `--wait` gives a `serve` that does not answer, because after a restart it goes on."""
@@ -242,13 +242,13 @@ def await_proxies(remote: ServeClient) -> int:
     A restart of `serve` begins the time anew, and the proxies connect again then. Raises RemoteError where it is away
     for too long.
     """
-    deadline, away_since = time.monotonic() + _PATIENCE, None
+    deadline, away_since = time.monotonic() + _WAIT_TIMEOUT, None
     while True:
         try:
             having, late = _having_and_late(remote)
         except RemoteError:
             away_since = away_since or time.monotonic()
-            deadline = time.monotonic() + _PATIENCE
+            deadline = time.monotonic() + _WAIT_TIMEOUT
             if time.monotonic() - away_since > AWAY:
                 raise
         else:

@@ -23,7 +23,7 @@ from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText, is_fleet_file
 from lbctl.targets.load import Loaded, complete
 
-_PATIENCE = 60
+_TIMEOUT = 60
 _FILES = ("100", "120")
 """The prefixes of the modes of regular files and of links."""
 
@@ -158,14 +158,14 @@ def _git(directory: str, *arguments: str, stdin: bytes = b"") -> bytes:
             ["git", "-C", directory, *arguments],
             input=stdin,
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT,
             check=False,
             env={**_environment(), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
     except FileNotFoundError:
         raise NoGitError("git is not installed: a revision cannot be read") from None
     except subprocess.TimeoutExpired:
-        raise NoGitError(f"git did not answer within {_PATIENCE} seconds") from None
+        raise NoGitError(f"git did not answer within {_TIMEOUT} seconds") from None
     if process.returncode:
         lines = process.stderr.decode(errors="replace").strip().splitlines()
         raise _AbsentError(lines[0].removeprefix("fatal: ") if lines else "git refused")

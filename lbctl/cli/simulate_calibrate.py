@@ -14,8 +14,8 @@ from lbctl.signals.source import SourceReading
 from lbctl.simulate import calibrate
 
 _SCRAPES = 30
-_LEAST_PAUSE = 0.2
-_PATIENCE = 5.0
+_MIN_PAUSE = 0.2
+_TIMEOUT = 5.0
 _MAX_BYTES = 16 << 20
 
 
@@ -23,7 +23,7 @@ def calibration(url: str, seconds: float) -> calibrate.Calibration:
     """Watch the replica for so many seconds. Raises ClickException where that gives no engine."""
     if not url.startswith(("http://", "https://")):
         raise click.UsageError("--calibrate: it is not the URL of a metrics page, as http://127.0.0.1:8000/metrics")
-    pause = max(_LEAST_PAUSE, seconds / _SCRAPES)
+    pause = max(_MIN_PAUSE, seconds / _SCRAPES)
     begin = time.monotonic()
     readings = [_read(url)]
     while time.monotonic() - begin < seconds:
@@ -40,9 +40,9 @@ def _read(url: str) -> SourceReading:
 
     shown = without_values(url)
     try:
-        page = within(_PATIENCE, lambda: _page(url, shown))
+        page = within(_TIMEOUT, lambda: _page(url, shown))
     except (TimeoutError, TooLargeError):
-        limits = f"{_PATIENCE:g} s and {_MAX_BYTES >> 20} MiB"
+        limits = f"{_TIMEOUT:g} s and {_MAX_BYTES >> 20} MiB"
         raise click.ClickException(f"--calibrate: {shown} does not end its page within {limits}") from None
     except requests.RequestException as error:
         raise click.ClickException(f"--calibrate: {shown} cannot be read: {innermost_reason(error)}") from None
@@ -60,7 +60,7 @@ def _page(url: str, shown: str) -> bytes:
 
     with requests.Session() as session:
         session.trust_env = False
-        with session.get(url, timeout=_PATIENCE, allow_redirects=False, stream=True) as response:
+        with session.get(url, timeout=_TIMEOUT, allow_redirects=False, stream=True) as response:
             if response.status_code != 200:
                 raise click.ClickException(f"--calibrate: {shown} answers {response.status_code}")
             return whole_of(response.iter_content(1 << 16), _MAX_BYTES)

@@ -16,10 +16,10 @@ from lbctl.simulate.lengths import conversation
 from lbctl.simulate.setup import Outage, SpeedChange
 from lbctl.simulate.trace import Trace
 
-_MOST_REQUESTS = 20_000_000
-_SLOWEST = 0.0001
+_MAX_REQUESTS = 20_000_000
+_MIN_SPEED = 0.0001
 """The lowest speed of an engine that does not stand still."""
-_LONGEST_COUNT = 9
+_MAX_COUNT_DIGITS = 9
 """Digits of the longest number of GPUs that is read as one."""
 _DRAINED = "it is drained and gets no requests, so that this changes nothing; name one that gets some"
 
@@ -129,8 +129,8 @@ def synthetic_load(options: SimulationOptions) -> Trace:
         rate, seconds = parse_per_second(options.rate), parse_duration(options.duration) / 1000
     except QuantityError as error:
         raise click.UsageError(f"{error}; {error.hint}") from None
-    if not 0 < rate * seconds <= _MOST_REQUESTS:
-        raise click.UsageError(f"--rate and --duration: {rate * seconds:g} requests, not 1 to {_MOST_REQUESTS:,}")
+    if not 0 < rate * seconds <= _MAX_REQUESTS:
+        raise click.UsageError(f"--rate and --duration: {rate * seconds:g} requests, not 1 to {_MAX_REQUESTS:,}")
     assert options.prompt is not None
     assert options.answer is not None
     burst = 1.0 if options.burst is None else options.burst
@@ -170,8 +170,8 @@ def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str,
             number, time = float(factor), float(at or 0)
         except ValueError:
             raise click.UsageError(f"--slow: {text!r} is not REPLICA=FACTOR[@SECONDS]") from None
-        if not (_SLOWEST <= number <= 100 or (at and number == 0)) or not 0 <= time < 1e9:
-            raise click.UsageError(f"--slow: {text!r}: a factor from {_SLOWEST:g} to 100, or 0 with @SECONDS")
+        if not (_MIN_SPEED <= number <= 100 or (at and number == 0)) or not 0 <= time < 1e9:
+            raise click.UsageError(f"--slow: {text!r}: a factor from {_MIN_SPEED:g} to 100, or 0 with @SECONDS")
         if at:
             changes.append(SpeedChange(time, name, number))
             continue
@@ -248,7 +248,7 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
 def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
     """Return the pool with one replica of a type of GPU, of which `--find replicas` makes copies."""
     count, times, name = text.rpartition("x")
-    has_count = times and count.isdecimal() and len(count) <= _LONGEST_COUNT
+    has_count = times and count.isdecimal() and len(count) <= _MAX_COUNT_DIGITS
     name, number = (name, int(count)) if has_count else (text, 1)
     if name not in throughputs:
         raise click.UsageError(f"--gpu: {name!r} is in no table; {did_you_mean(name, throughputs) or 'see lbctl gpus'}")

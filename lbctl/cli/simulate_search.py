@@ -24,7 +24,7 @@ from lbctl.simulate import capacity, profiles
 from lbctl.simulate.policies import Policy
 from lbctl.simulate.results import Summary
 
-_MOST_REPLICAS = 4096
+_MAX_REPLICAS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ class _Search:
         def meets(count: int) -> bool:
             return self._meets(study, capacity.with_replicas(study.pool, count))
 
-        start = max(1, min(_MOST_REPLICAS, round(own * study.load(capacity.with_replicas(study.pool, own)))))
-        count = capacity.fewest_replicas(meets, start, _MOST_REPLICAS)
+        start = max(1, min(_MAX_REPLICAS, round(own * study.load(capacity.with_replicas(study.pool, own)))))
+        count = capacity.fewest_replicas(meets, start, _MAX_REPLICAS)
         pool = capacity.with_replicas(study.pool, count or own)
         cost = study.cost(pool) if count else None
         result = SearchResult(self._row, count, study.load(pool), cost, tuple(study.unused_faults(pool)))

@@ -20,7 +20,7 @@ _SAME_SHARE = 0.05
 """A difference below which shares are alike, as a part of the mean share."""
 _BUSY_GAP = 0.2
 """A difference of BUSY from the load that needs an explanation."""
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 _SEARCH_STEP = 0.85
 """What is left of the bar after each replay of a search, whose number nobody knows before."""
 
@@ -88,8 +88,8 @@ def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> s
 def drained_sentence(summaries: Sequence[Summary]) -> str:
     """Return which replicas are drained; empty where none is."""
     names = dict.fromkeys(f"{item.fleet}/{name}" if item.fleet else name for item in summaries for name in item.drained)
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"Drained, so without requests and not in BUSY: {', '.join([*names][:_MOST_NAMES])}{more}." if names else ""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"Drained, so without requests and not in BUSY: {', '.join([*names][:_MAX_NAMES])}{more}." if names else ""
 
 
 def _figures(item: Summary) -> str:

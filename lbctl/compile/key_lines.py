@@ -18,7 +18,7 @@ _LINE = re.compile(
     r"""(?P<key>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#]\S*?)\s*:\s+"""
     r"""(?P<tenant>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#].*?)(?:\s+\#.*)?"""
 )
-LONGEST = 2000
+MAX_LINE_CHARACTERS = 2000
 """The longest line in characters that is parsed."""
 _KEY = re.compile(r"[!-~]{1,256}", re.ASCII)
 _HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -60,7 +60,7 @@ class _Problem:
 
 
 def _read(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey | None, _Problem | None]:
-    parts = _LINE.fullmatch(line) if len(line) <= LONGEST else None
+    parts = _LINE.fullmatch(line) if len(line) <= MAX_LINE_CHARACTERS else None
     if parts is None:
         if line[0] in "\"'":
             return None, _Problem("a quote opens here, and what follows is no quoted key with its tenant")

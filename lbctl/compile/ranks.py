@@ -14,7 +14,7 @@ from lbctl.compile.replica_names import name_of
 from lbctl.model.pool import Pool, Replica
 
 _LAST_PORT = 65_535
-_LONGEST_NAME = 63
+_MAX_NAME_LENGTH = 63
 _HINT = 'as {name: dp, address: "10.0.0.1:9010", ports: 4}'
 
 
@@ -60,8 +60,8 @@ def _problem(replica: Replica, count: int) -> tuple[str, str]:
     last = replica.address.port + count - 1
     if last > _LAST_PORT:
         return f"{count} ports from {replica.address.port} on end at {last}, and the last port is {_LAST_PORT}", "ports"
-    if replica.name is not None and len(_name(replica.name, count - 1)) > _LONGEST_NAME:
-        return f"the name {_name(replica.name, count - 1)} is longer than {_LONGEST_NAME} characters", "ports"
+    if replica.name is not None and len(_name(replica.name, count - 1)) > _MAX_NAME_LENGTH:
+        return f"the name {_name(replica.name, count - 1)} is longer than {_MAX_NAME_LENGTH} characters", "ports"
     if len(replica.devices) % count:
         return f"{len(replica.devices)} devices cannot be divided among {count} ranks", "devices"
     return "", ""

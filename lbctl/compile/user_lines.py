@@ -10,7 +10,7 @@ import re
 from base64 import b64encode
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.compile.key_lines import LONGEST, unquoted
+from lbctl.compile.key_lines import MAX_LINE_CHARACTERS, unquoted
 from lbctl.ir.secrets import ApiKey
 from lbctl.model.values import NAME
 
@@ -45,7 +45,7 @@ def credential(user: str, password: str) -> str:
 
 def _read(line: str, number: int, users: dict[str, ApiKey]) -> str:
     """Add the user of a line; return what is wrong with it, or an empty string."""
-    parts = _LINE.fullmatch(line) if len(line) <= LONGEST else None
+    parts = _LINE.fullmatch(line) if len(line) <= MAX_LINE_CHARACTERS else None
     if parts is None:
         return "this line is no user with a password"
     user, password = unquoted(parts["user"]), unquoted(parts["password"])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lbctl.control.fitness import lacks_fit_replica
 
-PATIENCE = 5.0
+OUTAGE_TIMEOUT = 5.0
 """Seconds without an available replica after which a running rollout ends: checks may fail once, and replicas may be
 replaced."""
 CALM = 10.0

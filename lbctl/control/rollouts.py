@@ -20,7 +20,7 @@ from typing import Literal
 
 from lbctl.control.analysis import judge
 from lbctl.control.analysis.evidence import AnalysisState, IntervalObservation
-from lbctl.control.outages import NO_OUTAGES, PATIENCE, Outage, Outages
+from lbctl.control.outages import NO_OUTAGES, OUTAGE_TIMEOUT, Outage, Outages
 from lbctl.control.splits import MAX_SHARE, Shares, shares_of
 from lbctl.ir.routes import Analysis, Rollout, Route
 from lbctl.ir.topology import Topology
@@ -309,9 +309,9 @@ def _ended(state: RolloutState, rollout: Rollout, outages: Outages, now: float) 
     outage = unavailable(state, rollout, outages)
     if not state.runs or outage is None:
         return None
-    if state.step == 0 and rollout.mode != "manual" and 0 <= outage.since - state.since < PATIENCE:
+    if state.step == 0 and rollout.mode != "manual" and 0 <= outage.since - state.since < OUTAGE_TIMEOUT:
         return replace(state, phase="waiting", percent=0.0, since=now, held_since=None, reason=outage.reason)
-    if outage.seen - outage.since < PATIENCE:
+    if outage.seen - outage.since < OUTAGE_TIMEOUT:
         return None
     return replace(state, phase="rolled_back", since=now, held_since=None, reason=outage.reason)
 

@@ -24,7 +24,7 @@ from lbctl.simulate.lengths import conversation
 
 _BLOCK = 1.0
 """Seconds of arrivals that are drawn at once."""
-_PATIENCE = 5.0
+_FIRST_BYTE_TIMEOUT = 5.0
 _INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _RUNNING = ("progressing", "paused")
@@ -67,7 +67,7 @@ class Canary:
     load: LoadGenerator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.load = LoadGenerator([self.site.port], "/v1/completions", _PATIENCE, keep=False)
+        self.load = LoadGenerator([self.site.port], "/v1/completions", _FIRST_BYTE_TIMEOUT, keep=False)
 
     @property
     def plan(self) -> CanaryPlan:

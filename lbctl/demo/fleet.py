@@ -34,14 +34,16 @@ PROMPT, ANSWER = 300.0, 80.0
 """The mean lengths of requests in tokens."""
 LOAD = 0.5
 """The part of a group's capacity that the requests need."""
-_PACE = 2.0
+_SPEED = 2.0
 """How many times as fast as the profile of the cost model the simulated replicas are."""
 _SEQUENCES = 16
 """The largest number of requests in a batch, small so that a small load fills it."""
 _PROFILE = CostModel()
 _CACHE = 16_000
 """The cache of the fastest replica in tokens, small for the same reason."""
-CURVE = CostModel(_PROFILE.a / _PACE, _PROFILE.b / _PACE, _PROFILE.c / _PACE, _PROFILE.p / _PACE, _SEQUENCES, _CACHE)
+CURVE = CostModel(
+    _PROFILE.a / _SPEED, _PROFILE.b / _SPEED, _PROFILE.c / _SPEED, _PROFILE.p / _SPEED, _SEQUENCES, _CACHE
+)
 _CHECK = {"http": {"path": "/health"}, "interval": "1s", "timeout": "1s", "healthy_threshold": 2}
 _PASSIVE = {"ejection_time": "5s"}
 _TELEMETRY = {

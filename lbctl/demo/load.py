@@ -18,7 +18,7 @@ from lbctl.demo.replica import HOST
 from lbctl.simulate import load
 from lbctl.simulate.lengths import Lengths
 
-PATIENCE = 60.0
+FIRST_BYTE_TIMEOUT = 60.0
 """Seconds for which a client waits for the first byte; then it closes its connection, and has failed."""
 _SHORT = 10
 """Tokens."""
@@ -69,7 +69,7 @@ class Outcomes:
     """The requests, in the order in which they were sent."""
     now: float
     """On the monotonic clock."""
-    patience: float = PATIENCE
+    patience: float = FIRST_BYTE_TIMEOUT
     """How long a client waits for the first byte."""
 
     def first_token(self, percentile: float) -> float:
@@ -120,7 +120,9 @@ class LoadGenerator:
     one just then, as nginx does in a reload, breaks a request.
     """
 
-    def __init__(self, ports: Sequence[int], path: str, patience: float = PATIENCE, *, keep: bool = True) -> None:
+    def __init__(
+        self, ports: Sequence[int], path: str, patience: float = FIRST_BYTE_TIMEOUT, *, keep: bool = True
+    ) -> None:
         self._ports = ports
         self._path = path
         self.patience = patience

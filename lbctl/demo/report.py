@@ -14,7 +14,7 @@ from lbctl.demo.load import LoadGenerator, Outcomes
 from lbctl.demo.observer import ServedDecision
 from lbctl.demo.totals import SLOW
 
-PATIENCE = 5.0
+FIRST_TOKEN_TIMEOUT = 5.0
 """Seconds that a client waits for the first token; after that the request has failed, and counts with this time."""
 
 SLOW_COLUMN = f"FAILED OR > {SLOW:g} s"
@@ -88,7 +88,7 @@ def as_json(run: DemoReport) -> dict[str, Any]:
             "requests_per_second": round(arrival_rate(), 2),
             "prompt_tokens_mean": PROMPT,
             "answer_tokens_mean": ANSWER,
-            "first_token_timeout_seconds": PATIENCE,
+            "first_token_timeout_seconds": FIRST_TOKEN_TIMEOUT,
         },
         "event_loop_late_seconds_p99": round(run.late, 4),
         "strategies": {name: _group(group) for name, group in run.groups.items()},
@@ -163,7 +163,7 @@ def as_text(run: DemoReport) -> str:
         summary(run.groups),
         "",
         f"{run.seconds:.0f} s through {run.proxy}: the same requests, {arrival_rate():.1f}/s, to three equal groups of",
-        f"simulated replicas. Clients give up after {PATIENCE:g} s without a first token.",
+        f"simulated replicas. Clients give up after {FIRST_TOKEN_TIMEOUT:g} s without a first token.",
         "",
         f"{'':<22} {'REQUESTS':>8} {'FAILED':>7} {SLOW_COLUMN:>17} {'TTFT P50':>9}",
     ]

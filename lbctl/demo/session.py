@@ -19,7 +19,7 @@ from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, Site, Strategy, arrival
 from lbctl.demo.load import LoadGenerator, lateness, poisson
 from lbctl.demo.observer import DecisionObserver
 from lbctl.demo.replica import HOST
-from lbctl.demo.report import PATIENCE, DemoReport, report
+from lbctl.demo.report import FIRST_TOKEN_TIMEOUT, DemoReport, report
 from lbctl.ir.address import Address
 from lbctl.simulate.lengths import conversation
 from lbctl.targets.load import load
@@ -158,7 +158,8 @@ async def _listening(site: Site) -> AsyncIterator[None]:
 def _session(site: Site, program: Program, duration: float | None, state: Path) -> DemoSession:
     observer = DecisionObserver(site.api)
     loads = {
-        name: LoadGenerator([port], "/v1/completions", PATIENCE, keep=False) for name, port in site.listeners.items()
+        name: LoadGenerator([port], "/v1/completions", FIRST_TOKEN_TIMEOUT, keep=False)
+        for name, port in site.listeners.items()
     }
     canaries = Canaries(site.canaries, site.api, state / _TOKEN)
     return DemoSession(site, program, duration, observer, Faults(site, observer.share), loads, canaries)

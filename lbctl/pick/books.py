@@ -22,7 +22,7 @@ PEER_TTL = 2.0
 """Seconds after which the counts of a picker that was not heard of are removed."""
 _SETTLED = 5.0
 """A request younger than this many seconds may be missing from an engine's report."""
-_MOST_AT_ONCE = 100
+_MAX_PROMPTS = 100
 """The most prompts that one message of another picker adds; more are counted as this many longer ones."""
 
 
@@ -101,7 +101,7 @@ class ReplicaLoad:
         self._refresh()
 
     def _add(self, requests: int, tokens: int, now: float) -> None:
-        for _ in range(number := min(requests, _MOST_AT_ONCE)):
+        for _ in range(number := min(requests, _MAX_PROMPTS)):
             self._backlog.add(max(0, tokens // number), now, is_own=False)
 
     def _withdraw(self, peer: str) -> None:

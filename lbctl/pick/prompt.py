@@ -18,11 +18,11 @@ _MARK = 0.4
 """What a digit or a sign counts in tokens, beside its byte: tokenizers join letters, and few of these."""
 _WHITESPACE = b" \n\t\r"
 _NO_MARKS = bytes(code for code in range(256) if code > 127 or chr(code).isalpha() or code in _WHITESPACE)
-MOST_TOKENS = 131_072
+MAX_PROMPT_TOKENS = 131_072
 """The most tokens that a prompt counts: a longer one is a false length, or more than models read."""
 _PARTS_OF_PROMPTS = ("system", "instructions", "prompt", "input", "messages")
 """The members of a body that make a prompt, in the order in which engines put them together."""
-_MOST_VALUES, _MOST_LEVELS = 4096, 8
+_MAX_VALUES, _MAX_LEVELS = 4096, 8
 """How many values of a prompt are looked at (a token id is one), and how deep; what engines read has six levels."""
 Document = dict[str, object]
 
@@ -42,15 +42,15 @@ def chain(document: Document, seed: str, rules: Prefix) -> tuple[int, ...]:
 
 
 def tokens(document: Document | None, body_length: int) -> float:
-    """Estimate the prompt's length, at most `MOST_TOKENS`; `document` is None where the body was not read whole.
+    """Estimate the prompt's length, at most `MAX_PROMPT_TOKENS`; `document` is None where the body was not read whole.
 
     Bytes of UTF-8 are counted: a Chinese or Japanese character has three, and takes nearly a token. Whitespace counts
     nothing, because it is part of the word that follows; code and data have more tokens to a byte than prose.
     """
     texts = _texts(document) if document is not None else None
     if texts is None or not texts.complete:
-        return min(body_length / _BYTES_PER_TOKEN, MOST_TOKENS)
-    return min(_tokens_of("".join(texts.found)) + _OTHER_PART * texts.others, MOST_TOKENS)
+        return min(body_length / _BYTES_PER_TOKEN, MAX_PROMPT_TOKENS)
+    return min(_tokens_of("".join(texts.found)) + _OTHER_PART * texts.others, MAX_PROMPT_TOKENS)
 
 
 def _tokens_of(text: str) -> float:
@@ -81,15 +81,15 @@ def _texts(document: Document, most: int | None = None, *, inner: bool = False) 
     found: list[str] = []
     others, length = 0, 0
     left = [(document[key], 0) for key in reversed(_PARTS_OF_PROMPTS) if key in document]
-    for _ in range(_MOST_VALUES):
-        if not left or left[-1][1] > _MOST_LEVELS or (most is not None and length >= most):
+    for _ in range(_MAX_VALUES):
+        if not left or left[-1][1] > _MAX_LEVELS or (most is not None and length >= most):
             break
         value, depth = left.pop()
         text = None
         if isinstance(value, str):
             text = value
         elif isinstance(value, list):
-            left.extend([(item, depth + 1) for item in reversed(value[:_MOST_VALUES])])
+            left.extend([(item, depth + 1) for item in reversed(value[:_MAX_VALUES])])
         elif isinstance(value, dict):
             text, is_other = _own_text(value, inner)
             others += is_other

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lbctl.pick.table import PoolTable
 
-_FIRST, _LONGEST = 0.5, 10.0
+_FIRST_DURATION, _MAX_DURATION = 0.5, 10.0
 _FORGOTTEN = 30.0
 """Seconds after which a suspicion that has ended no longer makes the next one longer."""
 _UNREACHED, _BUSY = "a proxy could not reach it", "it was busy, or a proxy could not reach it"
@@ -42,7 +42,9 @@ class Suspects:
         last = self._of.get((pool, replica), _Suspicion())
         if now < last.until:
             return
-        length = min(2 * last.length, _LONGEST) if last.length and now - last.until < _FORGOTTEN else _FIRST
+        length = (
+            min(2 * last.length, _MAX_DURATION) if last.length and now - last.until < _FORGOTTEN else _FIRST_DURATION
+        )
         self._of[pool, replica] = _Suspicion(now + length, length, _UNREACHED)
 
     def busy(self, pool: str, replica: str, now: float) -> None:
@@ -51,7 +53,7 @@ class Suspects:
         The replica is left alone for a moment, which is no longer the next time: to be busy is no fault.
         """
         if now >= self._of.get((pool, replica), _Suspicion()).until:
-            self._of[pool, replica] = _Suspicion(now + _FIRST, 0.0, _BUSY)
+            self._of[pool, replica] = _Suspicion(now + _FIRST_DURATION, 0.0, _BUSY)
 
     def answered(self, pool: str, replica: str) -> None:
         """Note that the replica has answered."""

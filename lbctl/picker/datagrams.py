@@ -14,9 +14,9 @@ from lbctl.ir.address import Address
 
 _BUFFER = 4 << 20
 """Bytes of datagrams that may wait, where the system allows so many."""
-_MOST_AT_ONCE = 1_000
+_MAX_BATCH = 1_000
 """Datagrams after which the event loop goes on with its other work."""
-_LONGEST = 64 << 10
+_MAX_DATAGRAM_BYTES = 64 << 10
 """The longest datagram, in bytes."""
 
 
@@ -50,9 +50,9 @@ class DatagramReceiver:
         self._socket.close()
 
     def _read(self) -> None:
-        for _ in range(_MOST_AT_ONCE):
+        for _ in range(_MAX_BATCH):
             try:
-                datagram = self._socket.recv(_LONGEST)
+                datagram = self._socket.recv(_MAX_DATAGRAM_BYTES)
             except (BlockingIOError, InterruptedError):
                 return
             self._take(datagram)

@@ -26,9 +26,9 @@ _REPEAT = 1.0
 _PAUSE = 1.0
 """Seconds before a picker that cannot be reached is tried again."""
 _SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
-_MOST_COUNTS = 100_000
+_MAX_COUNTS = 100_000
 """Replicas that a message may name."""
-_MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 10**15
+_MAX_REQUESTS, _MAX_TOKENS = 1_000_000, 10**15
 """The largest counts of a replica; larger ones are no counts of a picker."""
 
 
@@ -144,17 +144,17 @@ def parse(message: bytes) -> tuple[str, Counts] | None:
         sender = values["from"]
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    if not isinstance(sender, str) or len(sender) > 64 or sum(map(len, counts.values())) > _MOST_COUNTS:
+    if not isinstance(sender, str) or len(sender) > 64 or sum(map(len, counts.values())) > _MAX_COUNTS:
         return None
     return sender, counts
 
 
 def _counts(requests: object, unread: object, sent: object, sent_tokens: object) -> Count:
     return Count(
-        _count(requests, _MOST_REQUESTS),
-        _count(unread, _MOST_TOKENS),
-        _count(sent, _MOST_TOKENS),
-        _count(sent_tokens, _MOST_TOKENS),
+        _count(requests, _MAX_REQUESTS),
+        _count(unread, _MAX_TOKENS),
+        _count(sent, _MAX_TOKENS),
+        _count(sent_tokens, _MAX_TOKENS),
     )
 
 

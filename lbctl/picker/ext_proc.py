@@ -14,7 +14,7 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from google.protobuf.struct_pb2 import Struct
 
-from lbctl.picker.question import MOST_BODY, Caller, PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.picker.question import MAX_BODY_BYTES, Caller, PickerAnswer, PickerQuestion, ResponseStart
 
 DESTINATION = "x-gateway-destination-endpoint"
 """The header, and the key of the metadata, that name the chosen replicas."""
@@ -120,7 +120,7 @@ class ProcessorStream:
             return list(_chunks("request_body", message.body, end=end))
         self._held.append(message.body)
         self._held_bytes += len(message.body)
-        return self._release(end=end) if end or self._held_bytes >= MOST_BODY else []
+        return self._release(end=end) if end or self._held_bytes >= MAX_BODY_BYTES else []
 
     def _release(self, *, end: bool) -> Sequence[bytes]:
         """Choose the replica and send back what was held of the body; `end`: it is the whole body."""

@@ -34,7 +34,7 @@ from lbctl.picker.service import PickService
 from lbctl.picker.web_pages import is_of_web_page
 
 _PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
-_MOST_DATAGRAM = 8 << 10
+_MAX_DATAGRAM_BYTES = 8 << 10
 _NOTHING = HttpAnswer(204)
 _TENANT = "x-lbctl-tenant"
 _STRUCTURED = re.compile(
@@ -148,7 +148,7 @@ class RequestEnds:
 
     def received(self, data: bytes) -> None:
         """End the pick of a datagram."""
-        end = _end(data) if len(data) <= _MOST_DATAGRAM else None
+        end = _end(data) if len(data) <= _MAX_DATAGRAM_BYTES else None
         if end is None:
             self.malformed += 1
             return

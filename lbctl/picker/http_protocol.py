@@ -20,9 +20,9 @@ from http import HTTPStatus
 from lbctl.picker.http_connections import ConnectionLimits
 from lbctl.xds.protocol.connection import Client, normal_host
 
-MOST_HEAD = 64 << 10
+MAX_HEAD_BYTES = 64 << 10
 """Bytes of a request line and its headers."""
-MOST_BODY = 1 << 20
+MAX_BODY_BYTES = 1 << 20
 """Bytes of a body."""
 _WITHDRAWN = 1.0
 """Seconds after an answer in which a reset of its connection means that the proxy did not read it."""
@@ -196,9 +196,9 @@ def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
 
     While it is not complete, return the bytes that it has at least. Raises MalformedError.
     """
-    end = received.find(b"\r\n\r\n", 0, MOST_HEAD)
+    end = received.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if end < 0:
-        if len(received) >= MOST_HEAD:
+        if len(received) >= MAX_HEAD_BYTES:
             raise MalformedError("the head is too long")
         return len(received) + 1
     first, *lines = received[:end].decode("utf-8", "replace").split("\r\n")
@@ -237,6 +237,6 @@ def _length(headers: Mapping[str, list[str]]) -> int:
     if len(set(values)) > 1 or not values[0].isascii() or not values[0].isdecimal() or len(values[0]) > 15:
         raise MalformedError("not a length")
     length = int(values[0])
-    if length > MOST_BODY:
+    if length > MAX_BODY_BYTES:
         raise MalformedError("the body is too long")
     return length

@@ -31,7 +31,7 @@ class SocketLink:
 
     async def settings(self) -> Mapping[str, Any]:
         """Return the values of the first line. Raises WireError."""
-        self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=wire.MOST_LINE)
+        self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=wire.MAX_LINE_BYTES)
         return wire.parse(await self._reader.readline())
 
     async def run(self, follower: TableFollower, service: PickService) -> None:

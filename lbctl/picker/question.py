@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lbctl.ir.locality import Place
 
-MOST_BODY = 256 << 10
+MAX_BODY_BYTES = 256 << 10
 """Bytes of a body that are looked at."""
 _ANYWHERE = Place()
 

@@ -30,7 +30,7 @@ from lbctl.xds.protocol.allocator import return_large_pieces
 _PATH = "/api/v1/picks/tables"
 _CONNECT, _SILENT = 5.0, 45.0
 """Seconds to connect, and without a byte: the control plane sends one every fifteen."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
 _DATA = b"data: "
 _FORBIDDEN, _MAX_REASON = 403, 4096
 """The status of an answer to a token without the needed role, and the bytes of its reason that are read."""
@@ -103,7 +103,7 @@ class RemoteLink:
                 log.warn("the control plane is away; the last tables stay", url=self._control_plane.url, why=reason)
             is_away = True
             await asyncio.sleep(pause * random.uniform(0.7, 1.3))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     async def _joined_lines(self) -> AsyncIterator[bytes]:
         """Yield the lines of one stream, of the tables alone if the token may not join.
@@ -133,7 +133,7 @@ class RemoteLink:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENT)
         async with (
-            aiohttp.ClientSession(timeout=timeout, read_bufsize=wire.MOST_LINE) as session,
+            aiohttp.ClientSession(timeout=timeout, read_bufsize=wire.MAX_LINE_BYTES) as session,
             session.get(
                 place.url.rstrip("/") + _PATH,
                 params=query,

@@ -27,10 +27,10 @@ _LOG_INTERVAL = 60.0
 """The shortest time between two log lines about picks that failed, in seconds."""
 _OWN_ID = 16
 """Characters of a pick's name that the picker has chosen; those of proxies are longer."""
-_MOST_ENDED, _LATE = 10_000, 60.0
+_MAX_ENDED, _LATE = 10_000, 60.0
 """How many ends are remembered that came before their questions, and for how many seconds: a client may leave at once,
 and a picker that hung reads what it was sent in any order."""
-MOST_ADDRESSES = 4
+MAX_ADDRESSES = 4
 """Replicas that an answer names, in the order in which a proxy should try them."""
 
 
@@ -140,7 +140,7 @@ class PickService:
             self.statistics.finished[entry.pool] += 1
             self._decider.finished(pick)
         elif len(pick) > _OWN_ID:
-            while len(self._ended) >= _MOST_ENDED:
+            while len(self._ended) >= _MAX_ENDED:
                 del self._ended[next(iter(self._ended))]
             self._ended[pick] = self._clock()
 
@@ -195,7 +195,7 @@ class PickService:
     def _picked(self, table: PoolTable, decision: PickerDecision, question: PickerQuestion, now: float) -> PickerAnswer:
         if not decision.ordered:
             return PickerAnswer(full=decision.reason == "full")
-        ordered = decision.ordered[:MOST_ADDRESSES]
+        ordered = decision.ordered[:MAX_ADDRESSES]
         pick = question.id or secrets.token_hex(_OWN_ID // 2)  # nobody can guess it and end somebody else's request
         self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy, question.caller.leaves_busy)
         self._decider.started(pick, decision, now)

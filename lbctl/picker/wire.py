@@ -24,7 +24,7 @@ REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
 """The paths on a picker's HTTP on loopback: its newest report, and how it would decide about a request, as lines."""
 _MAX_LENGTH = 2**53
 """The largest length of a body, in bytes."""
-MOST_LINE = 256 << 20
+MAX_LINE_BYTES = 256 << 20
 """Bytes of the largest line, which is a pool of many thousands of replicas."""
 _NAMES = tuple(item.name for item in fields(Candidate))
 _STARTED = _NAMES.index("started")

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from lbctl.runtime import log
 
 FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 60.0
-"""Seconds before a failed task starts again: doubled with each failure, and back to the first after `LONGEST_PAUSE` in
+MAX_PAUSE = 60.0
+"""Seconds before a failed task starts again: doubled with each failure, and back to the first after `MAX_PAUSE` in
 good health."""
 
 Work = Callable[[], Awaitable[None]]
@@ -71,7 +71,7 @@ class Guard:
         failed: Callable[[str], None] = _uncounted,
         fatal: tuple[type[Exception], ...] = (),
         first_pause: float = FIRST_PAUSE,
-        longest_pause: float = LONGEST_PAUSE,
+        longest_pause: float = MAX_PAUSE,
         expected: tuple[type[Exception], ...] = (),
         started: Callable[[str], None] = _uncounted,
     ) -> None:

@@ -24,7 +24,7 @@ KINDS = ("vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim")
 _NEEDED = ("decode_tokens", "prefill_tokens", "itl_seconds", "itl_count", "finished")
 _COUNTED, _REPORTED = "iterations", "running"
 """One of them says how many sequences an iteration has."""
-_LEAST = 3
+_MIN_SAMPLES = 3
 """The fewest differences with tokens for a fit."""
 _RIDGE = 1e-3
 """How much the proportions of the reference count beside the measurement."""
@@ -65,10 +65,10 @@ def fit(readings: Sequence[SourceReading]) -> Calibration:
     """Return the costs that explain the readings. Raises ValueError where they are too few, or counters restarted."""
     reference = CostModel()
     samples = _samples(readings)
-    if len(samples) < _LEAST:
+    if len(samples) < _MIN_SAMPLES:
         raise ValueError(
-            f"{len(samples)} of {max(0, len(readings) - 1)} intervals have generated tokens; {_LEAST} are needed: "
-            "send the replica requests, and watch it for longer"
+            f"{len(samples)} of {max(0, len(readings) - 1)} intervals have generated tokens; "
+            f"{_MIN_SAMPLES} are needed: send the replica requests, and watch it for longer"
         )
     scale = median(item.seconds / _time(item, reference) for item in samples)
     start = [cost * scale for cost in (reference.a, reference.b, reference.c, reference.p)]

@@ -22,10 +22,10 @@ WHOLE = ("sequences", "cache")
 """The costs that are whole numbers."""
 KEYS = tuple(item.name for item in fields(CostModel))
 """The names of the costs."""
-_LARGEST = {"sequences": 65_536, "cache": 100_000_000}
-_LONGEST = 1000.0
+_MAX_COUNTS = {"sequences": 65_536, "cache": 100_000_000}
+_MAX_SECONDS = 1000.0
 """The largest of the other costs in seconds."""
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ def read(name: str, diagnostics: Diagnostics) -> EngineFile | None:
     """Return the costs in a file; None where it has errors, which are added (LB032)."""
     try:
         with Path(name).open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         diagnostics.add(Diagnostic("LB032", f"it cannot be read: {reason_of(error)}", Position(name)))
         return None
-    if len(data) > _MOST_BYTES:
-        diagnostics.add(Diagnostic("LB032", f"it has more than {_MOST_BYTES >> 20} MiB", Position(name)))
+    if len(data) > _MAX_BYTES:
+        diagnostics.add(Diagnostic("LB032", f"it has more than {_MAX_BYTES >> 20} MiB", Position(name)))
         return None
     before = len(diagnostics)
     own = Diagnostics()
@@ -87,7 +87,7 @@ def _costs(content: Mapping[str, Node], default: CostModel, diagnostics: Diagnos
 
 def cost(key: str, value: object) -> float | None:
     """Return the value of a cost; None: it is none."""
-    most = _LARGEST.get(key, _LONGEST)
+    most = _MAX_COUNTS.get(key, _MAX_SECONDS)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         return None
     return None if key in WHOLE and value != int(value) else float(value)
@@ -96,8 +96,8 @@ def cost(key: str, value: object) -> float | None:
 def wanted(key: str) -> str:
     """Return what the value of a cost has to be."""
     if key in WHOLE:
-        return f"a whole number from 1 to {_LARGEST[key]:,}"
-    return f"a number of seconds above 0, at most {_LONGEST:g}"
+        return f"a whole number from 1 to {_MAX_COUNTS[key]:,}"
+    return f"a number of seconds above 0, at most {_MAX_SECONDS:g}"
 
 
 def _wrong(node: Node, message: str, diagnostics: Diagnostics) -> None:

@@ -26,7 +26,7 @@ _PROMPTS = (
 _ANSWERS = (
     7, 41, 54, 67, 77, 85, 91, 96, 103, 113, 129, 151, 177, 217, 384, 395, 400, 411, 424, 451, 522, 601, 954, 1000,
 )  # fmt: skip
-_LEAST = 2
+_MIN_TOKENS = 2
 """Tokens of the shortest lognormal answer: with one there is no time between tokens."""
 _STEPS = 2000
 """The parts of a distribution of which the mean is taken."""
@@ -48,7 +48,7 @@ def lognormal(prompt: float, answer: float, spread: float) -> Lengths:
 
     def draw(chance: Random) -> tuple[int, int]:
         lengths = [math.exp(chance.gauss(math.log(mean) - shift, spread)) for mean in (prompt, answer)]
-        return max(1, round(lengths[0])), max(_LEAST, min(round(lengths[1]), round(8 * answer)))
+        return max(1, round(lengths[0])), max(_MIN_TOKENS, min(round(lengths[1]), round(8 * answer)))
 
     return draw
 

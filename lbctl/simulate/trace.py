@@ -26,7 +26,7 @@ from lbctl.base.errors import reason_of
 
 MOONCAKE_BLOCK = 512
 """Tokens of a prefix block."""
-_LARGEST_FILE = 1 << 30
+_MAX_FILE_BYTES = 1 << 30
 _MAX_ERRORS = 20
 _MAX_TOKENS = 10_000_000
 _MAX_TIME = 1e13
@@ -35,7 +35,7 @@ _EPOCH_SECONDS = 1e9
 """A time of the epoch in seconds is not below this, which is the year 2001."""
 _EPOCH_MILLISECONDS = 1e11
 """A time of the epoch in milliseconds is not below this, and one in seconds below it: the years 1973 and 5138."""
-_LONGEST = 1e9
+_MAX_SECONDS = 1e9
 """The longest trace in seconds."""
 _BOM = b"\xef\xbb\xbf"
 _MAX_LINE = 1 << 20
@@ -95,9 +95,9 @@ class _Rows:
         at = time / self.units
         if self.times and at < self.times[-1]:
             raise _CellError(f"it arrives {self.times[-1] - at:g} s before the row above it", "sort the trace by time")
-        if self.times and at - self.times[0] > _LONGEST:
+        if self.times and at - self.times[0] > _MAX_SECONDS:
             raise _CellError(
-                f"it arrives {at - self.times[0]:g} s after the first row; at most {_LONGEST:g} are played"
+                f"it arrives {at - self.times[0]:g} s after the first row; at most {_MAX_SECONDS:g} are played"
             )
         return at
 
@@ -129,8 +129,8 @@ def read(name: str, diagnostics: Diagnostics) -> Trace | None:
         if not stat.S_ISREG(status.st_mode):
             diagnostics.add(_error(name, 0, "it is not a regular file"))
             return None
-        if status.st_size > _LARGEST_FILE:
-            size = f"it has {status.st_size / 1e9:.1f} GB, and at most {_LARGEST_FILE / 1e9:.1f} GB are read"
+        if status.st_size > _MAX_FILE_BYTES:
+            size = f"it has {status.st_size / 1e9:.1f} GB, and at most {_MAX_FILE_BYTES / 1e9:.1f} GB are read"
             diagnostics.add(_error(name, 0, size, hint="take a part of it: head -n 1000000"))
             return None
         with Path(name).open("rb") as file:

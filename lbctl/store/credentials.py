@@ -10,7 +10,7 @@ from lbctl.compile.files import read_regular
 from lbctl.ir.proxies import Store
 from lbctl.store.interface import UnusableError
 
-_LARGEST = 4096
+_MAX_FILE_BYTES = 4096
 """Bytes of a file with a password."""
 
 
@@ -19,7 +19,7 @@ def password_of(store: Store) -> str | None:
     if store.password_file is None:
         return None
     try:
-        password = read_regular(Path(store.password_file), _LARGEST).decode().rstrip("\r\n")
+        password = read_regular(Path(store.password_file), _MAX_FILE_BYTES).decode().rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "it is not text"
         raise UnusableError(f"the password of the store cannot be read: {store.password_file}: {reason}") from None

@@ -148,7 +148,7 @@ class KubernetesStore:
         """Return how full each ConfigMap is."""
         parts = await asyncio.gather(*map(self._part, PARTS))
         sizes = ((self._object(name), part.size) for name, part in zip(PARTS, parts, strict=True) if part is not None)
-        return tuple(Usage(f"ConfigMap {name}", size, objects.LARGEST) for name, size in sizes)
+        return tuple(Usage(f"ConfigMap {name}", size, objects.MAX_BYTES) for name, size in sizes)
 
     async def _change(self, key: str, value: str | None, expected: str, epoch: int) -> str:
         """Write or delete a key where epoch and version are right, and return the new version."""
@@ -194,11 +194,11 @@ class KubernetesStore:
         return written
 
     def _report_size(self, name: str, size: int) -> None:
-        if size < NEARLY_FULL * objects.LARGEST:
+        if size < NEARLY_FULL * objects.MAX_BYTES:
             self._near.discard(name)
         elif name not in self._near:
             self._near.add(name)
-            limit = objects.LARGEST >> 10
+            limit = objects.MAX_BYTES >> 10
             log.warn("a ConfigMap of the state is nearly full", name=self._object(name), KiB=size >> 10, limit=limit)
 
     async def _patch(self, part: str, version: str, body: dict[str, Any]) -> str:

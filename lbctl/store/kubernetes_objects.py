@@ -18,7 +18,7 @@ from lbctl.store.interface import StoreEntry, StoreError
 from lbctl.store.kubernetes_client import CONFIG_MAPS, LEASES, Object
 from lbctl.store.kubernetes_lease import EPOCH
 
-LARGEST = 1 << 20
+MAX_BYTES = 1 << 20
 """Bytes of all values of a ConfigMap."""
 MAX_DECOMPRESSED_BYTES = 32 << 20
 """Bytes of all compressed values of a ConfigMap when they are decompressed."""
@@ -40,7 +40,7 @@ _DROPPED = ("audit/", "history/files/", "damaged/")
 """Keys of which the oldest are deleted where their ConfigMap would be too large."""
 _SHORT = 1024
 """Bytes of a value that is kept as text, which people can read."""
-_LONGEST_NAME = 253
+_MAX_NAME_LENGTH = 253
 _SAFE = re.compile(r"[A-Za-z0-9-]")
 _EPOCH = re.compile(r"[0-9]{1,20}")
 _NAME = re.compile(r"[A-Za-z0-9.-]|_[0-9a-f]{2}")
@@ -161,7 +161,7 @@ def dropped(part: ConfigMapPart, key: str, size: int) -> tuple[str, ...]:
 
     The oldest entries beside it go first, of the kinds that may be lost.
     """
-    free = LARGEST - size - part.size + part.sizes.get(key, 0)
+    free = MAX_BYTES - size - part.size + part.sizes.get(key, 0)
     names = [name for name in part.entries if name.startswith(_DROPPED) and name != key]
     names.sort(key=lambda name: (len(part.entries[name].version), part.entries[name].version))
     gone = []
@@ -170,7 +170,7 @@ def dropped(part: ConfigMapPart, key: str, size: int) -> tuple[str, ...]:
         free += part.sizes[gone[-1]]
     if free < 0:
         raise StoreError(
-            f"{key} does not fit into a ConfigMap of Kubernetes, which holds {LARGEST >> 10} KiB: it is {size >> 10} "
+            f"{key} does not fit into a ConfigMap of Kubernetes, which holds {MAX_BYTES >> 10} KiB: it is {size >> 10} "
             "KiB after compression. Use a store of another kind, as redis:// or etcd://"
         )
     return tuple(gone)
@@ -180,8 +180,8 @@ def name_of(key: str) -> str:
     """Return the name of a key in a ConfigMap. Raises StoreError for one that is too long."""
     parts = (_escaped(character) for character in key)
     name = "".join(parts)
-    if len(name) > _LONGEST_NAME:
-        raise StoreError(f"a key of the store kubernetes:// has at most {_LONGEST_NAME} characters: {key[:60]}…")
+    if len(name) > _MAX_NAME_LENGTH:
+        raise StoreError(f"a key of the store kubernetes:// has at most {_MAX_NAME_LENGTH} characters: {key[:60]}…")
     return name
 
 

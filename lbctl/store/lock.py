@@ -14,7 +14,7 @@ from lbctl.base.diagnostics import show
 from lbctl.base.errors import reason_of
 from lbctl.store.interface import StoreError, UnwritableError
 
-_LONGEST_PID = 32
+_MAX_PID_BYTES = 32
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -68,7 +68,7 @@ class LockFile:
         except StoreError:
             return "another process"
         try:
-            text = os.pread(handle, _LONGEST_PID, 0).decode("ascii", "replace").strip()
+            text = os.pread(handle, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
         finally:
             os.close(handle)
         return f"the process {text}" if text.isdecimal() else "another process"

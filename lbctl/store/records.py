@@ -37,7 +37,7 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError,
 """The exceptions that reading a damaged record raises."""
 MAX_TEXT_VALUES = 5_000_000
 """Values of a record with the files of a fleet, in which the commas and brackets of these files count too."""
-_MOST_NAMED = 10
+_MAX_NAMED = 10
 """How many dropped overrides are named one by one."""
 
 
@@ -161,8 +161,8 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
             names = ("kind", "pool", "replica", "route")
             key = " ".join(str(row[name]) for name in names if row.get(name)) if isinstance(row, dict) else "one"
             bad.append(f"{key} ({error})")
-    if len(bad) > _MOST_NAMED:
-        bad[_MOST_NAMED:] = [f"and {len(bad) - _MOST_NAMED:,} more"]
+    if len(bad) > _MAX_NAMED:
+        bad[_MAX_NAMED:] = [f"and {len(bad) - _MAX_NAMED:,} more"]
     if len(rows) > MAX_OVERRIDES:
         bad.append(f"the {len(rows) - MAX_OVERRIDES:,} oldest, since there may be {MAX_OVERRIDES:,}")
         good.sort(key=lambda item: item.key)

@@ -57,7 +57,7 @@ _FRAMING = ("content_length", "transfer_encoding")
 """Headers that servers which treat `_` as `-` would read as the framing; they are removed from every request."""
 
 
-_LONGEST_GROUP = 64
+_MAX_GROUP_CHARACTERS = 64
 """The number of characters of all names in one of the `claim_groups`.
 
 Envoy refuses an expression of more than 100 instructions unless its bootstrap says otherwise, and a character is one
@@ -81,7 +81,7 @@ def _alternatives(patterns: Iterable[str]) -> Iterator[str]:
     size = 0
     for pattern in patterns:
         length = len(_ESCAPED.sub("-", pattern))
-        if group and size + length > _LONGEST_GROUP:
+        if group and size + length > _MAX_GROUP_CHARACTERS:
             yield f"^(?:{'|'.join(group)})$"
             group, size = [], 0
         group.append(pattern)

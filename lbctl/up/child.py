@@ -19,7 +19,7 @@ from pathlib import Path
 from lbctl.base.errors import reason_of
 
 _POLL = 0.1
-_LARGEST = 16 << 20
+_MAX_LOG_BYTES = 16 << 20
 """Bytes of the log after which it is emptied."""
 _PIECE = 1 << 18
 _KEPT_LINES = 8
@@ -122,7 +122,7 @@ class Child:
                 for line in lines:
                     self._add(line.decode(errors="replace").rstrip())
             self._offset = log.tell()
-            if self._offset > _LARGEST:
+            if self._offset > _MAX_LOG_BYTES:
                 log.truncate(0)
                 self._offset = 0
 

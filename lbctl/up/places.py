@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
-_LONGEST, _SHORT = 60, "/tmp"
+_MAX_DIRECTORY_CHARACTERS, _SHORT = 60, "/tmp"
 """The longest directory, in characters, below which HAProxy can bind its socket, and the one that is used instead."""
 _PREFIX, _OWNER = "lbctl-up-", "owner"
 """How a private directory is named, and the file in it that its `up` holds locked while it runs."""
@@ -110,7 +110,7 @@ def home_of(paths: Sequence[str]) -> Home:
 def private_directory() -> Iterator[Path]:
     """Make a temporary directory that only this user can list; it is deleted at the end."""
     directory = tempfile.gettempdir()
-    directory = directory if len(directory) <= _LONGEST else _SHORT
+    directory = directory if len(directory) <= _MAX_DIRECTORY_CHARACTERS else _SHORT
     _remove_abandoned(Path(directory))
     place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
     try:

@@ -20,7 +20,7 @@ from lbctl.up.launchers import PID_FILE, XDS_SOCKET
 
 _READY_TIMEOUT = 60.0
 """Seconds until the fleet can be used, on a busy machine too."""
-_PROXY_PATIENCE, _SERVE_PATIENCE = 5.0, 12.0
+_PROXY_STOP_TIMEOUT, _SERVE_STOP_TIMEOUT = 5.0, 12.0
 """Seconds between SIGTERM and SIGKILL; `serve` ends within ten."""
 _POLL = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -78,9 +78,9 @@ async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, 
         raise UpError(str(error)) from None
     finally:
         try:
-            await proxy.end(_PROXY_PATIENCE)
+            await proxy.end(_PROXY_STOP_TIMEOUT)
         finally:
-            await serve.end(_SERVE_PATIENCE)
+            await serve.end(_SERVE_STOP_TIMEOUT)
 
 
 def _children(programs: Programs, show: Show) -> tuple[Child, Child]:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Literal
 
 from lbctl.control.analysis.evidence import IntervalObservation, RequestCounts
-from lbctl.control.analysis.latency import LONGEST as LAST_BUCKET
+from lbctl.control.analysis.latency import LAST_BUCKET as LAST_BUCKET
 from lbctl.control.analysis.latency import STEPS_OF_TWO, LatencyHistogram, bucket
 from lbctl.control.rollouts import RolloutState, advance, evaluate, follow
 from lbctl.ir.pools import Pool
@@ -27,7 +27,7 @@ from lbctl.ir.topology import Topology
 INTERVAL = 10
 HELD = 20
 """Intervals that each step is held."""
-LONGEST = 4 * 3 * HELD
+MAX_INTERVALS = 4 * 3 * HELD
 """Intervals after which a run ends in any case."""
 HEAD = f"{'TRAFFIC':<62} {'ROLLED BACK':>11} {'≤ 3 INTERVALS':>13} {'PROMOTED':>8}"
 End = Literal["rolled_back", "promoted", "waiting"]
@@ -155,7 +155,7 @@ def run(traffic: Traffic, chance: random.Random) -> tuple[int, End]:
     (state,) = advance(follow((), topology, 0.0), topology, 0.0, (topology.routes[0].name,))
     rollout = topology.routes[0].rollout
     assert rollout is not None
-    for number in range(1, LONGEST + 1):
+    for number in range(1, MAX_INTERVALS + 1):
         state = evaluate(state, rollout, _observation(traffic, state, chance), now := number * INTERVAL)
         for _ in range(2):  # a step that begins is in force at once
             (state,) = advance((state,), topology, now, (state.route,))
@@ -163,7 +163,7 @@ def run(traffic: Traffic, chance: random.Random) -> tuple[int, End]:
             return number, "rolled_back"
         if state.phase == "promoted":
             return number, "promoted"
-    return LONGEST, "waiting"
+    return MAX_INTERVALS, "waiting"
 
 
 def _fleet(traffic: Traffic) -> Topology:

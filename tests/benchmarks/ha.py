@@ -25,9 +25,9 @@ from tests.support.stores import STORES
 
 _RATE = 300.0
 """Requests a second, of all proxies together."""
-_LONGEST = LEASE + 2.0
+_MAX_SECONDS = LEASE + 2.0
 """Seconds until a member leads again, at most."""
-_LARGEST = 0.3
+_MAX_MOVE = 0.3
 """Of a step: `max_step`, in parts of what most replicas have, which may have moved by as much."""
 _FULL, _SHORT = Size(kills=20, pause=30.0, down=300.0, steps=12), Size(kills=5, pause=10.0, down=20.0, steps=4)
 _HEAD = """\
@@ -60,10 +60,10 @@ def _row(trial: Trial, name: str) -> None:
     took = f"{min(times):.1f}–{max(times):.1f} s" if len(times) > 1 else f"{times[0]:.1f} s"
     cells = (
         text.format(trial.size),
-        _marked(took, held=max(times) <= _LONGEST),
+        _marked(took, held=max(times) <= _MAX_SECONDS),
         f"{len(responses):,}",
         _marked(str(len(failed)), held=not failed),
-        _marked(f"{sampler.largest:.0%}", held=sampler.largest < _LARGEST),
+        _marked(f"{sampler.largest:.0%}", held=sampler.largest < _MAX_MOVE),
         _marked(str(sampler.again), held=not sampler.again),
         _marked("held" if override else "lost", held=override),
     )

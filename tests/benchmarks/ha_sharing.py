@@ -35,7 +35,7 @@ from tests.support.stores import STORES, RedisServer, Server
 
 ROOT = Path(__file__).resolve().parents[2]
 _LEASE = 10.0
-_PATIENCE = 300.0
+_TIMEOUT = 300.0
 Ports = tuple[int, int]
 """Of the replica, and of the client."""
 _PAGE = """\
@@ -155,7 +155,7 @@ def _share(store: Server, options: argparse.Namespace) -> Iterator[str]:
         fleet = _fleet(replicas.ports, options.replicas // 10, f"{interval:g}s")
         with members(fleet, f"redis://{HOST}:{store.port}/0", 2, lease=f"{_LEASE:g}s") as planes:
             leader, other = planes
-            eventually(lambda: len(_ages(leader)) == options.replicas, _PATIENCE, 0.5)
+            eventually(lambda: len(_ages(leader)) == options.replicas, _TIMEOUT, 0.5)
             time.sleep(2 * interval)
             before, writes, started = replicas.ask()[0], _writes(store), time.monotonic()
             time.sleep(10 if options.short else 30)
@@ -175,13 +175,13 @@ def _share(store: Server, options: argparse.Namespace) -> Iterator[str]:
             version = leader.version
             other.control.kill()
             killed = time.monotonic()
-            eventually(lambda: replicas.ask()[1] > killed, _PATIENCE, 0.05)
+            eventually(lambda: replicas.ask()[1] > killed, _TIMEOUT, 0.05)
             yield _row("… the other one killed: all replicas scraped again after", time.monotonic() - killed, " s")
             other.control.start()
             eventually(lambda: leader.control.metric("lbctl_ha_owned_pools") < options.replicas // 10, 60)
             leader.control.kill()
             killed = time.monotonic()
-            eventually(lambda: replicas.ask()[1] > killed, _PATIENCE, 0.05)
+            eventually(lambda: replicas.ask()[1] > killed, _TIMEOUT, 0.05)
             yield _row(f"… the leader (lease {_LEASE:g} s): scraped again after", time.monotonic() - killed, " s")
             yield _row("… changes of what is served", int(other.version != version), "", 0)
 
@@ -252,7 +252,7 @@ async def _reconnected(planes: tuple[MemberPlane, ...], count: int) -> list[str]
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(_TIMEOUT):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.05)
 

@@ -24,7 +24,7 @@ from tests.support.processes.waiting import eventually
 
 _RATE = 100
 """Requests a second through each proxy."""
-_LONGEST = 30.0
+_TIMEOUT = 30.0
 """Seconds until a proxy counts as one that does not follow."""
 _APART = 1.5
 """Seconds between two changes: more than `reload.min_interval` of the proxies."""
@@ -34,10 +34,10 @@ LIMIT = 1.0
 
 def _followed(client: Client, pods: Deployment, changed: float) -> float:
     """Return the seconds from `changed` to the first of as many requests as go to exactly the right pods."""
-    while (begun := time.monotonic()) - changed < _LONGEST:
+    while (begun := time.monotonic()) - changed < _TIMEOUT:
         if set(client.load(4 * len(pods.in_use)).by_replica) == pods.in_use:
             return begun - changed
-    return _LONGEST
+    return _TIMEOUT
 
 
 class _Trial:
@@ -100,13 +100,13 @@ def _crowd(pods: Deployment, control: ControlPlane) -> None:
     eventually(lambda: control.status["snapshot"]["replicas"] == 1000 + len(pods.pods), 60)
     version = control.status["snapshot"]["version"]
     took: dict[str, float] = {}
-    while len(took) < 3 and time.monotonic() - began < _LONGEST:
+    while len(took) < 3 and time.monotonic() - began < _TIMEOUT:
         for name in {"envoy", "ha", "ng"} - took.keys():
             if control.proxies[name]["last_good"] == version:
                 took[name] = time.monotonic() - began
     row(
         "1,000 endpoints more, in one slice: the proxy has them",
-        [took.get(name, _LONGEST) for name in ("envoy", "ha", "ng")],
+        [took.get(name, _TIMEOUT) for name in ("envoy", "ha", "ng")],
     )
 
 

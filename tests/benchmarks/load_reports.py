@@ -20,7 +20,7 @@ from tests.benchmarks.xds_process import serve
 
 _ENVOYS, _POOLS, _REPLICAS = 50, 10, 100
 _SECONDS = 20.0
-_MOST = 10.0
+_MAX_PERCENT = 10.0
 """Percent of a core."""
 _METHOD = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -98,10 +98,10 @@ async def main() -> int:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             name = f"{_ENVOYS} Envoys × {_POOLS * _REPLICAS:,} replicas, a report each {envoys[0].interval:g} s"
-            held = "ok" if busy - idle <= _MOST else "MISSED"
+            held = "ok" if busy - idle <= _MAX_PERCENT else "MISSED"
             each = (busy - idle) / 100 * _SECONDS / max(1, sent) * 1000
             print(f"\n{'LOAD REPORTS':<58} {'SERVE':>9} {'LIMIT':>8}")
-            print(f"{name:<58} {busy - idle:7.1f} % {_MOST:6.0f} % {held}")
+            print(f"{name:<58} {busy - idle:7.1f} % {_MAX_PERCENT:6.0f} % {held}")
             print(f"{f'    CPU for a report of {len(message) >> 10} KiB':<58} {each:6.2f} ms")
             print(f"{'    without reports':<58} {idle:7.1f} %")
             print(f"{'    memory, before and after':<58} {before:4.0f} → {process.memory:.0f} MB")

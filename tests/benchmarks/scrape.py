@@ -24,8 +24,8 @@ from lbctl.signals.plan import scrape_plan
 from tests.benchmarks.memory import most_resident
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_CORE = 0.5
-MOST_MEMORY = 200.0
+MAX_CORE = 0.5
+MAX_MEMORY = 200.0
 LATE = 1.0
 _BYTES = 30_000
 _BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 640, 2560, "+Inf")
@@ -141,8 +141,8 @@ def measure(replicas: int, interval: float, seconds: float) -> list[str]:
     name = f"scrape, {replicas:,} replicas every {interval:g} s"
     late = ages[int(len(ages) * 0.99)] if ages and len(looks.newest) == replicas else float("inf")
     return [
-        _line(f"{name}: part of one core", part, MOST_CORE, "{:.0%}"),
-        _line(f"{name}: memory", memory, MOST_MEMORY, "{:.0f} MB"),
+        _line(f"{name}: part of one core", part, MAX_CORE, "{:.0%}"),
+        _line(f"{name}: memory", memory, MAX_MEMORY, "{:.0f} MB"),
         _line(f"{name}: age of samples, p99", late, interval + LATE, "{:.2f} s"),
         f"    {looks.reports} looks, {looks.failures} failed",
     ]

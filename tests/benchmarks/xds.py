@@ -26,7 +26,7 @@ from tests.support.processes.certs import Authority
 
 HEAD = f"\n{'XDS':<58} {'LBCTL':>9} {'FLOOR':>9} {'RATIO':>7} {'LIMIT':>8}"
 _SUBJECTS = ("floor", "lbctl")
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _QUIET = 0.3
 """Seconds after the last answer, in which the server takes the acknowledgements."""
 _STREAMS = 100
@@ -109,7 +109,7 @@ async def _start(directory: Path, runs: int) -> AsyncIterator[Line]:
     async with serve(path, directory / "state") as made:
         client = Client("node-0")
         client.connect(await made.listening())
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             last = await client.has(_all_of(1000))
         yield Line("lbctl serve, 1,000 pools × 10: serving after its start", last - made.started, "s", None, 2)
         yield Line("    its memory", made.memory, "MB")
@@ -117,7 +117,7 @@ async def _start(directory: Path, runs: int) -> AsyncIterator[Line]:
         client.forget()
         since = time.monotonic()
         _change_one_pool(path)
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             last = await client.has([(EDS, "pool-500")], since)
         await asyncio.sleep(1)
         yield Line("    one pool changed in its file: until a proxy has it", last - since, "s", None, 0.5)
@@ -175,7 +175,7 @@ async def _pushes(path: Path, pools: int, changed: int, runs: int) -> dict[str, 
 
 async def _push(made: Server, crowd: Sequence[Client], pools: Sequence[str], weight: int) -> Push:
     before = await made.ask(do="push", pools=pools, weight=weight)
-    came = await all_have(crowd, [(EDS, name) for name in pools], before["started"], _PATIENCE)
+    came = await all_have(crowd, [(EDS, name) for name in pools], before["started"], _TIMEOUT)
     await asyncio.sleep(_QUIET)
     after = await made.ask(do="cost")
     return Push(after["cpu"] - before["cpu"], came - before["started"], before["pushed"])
@@ -192,7 +192,7 @@ async def _connected(
     for client in crowd:
         client.versions.clear()
         client.connect(made.target, credentials)
-    last = await all_have(crowd, wanted, started, _PATIENCE)
+    last = await all_have(crowd, wanted, started, _TIMEOUT)
     await asyncio.sleep(_QUIET)
     return last - started
 

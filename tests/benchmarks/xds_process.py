@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.benchmarks.memory import resident
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 class Server:
@@ -50,7 +50,7 @@ async def server(subject: str, fleet: Path, *more: str) -> AsyncIterator[Server]
         yield made
         assert process.stdin is not None
         process.stdin.close()
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             await process.wait()
     finally:
         await _ended(process)
@@ -66,7 +66,7 @@ class Serve:
 
     async def listening(self) -> str:
         """The address of its xDS port, once it listens there."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while self.process.returncode is None and time.monotonic() < deadline:
             port = _port(self.log.read_text())
             if port:
@@ -92,7 +92,7 @@ async def serve(fleet: Path, state: Path) -> AsyncIterator[Serve]:
     try:
         yield Serve(process, log, started)
         process.terminate()
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             await process.wait()
     finally:
         await _ended(process)

@@ -19,7 +19,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 _UNIT = "lbctl-serve"
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 def main(root: Path, verb: str, *words: str) -> None:
@@ -48,7 +48,7 @@ def _start(root: Path) -> None:
 
 
 def _await_ready(process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(URLError, OSError), urlopen(f"http://{os.environ['LBCTL_SERVE_API_BIND']}/readyz", timeout=5):
             return
@@ -63,7 +63,7 @@ def _stop(file: Path) -> None:
     file.unlink()
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while _runs(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
 

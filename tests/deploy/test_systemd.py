@@ -43,7 +43,7 @@ _PROGRAMS = (
     "usr/sbin/nginx",
     "usr/sbin/haproxy",
 )
-_MOST_EXPOSURE = 25
+_MAX_EXPOSURE = 25
 """Upper bound of the exposure by `systemd-analyze security`, in tenths. A level of 2.5 is rated OK."""
 _FLEET = """\
 version: 1
@@ -82,7 +82,7 @@ def test_systemd_accepts_a_unit_with_its_drop_ins(installed: Path, unit: str) ->
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_unit_is_hardened(installed: Path, unit: str) -> None:
-    verdict = analyze(installed, "security", "--offline=true", f"--threshold={_MOST_EXPOSURE}", f"{unit}.service")
+    verdict = analyze(installed, "security", "--offline=true", f"--threshold={_MAX_EXPOSURE}", f"{unit}.service")
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 

@@ -27,7 +27,7 @@ proxy that it drives, or `serve`: no proxy by itself, but `lbctl serve` acts on 
 _EMPTY = "Nothing"
 _EXAMPLES = {"body": "$.FIELD"}
 """The value that is shown of a key in a map that is written out."""
-_LARGEST = 2**31 - 1
+_MAX_INTEGER = 2**31 - 1
 
 
 class _Book:
@@ -172,7 +172,9 @@ def _words(told: dict[str, Any]) -> str:
     what = "a whole number" if told["type"] == "integer" else "a number"
     low = f"above {told['exclusiveMinimum']}" if "exclusiveMinimum" in told else f"from {told['minimum']} on"
     return (
-        f"{what} {low}" if told["maximum"] == _LARGEST else f"{what} {low.removesuffix(' on')} to {told['maximum']:,}"
+        f"{what} {low}"
+        if told["maximum"] == _MAX_INTEGER
+        else f"{what} {low.removesuffix(' on')} to {told['maximum']:,}"
     )
 
 

@@ -19,7 +19,7 @@ from tests.support.processes.binaries import KINDS, require
 WITH_COMMANDS = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
 _WITHOUT_REPLICAS = ("README.md", "docs/install.md", "docs/serve.md")
 """The pages that check a fleet whose replicas they do not start."""
-PATIENCE = 60.0
+COMMAND_TIMEOUT = 60.0
 """Seconds for one command."""
 SETTLED = 60.0
 """Seconds until commands in the background must have had their effect. Until then, commands are repeated."""
@@ -134,7 +134,7 @@ def _follow(shell: Shell, command: Command, should_succeed: bool, patience: floa
     """Run the command, and return the difference from the page, or an empty text."""
     end = time.monotonic() + patience
     while True:
-        code, output = shell.run(command.text, PATIENCE)
+        code, output = shell.run(command.text, COMMAND_TIMEOUT)
         if (code == 0) == should_succeed and command.agrees(output):
             return ""
         if time.monotonic() > end:

@@ -485,11 +485,11 @@ MODELINE = re.compile(r"# yaml-language-server: \$schema=(\S+)")
 
 
 EXAMPLES = sorted({*(ROOT / "examples").rglob("*.yaml")} - {*CI.iterdir(), *(ROOT / "examples" / "keys").iterdir()})
-SMALLEST = ROOT / "examples" / "quickstart.yaml"
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 """README.md shows it without a schema line."""
 
 
-@pytest.mark.parametrize("path", [path for path in EXAMPLES if path != SMALLEST], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path != QUICKSTART], ids=lambda path: path.stem)
 def test_example_names_its_schema_for_editors(path: Path) -> None:
     """Relative paths start at the file, as for yaml-language-server."""
     named = [match[1] for line in path.read_text(encoding="utf-8").splitlines() if (match := MODELINE.fullmatch(line))]

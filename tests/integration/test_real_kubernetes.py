@@ -25,7 +25,7 @@ from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from tests.support.paths import ROOT
 
 _VARIABLE = "KUBE_API"
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,9 +51,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for file in Path(os.environ[_VARIABLE]).iterdir():
         shutil.copy(file, directory)
         (directory / file.name).chmod(0o700)
-    subprocess.run(["/bin/sh", "run.sh"], cwd=directory, check=True, timeout=_PATIENCE)
+    subprocess.run(["/bin/sh", "run.sh"], cwd=directory, check=True, timeout=_TIMEOUT)
     try:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while not asyncio.run(_serves_resources(directory / "kubeconfig")):
             assert time.monotonic() < deadline, (directory / "api.log").read_text()[-2000:]
             time.sleep(0.5)
@@ -67,5 +67,5 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("module", ["kubernetes_semantics", "kubernetes_store"])
 def test_the_fake_api_server_behaves_like_a_real_one(module: str, real: Path) -> None:
     command = [sys.executable, "-m", f"tests.benchmarks.{module}", str(real)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -137,7 +137,7 @@ LISTENERS = (
     ),
     Listener(
         "picker, HTTP",
-        f"{http_protocol.MOST_HEAD} B of a head, {http_protocol.MOST_BODY} B of a body, "
+        f"{http_protocol.MAX_HEAD_BYTES} B of a head, {http_protocol.MAX_BODY_BYTES} B of a body, "
         f"{http_protocol.QUESTION_TIMEOUT:g} s for both; {http_connections.MAX_CONNECTIONS} connections, "
         f"{http_connections.MAX_HELD_BYTES >> 20} MiB of unfinished questions",
         True,
@@ -181,7 +181,8 @@ LISTENERS = (
     Listener(
         "API",
         f"64 lines of a head of 8190 B, 65536 B of a body, {api_connections.FIRST_REQUEST:g} s for each; "
-        f"{api_connections.MOST} connections, {api_connections.MAX_HELD_BYTES >> 20} MiB of unfinished requests",
+        f"{api_connections.MAX_CONNECTIONS} connections, {api_connections.MAX_HELD_BYTES >> 20} MiB "
+        "of unfinished requests",
         False,
         "api",
         _http("/api/v1/status"),

@@ -20,7 +20,7 @@ MAX_MEMORY = 64.0
 """MB by which hostile clients may let a process grow."""
 _DURATION = 1.5
 """Seconds for which they go on at least."""
-_PATIENCE = 20.0
+_TIMEOUT = 20.0
 """Seconds in which an honest client must be answered, with the tries that it needs."""
 
 
@@ -66,7 +66,7 @@ def test_hostile_clients_cost_little_and_keep_nobody_out(plane: _Plane, listener
     def attack() -> None:
         with attacking(target, *listener.hostile[kind]):
             time.sleep(_DURATION)
-            deadline = time.monotonic() + _PATIENCE
+            deadline = time.monotonic() + _TIMEOUT
             while not listener.honest(target):
                 assert time.monotonic() < deadline, "an honest client is kept out"
 

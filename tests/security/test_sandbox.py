@@ -32,7 +32,7 @@ from tests.support.processes.binaries import require
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="Linux only")]
 
-_PATIENCE = 20.0
+_TIMEOUT = 20.0
 _LINE = b"a line of somebody else\n"
 _NGINX = """
 events {{}}
@@ -251,7 +251,7 @@ def _processes(base: Path) -> list[str]:
 
 
 def _wait(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not reached():
         assert time.monotonic() < deadline, "not in time"
         time.sleep(0.05)

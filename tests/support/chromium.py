@@ -25,7 +25,7 @@ import aiohttp
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--no-proxy-server", "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -67,7 +67,7 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait(self, expression: str, timeout: float = _PATIENCE) -> Any:
+    def wait(self, expression: str, timeout: float = _TIMEOUT) -> Any:
         """Wait until the expression is true, and return its value."""
         end = time.monotonic() + timeout
         while not (value := self.evaluate(expression)):
@@ -123,7 +123,7 @@ class Page:
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol, and return its result."""
-        return self._loop.run_until_complete(asyncio.wait_for(self._call(method, parameters), _PATIENCE))
+        return self._loop.run_until_complete(asyncio.wait_for(self._call(method, parameters), _TIMEOUT))
 
     async def _call(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)

@@ -15,7 +15,7 @@ from lbctl.api import schema
 from lbctl.ir.address import Address
 from lbctl.serve.api import status_rows
 from lbctl.serve.api.authorization import ApiAccess
-from lbctl.serve.api.dashboard.history import SHORTEST
+from lbctl.serve.api.dashboard.history import MIN_INTERVAL
 from lbctl.serve.api.server import ApiServer
 from tests.support import api
 
@@ -187,9 +187,9 @@ class MovingFleet(api.Fleet):
 def remember(fleet: MovingFleet, seconds: float = 3_600.0) -> None:
     """Give the fleet a history of this many seconds."""
     now = time.time()
-    for number in range(int(seconds / SHORTEST)):
+    for number in range(int(seconds / MIN_INTERVAL)):
         rows = [row for _, of_pool in fleet.live() for row in of_pool]
-        fleet.dashboard.history.add(now - seconds + SHORTEST * number, rows, seconds)
+        fleet.dashboard.history.add(now - seconds + MIN_INTERVAL * number, rows, seconds)
 
 
 @asynccontextmanager

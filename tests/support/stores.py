@@ -30,7 +30,7 @@ from lbctl.store.open import open_shared
 from tests.support.kubernetes import ApiServer
 from tests.support.processes.ports import HOST, free_port
 
-_PATIENCE = 30.0
+_START_TIMEOUT = 30.0
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -75,7 +75,7 @@ class Server:
     def wait(self) -> None:
         """Waits until it accepts connections."""
         assert self.process is not None
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _START_TIMEOUT
         while not self._answers():
             assert self.process.poll() is None, (self.directory / "log").read_text()[-2000:]
             assert time.monotonic() < deadline, "the store does not start"

@@ -26,7 +26,7 @@ http {
 }
 """
 _PATTERN = re.compile(r"[*?\[]")
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 """The most files that a main file may include."""
 
 
@@ -79,8 +79,8 @@ class HostCopy:
 
     def _copy(self, source: Path, target: Path) -> Path:
         self.originals[str(target)] = str(source)
-        if len(self.originals) > _MOST_FILES:
-            raise HostError(f"{self._main} includes more than {_MOST_FILES} files, or itself")
+        if len(self.originals) > _MAX_FILES:
+            raise HostError(f"{self._main} includes more than {_MAX_FILES} files, or itself")
         target.write_text(self._rewritten(source.read_text(errors="surrogateescape")), errors="surrogateescape")
         return target
 

@@ -25,10 +25,10 @@ _RETRIED = "bind() to "
 START_TIMEOUT = 10.0
 """Seconds without a new worker after which a reload has failed; nginx retries a taken port for 2.5 s."""
 _VERSION_SECONDS = 10.0
-_MOST_AT_ONCE = 1 << 20
-_LONGEST_LINE = 4096
+_MAX_READ_BYTES = 1 << 20
+_MAX_LINE_BYTES = 4096
 """Bytes of a line of the log that are kept; nginx writes at most 2,048."""
-_MOST_EMERGENCIES = 100
+_MAX_EMERGENCIES = 100
 _HANDOVER_TIMEOUT = 5.0
 """Seconds that old workers may take to stop; after that, new ones that serve are enough."""
 
@@ -107,14 +107,14 @@ class Log:
             if self._stream.is_file():
                 with self._stream.open("rb") as file:
                     file.seek(self._offset)
-                    self._add(file.read(_MOST_AT_ONCE))
+                    self._add(file.read(_MAX_READ_BYTES))
         return "\n".join(self._emergencies)
 
     def _add(self, data: bytes) -> None:
         self._offset += len(data)
-        *lines, self._rest = (self._rest[-_LONGEST_LINE:] + data).split(b"\n")
-        texts = [line[:_LONGEST_LINE].decode(errors="replace") for line in lines if b"[emerg]" in line]
-        self._emergencies += texts[: _MOST_EMERGENCIES - len(self._emergencies)]
+        *lines, self._rest = (self._rest[-_MAX_LINE_BYTES:] + data).split(b"\n")
+        texts = [line[:_MAX_LINE_BYTES].decode(errors="replace") for line in lines if b"[emerg]" in line]
+        self._emergencies += texts[: _MAX_EMERGENCIES - len(self._emergencies)]
 
 
 def find(config: Path, binary: str) -> Master | None:

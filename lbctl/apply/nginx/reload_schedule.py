@@ -21,7 +21,7 @@ Reason = Literal["evidence", "weights", "health", "drain", "removal", "files"]
 PAUSE = 5.0
 """The minimal time between two urgent reloads, in seconds."""
 _FIRST_RETRY = 30.0
-_LONGEST_RETRY = 300.0
+_MAX_RETRY_INTERVAL = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _weight_pairs(running: View | None, wanted: View) -> Iterator[tuple[Weight, 
 
 def retry_after(refusals: int) -> float:
     """Return the seconds until a configuration that nginx rejected this many times is tried again."""
-    return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** min(refusals - 1, 10))
+    return min(_MAX_RETRY_INTERVAL, _FIRST_RETRY * 2.0 ** min(refusals - 1, 10))
 
 
 def reason(before: View | None, after: View) -> Reason:

@@ -19,7 +19,7 @@ from lbctl.base.errors import reason_of
 from lbctl.cli.api_client import ServeClient
 from lbctl.cli.doctor.check import DoctorResult, State
 from lbctl.cli.doctor.machine import Skew
-from lbctl.cli.doctor.sources import PATIENCE, skew_between
+from lbctl.cli.doctor.sources import ANSWER_TIMEOUT, skew_between
 
 _Answer = TypeVar("_Answer")
 
@@ -51,12 +51,12 @@ def api(server: ServeClient, needed: bool) -> ApiCheck:
         return ApiCheck(DoctorResult(what, "failed", failure, todo, absent=True))
     try:
         start = time.time()
-        date = _within(PATIENCE, server.date)
+        date = _within(ANSWER_TIMEOUT, server.date)
         skew = skew_between(server.url, date, start, time.time())
-        status = _within(PATIENCE, lambda: server.get_object("/api/v1/status"))
+        status = _within(ANSWER_TIMEOUT, lambda: server.get_object("/api/v1/status"))
     except (_SlowError, click.ClickException) as error:
         state: State = "failed" if needed else "warn"
-        reason = reason_of(error, f"no answer within {PATIENCE:g} s")
+        reason = reason_of(error, f"no answer within {ANSWER_TIMEOUT:g} s")
         return ApiCheck(DoctorResult(what, state, reason, "see --server, --token-file and --tls-ca", absent=True))
     return ApiCheck(_version_check(what, status), (skew,) if skew else (), status)
 
@@ -76,7 +76,7 @@ def _connection_failure(url: str) -> str:
     parts = urlsplit(url)
     try:
         place = (parts.hostname or "", parts.port or ports.BY_SCHEME[parts.scheme])
-        with socket.create_connection(place, timeout=PATIENCE):
+        with socket.create_connection(place, timeout=ANSWER_TIMEOUT):
             return ""
     except (OSError, ValueError) as error:
         return reason_of(error).lower()

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from lbctl.cli.doctor.check import DoctorResult
-from lbctl.cli.doctor.sources import PATIENCE
+from lbctl.cli.doctor.sources import ANSWER_TIMEOUT
 from lbctl.ir.pools import KubernetesDiscovery, Pool
 from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
@@ -34,7 +34,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
     what = f"pools.{pool}.discovery.kubernetes {discovery.namespace}/{discovery.service}"
     client = ApiClient(lambda: cluster_of(discovery))
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(ANSWER_TIMEOUT):
             missing = [
                 f"{verb} {key.resource}"
                 for key in (slices_key(discovery), *labels_keys(discovery).values())
@@ -42,7 +42,9 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
                 if not await is_allowed(client, key.path, verb)
             ]
     except TimeoutError:
-        return DoctorResult(what, "failed", f"no answer within {PATIENCE:g} s", "look at the API server", absent=True)
+        return DoctorResult(
+            what, "failed", f"no answer within {ANSWER_TIMEOUT:g} s", "look at the API server", absent=True
+        )
     except (ApiError, ClusterError) as error:
         return DoctorResult(what, "failed", str(error), "look at the kubeconfig and the API server", absent=True)
     finally:

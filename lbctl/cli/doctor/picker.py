@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
 from lbctl.cli.doctor.check import DoctorResult
-from lbctl.cli.doctor.sources import PATIENCE
+from lbctl.cli.doctor.sources import ANSWER_TIMEOUT
 from lbctl.cli.listen_address import picker_address
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
@@ -76,13 +76,13 @@ def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult
 
 def _problem(place: Address) -> str:
     """Return why the HTTP of a picker does not answer at this place, or an empty string."""
-    connection = http.client.HTTPConnection(place.host, place.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(place.host, place.port, timeout=ANSWER_TIMEOUT)
     try:
         connection.request("GET", "/health")
         answer = connection.getresponse()
         return "" if (answer.status, answer.read()) == (200, b"ok\n") else f"what answers at {place} is no picker"
     except TimeoutError:
-        return f"nothing answers at {place} within {PATIENCE:g} s"
+        return f"nothing answers at {place} within {ANSWER_TIMEOUT:g} s"
     except (OSError, http.client.HTTPException) as error:
         return f"{place}: {reason_of(error).lower()}"
     finally:

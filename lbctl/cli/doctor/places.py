@@ -21,7 +21,7 @@ from lbctl.serve.settings import ServeSettings
 from lbctl.store.sqlite import DATABASE, VERSION
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
-_LARGEST = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 """The maximal size of one file in bytes."""
 _SECRET = frozenset({"key", "file", "token_file"})
 """Keys whose files only their owner may read."""
@@ -137,7 +137,7 @@ def _file(what: str, key: str, place: Path) -> DoctorResult | None:
     try:
         mode = place.stat().st_mode
         with place.open("rb") as opened:
-            data = opened.read(_LARGEST + 1)
+            data = opened.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         return DoctorResult(
             what, "failed", f"{show(str(place))}: {reason_of(error).lower()}", "put it there, readable for this user"

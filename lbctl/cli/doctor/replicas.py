@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lbctl.cli.doctor.check import DoctorResult, State
-from lbctl.cli.doctor.sources import PATIENCE
+from lbctl.cli.doctor.sources import ANSWER_TIMEOUT
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_pools
@@ -38,7 +38,7 @@ async def _connect(pools: Iterable[Pool]) -> Mapping[str, dict[str, str]]:
 
         async def connect(pool: Pool, name: str, place: Address) -> None:
             async with slots:
-                result = await fetch(connection_probe(place, round(PATIENCE * 1000)), client)
+                result = await fetch(connection_probe(place, round(ANSWER_TIMEOUT * 1000)), client)
             found[pool.name][name] = result.problem if result is not None else ""
 
         for pool in pools:

@@ -23,9 +23,9 @@ from lbctl.serve.telemetry.fetch import Fetched, fetch
 from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.signals.plan import ScrapePlan, ScrapeSource, scrape_plan
 
-PATIENCE = 2.0
+ANSWER_TIMEOUT = 2.0
 """The time limit for one answer, in seconds."""
-_TOTAL_PATIENCE = 15.0
+_TOTAL_TIMEOUT = 15.0
 """The time limit for all answers together, in seconds."""
 _CONCURRENCY = 256
 _SHOWN = 3
@@ -67,12 +67,12 @@ async def _request_all(
         async def fetch_page(key: _Key) -> _TimedAnswer:
             async with slots:
                 start = time.time()
-                return _TimedAnswer(await fetch(client, key[0], PATIENCE, key[1], key=key[2]), start, time.time())
+                return _TimedAnswer(await fetch(client, key[0], ANSWER_TIMEOUT, key[1], key=key[2]), start, time.time())
 
         lookups = [asyncio.create_task(_name(pool)) for pool in names]
         tasks = {key: asyncio.create_task(fetch_page(key)) for key in keys}
         if tasks:
-            _, late = await asyncio.wait(tasks.values(), timeout=_TOTAL_PATIENCE)
+            _, late = await asyncio.wait(tasks.values(), timeout=_TOTAL_TIMEOUT)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -85,7 +85,7 @@ async def _name(pool: Pool) -> DoctorResult:
     assert isinstance(discovery, DnsDiscovery)
     what = f"pools.{pool.name}.discovery.dns {discovery.name}"
     try:
-        resolved = await resolve(discovery.name, discovery.resolvers, PATIENCE)
+        resolved = await resolve(discovery.name, discovery.resolvers, ANSWER_TIMEOUT)
     except (UnresolvedError, OSError, ValueError) as error:
         return DoctorResult(what, "failed", str(error), "look at the name and its resolvers", absent=True)
     count = len(resolved.addresses)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from lbctl.base.errors import reason_of
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.kubernetes import is_allowed
-from lbctl.cli.doctor.sources import PATIENCE
+from lbctl.cli.doctor.sources import ANSWER_TIMEOUT
 from lbctl.ir.proxies import Store
 from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
@@ -46,7 +46,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
         opened = open_shared(store, _NAME)
         leader, members, usage = asyncio.run(_read(opened))
     except (StoreUnreachableError, TimeoutError) as error:
-        reason = reason_of(error, f"no answer within {PATIENCE:g} s")
+        reason = reason_of(error, f"no answer within {ANSWER_TIMEOUT:g} s")
         yield DoctorResult(what, "failed", reason, "start it, or correct control.store.url", absent=True)
         return
     except StoreError as error:
@@ -75,7 +75,7 @@ def _signatures(store: SignedStore) -> Iterator[DoctorResult]:
 
 async def _read(store: SignedStore) -> tuple[str, tuple[MemberInfo, ...], tuple[Usage, ...]]:
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(ANSWER_TIMEOUT):
             await check_format(store)
             for key in FOLLOWED:
                 await store.read(key)
@@ -89,7 +89,7 @@ async def _missing_rights(store: Store) -> list[str]:
     url = urlsplit(store.url)
     if url.scheme != "kubernetes":
         return []
-    client = ApiClient(kubeconfig.ambient, PATIENCE)
+    client = ApiClient(kubeconfig.ambient, ANSWER_TIMEOUT)
     needed = list(rights(url.netloc, url.path.strip("/")))
     try:
         allowed = await asyncio.gather(*(is_allowed(client, path, verb, name) for path, verb, name in needed))

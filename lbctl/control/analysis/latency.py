@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 STEPS_OF_TWO = 16
 """Buckets from one latency to twice as much: each is 4.4 % wide."""
-LONGEST = 24 * STEPS_OF_TWO
+LAST_BUCKET = 24 * STEPS_OF_TWO
 """The last bucket, which has all latencies from 4.7 hours on."""
 
 
 def bucket(milliseconds: float) -> int:
     """Return the bucket of a latency; all up to 1 ms are in the first one."""
-    return min(LONGEST, int(math.log2(milliseconds) * STEPS_OF_TWO) + 1) if milliseconds >= 1 else 0
+    return min(LAST_BUCKET, int(math.log2(milliseconds) * STEPS_OF_TWO) + 1) if milliseconds >= 1 else 0
 
 
 def _bounds(number: int) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from lbctl.control.weighting.strategy import (
 from lbctl.ir.pools import Weighting
 from lbctl.signals.derive import Evidence
 
-LEAST_COUNT = 20.0
+MIN_COUNT = 20.0
 """The tokens, or executions, that an estimate needs at least."""
 _NOISE = 4.0
 """The standard errors of an estimate that are inside its band."""
@@ -132,7 +132,7 @@ def _measured(rules: Weighting, subjects: Sequence[Subject], oldest: float) -> l
     for replica, peers, observation, before, counts in subjects:
         estimate = _updated(observation, before, smoothing, several)
         expected, took, count, at, acting, _, kind, _, sums = estimate
-        if not (counts and at >= oldest and count >= LEAST_COUNT):
+        if not (counts and at >= oldest and count >= MIN_COUNT):
             measured.append((estimate, 0.0, None))
             continue
         group = groups.get((kind, peers))
@@ -159,7 +159,7 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
     if at <= before_at:
         return before
     expected, took, count = reference_time(evidence)
-    if several and count >= LEAST_COUNT:
+    if several and count >= MIN_COUNT:
         usage = observation.signals.values.get("kv_cache")
         keep = math.exp((before_at - at) / WINDOW)
         sums = with_sample(sums or Sums(), evidence, usage.value if usage is not None else None, keep)

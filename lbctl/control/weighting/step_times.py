@@ -17,8 +17,8 @@ from lbctl.signals.derive import Evidence, TokenEvidence
 
 WINDOW = 300.0
 """Seconds after which a sample counts 1/e."""
-_MOST_SEQUENCES = 256.0
-_LEAST_SAMPLES = 40.0
+_MAX_SEQUENCES = 256.0
+_MIN_SAMPLES = 40.0
 """The samples behind a line of three numbers."""
 
 
@@ -80,7 +80,7 @@ def total(parts: Iterable[Sums]) -> Sums:
 
 def throughput(sums: Sums) -> Throughput | None:
     """Return what the line says of a full engine; None where there is no line, or it does not reach that far."""
-    if sums.samples < _LEAST_SAMPLES or not sums.n:
+    if sums.samples < _MIN_SAMPLES or not sums.n:
         return None
     scale = (1.0, sums.n / sums.samples, max(sums.q, sums.n) / sums.samples)
     raw = ((sums.samples, sums.n, sums.q), (sums.n, sums.nn, sums.nq), (sums.q, sums.nq, sums.qq))
@@ -93,7 +93,7 @@ def throughput(sums: Sums) -> Throughput | None:
     right = [value / scale[row] for row, value in enumerate((sums.y, sums.ny, sums.qy))]
     line = [sum(value * other for value, other in zip(row, right, strict=True)) for row in inverse]
     squares = max(0.0, sums.yy - sum(value * other for value, other in zip(line, right, strict=True)))
-    full = min(_MOST_SEQUENCES, _full(sums))
+    full = min(_MAX_SEQUENCES, _full(sums))
     at = (1.0, full / scale[1], full * sums.q / sums.n / scale[2])
     seconds = sum(value * other for value, other in zip(line, at, strict=True))
     if seconds <= 0:
@@ -105,7 +105,7 @@ def throughput(sums: Sums) -> Throughput | None:
 
 def _full(sums: Sums) -> float:
     """The sequences that fill the cache: sequences against usage, through the origin."""
-    return sums.un / sums.uu if sums.uu > 1e-9 else _MOST_SEQUENCES
+    return sums.un / sums.uu if sums.uu > 1e-9 else _MAX_SEQUENCES
 
 
 def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:

@@ -13,7 +13,7 @@ from lbctl.apply.files import write_bundle
 from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
-from lbctl.importer.compare.places import PATIENCE, StandIns
+from lbctl.importer.compare.places import STAND_IN_TIMEOUT, StandIns
 from lbctl.importer.compare.sources import haproxy, nginx
 from lbctl.importer.draft import Draft
 from lbctl.importer.nginx.read import read as read_nginx
@@ -86,7 +86,7 @@ def _local(fleet: dict[str, Any], places: StandIns) -> dict[str, Any]:
     for route in local["routes"].values():
         if external := route.get("auth", {}).get("external"):
             url = urlsplit(external["url"])
-            external |= {"url": url._replace(netloc=places.replica(url.netloc)).geturl(), "timeout": PATIENCE}
+            external |= {"url": url._replace(netloc=places.replica(url.netloc)).geturl(), "timeout": STAND_IN_TIMEOUT}
     for pool in local["pools"].values():
         for key in ("tls", "health", "slow_start"):
             pool.pop(key, None)

@@ -14,7 +14,7 @@ from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
 _DEAD = 9
 """The port of `discard`, on which nothing listens today."""
 
-PATIENCE = "10s"
+STAND_IN_TIMEOUT = "10s"
 """How long both proxies wait for the stand-in of a service that decides."""
 
 

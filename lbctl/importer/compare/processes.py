@@ -16,7 +16,7 @@ from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.importer.compare.sandbox.confined import Sandbox
 from lbctl.importer.compare.sandbox.programs import NotAProgramError
 
-_PATIENCE = 20.0
+_START_TIMEOUT = 20.0
 """Seconds until a proxy listens."""
 _MAX_MESSAGE = 600
 _MAX_READ_BYTES = 1 << 16
@@ -61,7 +61,7 @@ def running(
 
 
 def _await(process: subprocess.Popen[bytes], output: BinaryIO, ports: list[int]) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _START_TIMEOUT
     while not all(map(_listens, ports)):
         if process.poll() is not None or time.monotonic() > deadline:
             raise NotStartedError(_last_lines(output) or "it wrote nothing")

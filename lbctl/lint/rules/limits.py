@@ -11,7 +11,7 @@ from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import sample
 
-_ROOM = 10
+_MIN_REQUESTS = 10
 """Requests of a client that one proxy should let through, by the rate or at once."""
 _FOUR = "proxies: {edge: {kind: envoy, instances: 4}}\n"
 
@@ -26,7 +26,7 @@ def _limited(rate: str) -> str:
     "warning",
     "a limit of which each proxy has little",
     what="A limit by tenant, client or header is divided among the instances of the proxies, and one instance lets "
-    f"fewer than {_ROOM} requests of a client through, in the unit of its rate or at once.",
+    f"fewer than {_MIN_REQUESTS} requests of a client through, in the unit of its rate or at once.",
     why="Proxies do not count together: each has its part of the fleet's limit, rounded up. A client whose connections "
     "all lead to one proxy gets that part alone: of 5/s over four proxies 2/s, without a word.",
     before=sample(routes=_limited("5/s"), more=_FOUR),
@@ -43,7 +43,7 @@ def divided_limit_of_a_client(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _finding(route: Route, index: int, limit: RateLimit, divided: RateLimit, instances: int) -> Iterator[RuleFinding]:
-    if (divided.concurrent or divided.requests) < _ROOM:
+    if (divided.concurrent or divided.requests) < _MIN_REQUESTS:
         key = "concurrent" if limit.concurrent else "rate"
         whole, piece = (limit_text(item).partition(": ")[2] for item in (limit, divided))
         message = f"{whole} for the fleet is {piece} at each of its {instances} instances"

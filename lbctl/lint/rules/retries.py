@@ -14,7 +14,7 @@ from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import sample
 
-_MOST_ATTEMPTS = 2
+_MAX_ATTEMPTS = 2
 _SPARE = """\
 spare:
   replicas:
@@ -42,10 +42,10 @@ def _route(name: str, retry: str, more: str = "") -> str:
 def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB313: more than two further tries."""
     for route, _ in fleet.forwards:
-        if route.retry.attempts > _MOST_ATTEMPTS:
+        if route.retry.attempts > _MAX_ATTEMPTS:
             path = ("routes", route.name, "retry", "attempts")
             message = f"{route.retry.attempts} further tries: two find a replica that is there, more add load"
-            yield RuleFinding(path, message, "attempts: 2", Edit(path, _MOST_ATTEMPTS))
+            yield RuleFinding(path, message, "attempts: 2", Edit(path, _MAX_ATTEMPTS))
 
 
 @rule(
@@ -84,7 +84,7 @@ def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB315: risky retries without a budget."""
     for route, _ in fleet.forwards:
         retry = route.retry
-        risky = (retry.idempotent and retry.attempts > 0) or retry.attempts > _MOST_ATTEMPTS
+        risky = (retry.idempotent and retry.attempts > 0) or retry.attempts > _MAX_ATTEMPTS
         if risky and retry.budget is None:
             path = ("routes", route.name, "retry", "budget")
             yield RuleFinding(path, "nothing bounds how much repeats add to an overload", "budget: 20%")

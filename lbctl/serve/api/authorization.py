@@ -21,11 +21,11 @@ from lbctl.base.hosts import is_served_host
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
-from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, read_bytes
+from lbctl.serve.api.responses import MAX_BODY_BYTES, Handler, RefusedRequest, read_bytes
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.ha.requests import SCHEME, MemberRequest, NotSignedError
 
-_LARGEST_TOKEN_FILE = 64 * 1024
+_MAX_TOKEN_FILE_BYTES = 64 * 1024
 """Bytes of the token's file."""
 _TABLES = next(route.path for route in ROUTES if route.operation == "pick_tables")
 _STREAMS = frozenset(route.path for route in ROUTES if route.answer == "text/event-stream")
@@ -119,7 +119,7 @@ class Authorization:
         requests = self._serving.member_requests()
         if requests is None or request.method in ("GET", "HEAD"):
             raise RefusedRequest(401, "this control plane has no other members that may ask this")
-        if request.content_length is None or request.content_length > LARGEST:
+        if request.content_length is None or request.content_length > MAX_BODY_BYTES:
             raise RefusedRequest(413, "a forwarded request has a body of known length")
         signed = MemberRequest(request.method, request.path_qs, await read_bytes(request))
         try:
@@ -139,7 +139,7 @@ def _token_of(request: web.Request, accepted: Sequence[ApiToken]) -> ApiToken | 
 def read_token(file: Path | None) -> bytes:
     """Read the token file, at each request so that a new token counts at once; empty where there is none."""
     try:
-        return read_regular(file, _LARGEST_TOKEN_FILE).strip() if file is not None else b""
+        return read_regular(file, _MAX_TOKEN_FILE_BYTES).strip() if file is not None else b""
     except OSError:
         return b""
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from lbctl.xds.protocol.connection import normal_host
 
-MOST = 256
+MAX_CONNECTIONS = 256
 """Far above what scrapers, dashboards and commands have open, far below the 1,024 descriptors of a process."""
 MAX_HELD_BYTES = 16 << 20
 """Bytes of requests that have not come completely, on all connections."""
@@ -36,7 +36,7 @@ class ConnectionLimit:
     """The connections of one server. `inner` makes the HTTP protocol of a connection."""
 
     def __init__(
-        self, inner: Callable[[], asyncio.Protocol], most: int = MOST, patience: float = FIRST_REQUEST
+        self, inner: Callable[[], asyncio.Protocol], most: int = MAX_CONNECTIONS, patience: float = FIRST_REQUEST
     ) -> None:
         self._inner = inner
         self._most = most

@@ -29,11 +29,11 @@ KEPT = 1_000
 """Events that a client can resume from."""
 QUEUED = 256
 """Events that wait for one client before it is dropped."""
-MOST_CLIENTS = 96
+MAX_CLIENTS = 96
 """With those of dashboards and pickers, fewer than the connections of the API, so that streams keep no request out."""
 RETRY = 2.0
 """Seconds after which a client should connect again."""
-_MOST_WEIGHTS = 100
+_MAX_WEIGHTS = 100
 """Moved weights that one event lists."""
 _EVENT_ID = re.compile(r"[0-9]{1,19}")
 _NAMES = {kind: name for name, kind in schema.EVENTS.items()}
@@ -200,7 +200,7 @@ class EventLog:
     @contextmanager
     def subscribe(self, last_event_id: str | None) -> Iterator[EventSubscription]:
         """Give the events after that id, or from now on without one. Raises TooManyClientsError."""
-        if len(self._subscriptions) >= MOST_CLIENTS:
+        if len(self._subscriptions) >= MAX_CLIENTS:
             raise TooManyClientsError
         subscription = EventSubscription(self._first(last_event_id), self._queued)
         if self._closed:
@@ -247,6 +247,6 @@ def _encoded(event: schema.Event, number: int | None = None) -> bytes:
 def _first_weights(weights: Mapping[str, Mapping[str, Weight]]) -> dict[str, dict[str, float]]:
     every = ((pool, name, weight.rate) for pool, moved in weights.items() for name, weight in moved.items())
     first: dict[str, dict[str, float]] = {}
-    for pool, name, rate in islice(every, _MOST_WEIGHTS):
+    for pool, name, rate in islice(every, _MAX_WEIGHTS):
         first.setdefault(pool, {})[name] = round(rate, 6)
     return first

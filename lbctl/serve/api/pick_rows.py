@@ -12,7 +12,7 @@ from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.picker.manager import PickerManager
 
-_MOST_BYTES = 1 << 53
+_MAX_BODY_BYTES = 1 << 53
 """The longest body that a question may claim: a larger number is none that JavaScript knows exactly."""
 
 
@@ -32,8 +32,8 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
     except ValueError as error:
         raise BadRequestError(f"the pool {question.pool!r}: {error}") from None
     length = len(content) if question.body_bytes is None else question.body_bytes
-    if not 0 <= length <= _MOST_BYTES:
-        raise BadRequestError(f"body_bytes: a length from 0 to {_MOST_BYTES}")
+    if not 0 <= length <= _MAX_BODY_BYTES:
+        raise BadRequestError(f"body_bytes: a length from 0 to {_MAX_BODY_BYTES}")
     answer = await picker.explain({
         "pool": question.pool,
         "headers": headers,

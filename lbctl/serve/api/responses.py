@@ -15,7 +15,7 @@ from lbctl.api.codec import encode, is_unicode
 from lbctl.runtime import log
 from lbctl.serve.api.connections import FIRST_REQUEST, connection_of
 
-LARGEST = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024
 """Bytes of a request's body."""
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """The headers that every answer has."""
@@ -59,8 +59,8 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     """Return the JSON object that the request has as its body. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
     if request.content_type != "application/json":
         raise RefusedRequest(415, "the body must be JSON: content-type: application/json")
-    if (request.content_length or 0) > LARGEST:
-        raise web.HTTPRequestEntityTooLarge(LARGEST, request.content_length or 0)
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
     content = await read_bytes(request)
     try:
         body = json.loads(content.decode())

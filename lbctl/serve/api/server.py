@@ -25,7 +25,15 @@ from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api.authorization import ACTOR, ApiAccess, Authorization
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, connection_of
 from lbctl.serve.api.dashboard import http as dashboard_http
-from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, as_json, document, json_response, read_body
+from lbctl.serve.api.responses import (
+    MAX_BODY_BYTES,
+    Handler,
+    RefusedRequest,
+    as_json,
+    document,
+    json_response,
+    read_body,
+)
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.stream_handlers import StreamHandlers
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
@@ -42,7 +50,7 @@ _TURNS_OF_AN_ACCEPT = 3
 whose listener is closed in between."""
 _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
-_MOST_RECORDS = 5_000
+_MAX_RECORDS = 5_000
 """Records of the audit log that are kept, and so the most that an answer has."""
 _LOG_INTERVAL = 10.0
 """The shortest time between two log lines about requests that are not HTTP, in seconds."""
@@ -93,7 +101,7 @@ class ApiServer:
         """Bind, serve, and return the port; 0 for a Unix socket. Raises OSError and BindError where that cannot be."""
         checks = Authorization(self._serving, self._access)
         app = web.Application(
-            client_max_size=LARGEST, middlewares=[_counted, as_json, checks.known_host, checks.allowed]
+            client_max_size=MAX_BODY_BYTES, middlewares=[_counted, as_json, checks.known_host, checks.allowed]
         )
         app.on_response_prepare.append(self._say_age)
         handlers = self._handlers()
@@ -204,9 +212,9 @@ class ApiServer:
         return json_response(schema.Probe(waiting), 503) if waiting else json_response(schema.Probe("ok"))
 
     async def _audit(self, request: web.Request) -> web.Response:
-        last = request.query.get("last", str(_MOST_RECORDS))
-        if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MOST_RECORDS:
-            raise RefusedRequest(400, f"last is a whole number from 1 to {_MOST_RECORDS}")
+        last = request.query.get("last", str(_MAX_RECORDS))
+        if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MAX_RECORDS:
+            raise RefusedRequest(400, f"last is a whole number from 1 to {_MAX_RECORDS}")
         try:
             audit = await self._serving.audit()
         except StoreError as error:

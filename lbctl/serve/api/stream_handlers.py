@@ -13,8 +13,8 @@ from aiohttp import web
 from lbctl.base.hosts import is_ip, is_loopback
 from lbctl.serve.api.authorization import ACTOR, joins
 from lbctl.serve.api.dashboard.http import takes_gzip
-from lbctl.serve.api.dashboard.service import MOST_STREAMS
-from lbctl.serve.api.events import MOST_CLIENTS, EventSubscription, TooManyClientsError
+from lbctl.serve.api.dashboard.service import MAX_STREAMS
+from lbctl.serve.api.events import MAX_CLIENTS, EventSubscription, TooManyClientsError
 from lbctl.serve.api.responses import HEADERS, RefusedRequest
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.streaming import stream
@@ -22,7 +22,7 @@ from lbctl.serve.picker.feed import TableEvents
 
 HEARTBEAT = 15.0
 """Seconds without an event after which a stream gets a comment, so that proxies in between keep it open."""
-MOST_PICKERS = 40
+MAX_PICKERS = 40
 """Pickers that follow the tables from here; the one that `serve` has started is not refused where there are as many."""
 RESERVED = 32
 """The streams of each kind that only clients with a token get: those without one cannot take them away."""
@@ -41,27 +41,27 @@ class StreamHandlers:
         """Stream events until the client or the process ends it."""
         events, last = self._serving.events, request.headers.get("last-event-id")
         try:
-            with self._share(request, MOST_CLIENTS), events.subscribe(last) as subscription:
+            with self._share(request, MAX_CLIENTS), events.subscribe(last) as subscription:
                 return await stream(request, _WithHeartbeat(subscription), HEADERS)
         except TooManyClientsError:
-            raise RefusedRequest(503, f"there are {MOST_CLIENTS} streams of events already") from None
+            raise RefusedRequest(503, f"there are {MAX_CLIENTS} streams of events already") from None
 
     async def pick_tables(self, request: web.Request) -> web.StreamResponse:
         """Stream the tables of replicas to a picker."""
         feed, peer = self._serving.pick_feed, _peer(request)
-        if feed.followers >= MOST_PICKERS:
-            raise RefusedRequest(503, f"there are {MOST_PICKERS} pickers already")
-        with self._share(request, MOST_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
+        if feed.followers >= MAX_PICKERS:
+            raise RefusedRequest(503, f"there are {MAX_PICKERS} pickers already")
+        with self._share(request, MAX_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
             return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
     async def live(self, request: web.Request) -> web.StreamResponse:
         """Stream frames of the dashboard until the client or the process ends it."""
         packed = takes_gzip(request)
         try:
-            with self._share(request, MOST_STREAMS), self._serving.dashboard.subscribe(packed=packed) as frames:
+            with self._share(request, MAX_STREAMS), self._serving.dashboard.subscribe(packed=packed) as frames:
                 return await stream(request, frames, HEADERS | ({"content-encoding": "gzip"} if packed else {}))
         except TooManyClientsError:
-            raise RefusedRequest(503, f"there are {MOST_STREAMS} dashboards already") from None
+            raise RefusedRequest(503, f"there are {MAX_STREAMS} dashboards already") from None
 
     @contextmanager
     def _share(self, request: web.Request, most: int) -> Iterator[None]:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from lbctl.serve.api.connections import connection_of
 
-_SLOWEST = 15.0
+_WRITE_TIMEOUT = 15.0
 """Seconds that a client may take to read what is sent to it."""
 
 
@@ -39,7 +39,7 @@ async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str,
     with suppress(ConnectionError):
         while (part := await parts.next()) is not None:
             try:
-                async with asyncio.timeout(_SLOWEST):
+                async with asyncio.timeout(_WRITE_TIMEOUT):
                     await response.write(part)
             except TimeoutError:
                 if request.transport is not None:

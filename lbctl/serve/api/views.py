@@ -23,7 +23,7 @@ from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker.feed import Feed
 from lbctl.targets import xds_kinds
 
-_LEAST_FREE = 1 << 20
+_MIN_FREE_BYTES = 1 << 20
 """Bytes of free space below which the disk of the state is full: a write needs up to as many."""
 NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
 _STARTING = "starting"
@@ -180,7 +180,7 @@ def _working_directory() -> str:
 def _full(state: str | None) -> str:
     """Return that the disk of the state directory is full; an empty text where it is not, or where that is unknown."""
     try:
-        is_full = state is not None and shutil.disk_usage(state).free < _LEAST_FREE
+        is_full = state is not None and shutil.disk_usage(state).free < _MIN_FREE_BYTES
     except OSError:
         return ""
     return f"the disk of {state} is full" if is_full else ""

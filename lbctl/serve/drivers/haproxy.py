@@ -26,12 +26,12 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.targets.haproxy import TARGET
 from lbctl.targets.prepare import Prepared, prepare
 
-_PACE = 0.2
+_MIN_INTERVAL = 0.2
 """The least seconds between two attempts."""
 _CHECK_INTERVAL = 5.0
 """Seconds between two comparisons with the state of HAProxy."""
 _FIRST_RETRY = 1.0
-_LONGEST_RETRY = 15.0
+_MAX_RETRY_INTERVAL = 15.0
 """Seconds after a failed attempt."""
 
 
@@ -72,7 +72,7 @@ class HaproxyDriver:
                 served = self._served
                 if served is not None:
                     pause = self._record(served, await self._apply(served))
-                await asyncio.sleep(_PACE)
+                await asyncio.sleep(_MIN_INTERVAL)
         finally:
             await self._driver.close()
 
@@ -119,7 +119,9 @@ class HaproxyDriver:
             log.event("a proxy was reloaded", proxy=self.proxy.name)
         if applied.retry_after is not None:
             return applied.retry_after
-        return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** (self._failures - 1)) if self._failures else _CHECK_INTERVAL
+        return (
+            min(_MAX_RETRY_INTERVAL, _FIRST_RETRY * 2.0 ** (self._failures - 1)) if self._failures else _CHECK_INTERVAL
+        )
 
 
 def _waits_for_reload(applied: HaproxyResult) -> bool:

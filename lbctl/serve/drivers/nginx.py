@@ -27,7 +27,7 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared
 
-_PACE = 0.25
+_MIN_INTERVAL = 0.25
 """The least seconds between two configurations."""
 _CHECK_INTERVAL = 5.0
 """Seconds between two checks whether nginx runs."""
@@ -105,7 +105,7 @@ class NginxDriver:
             served = self._served
             if served is not None:
                 pause = await self._request(served)
-            await asyncio.sleep(_PACE)
+            await asyncio.sleep(_MIN_INTERVAL)
 
     async def _request(self, served: PublishedFleet) -> float | None:
         """Request the configuration that nginx should run now. Returns the seconds until slow start changes it."""

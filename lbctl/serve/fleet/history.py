@@ -27,9 +27,9 @@ from lbctl.store.saved import SavedState
 
 KEPT = 20
 """Entries that are kept."""
-_LARGEST = 16 * 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024
 """The most bytes of compressed files over all entries; the fleet that is served is kept in any case."""
-_LEAST_PREFIX = 4
+_MIN_PREFIX = 4
 """The least characters of a digest that name a fleet."""
 SHORT = 12
 """Characters of a digest that messages show."""
@@ -179,10 +179,10 @@ class FleetHistory:
             if not others:
                 raise BadRequestError("no earlier fleet is kept")
             return next(iter(others.values()))
-        if current is not None and len(prefix) >= _LEAST_PREFIX and current.digest.startswith(prefix.lower()):
+        if current is not None and len(prefix) >= _MIN_PREFIX and current.digest.startswith(prefix.lower()):
             raise BadRequestError(f"{current.digest[:SHORT]} is the fleet that is served")
         matching = [item for digest, item in others.items() if digest.startswith(prefix.lower())]
-        if len(matching) == 1 and len(prefix) >= _LEAST_PREFIX:
+        if len(matching) == 1 and len(prefix) >= _MIN_PREFIX:
             return matching[0]
         raise BadRequestError(_no_entry(prefix, [item.digest for item in matching], list(others)))
 
@@ -240,15 +240,15 @@ class FleetHistory:
 
 def _within_limits(entries: tuple[ServedFleet, ...]) -> tuple[ServedFleet, ...]:
     kept = list(entries[-KEPT:])
-    while len(kept) > 1 and sum({item.digest: item.size for item in kept}.values()) > _LARGEST:
+    while len(kept) > 1 and sum({item.digest: item.size for item in kept}.values()) > _MAX_BYTES:
         del kept[0]
     return tuple(kept)
 
 
 def _no_entry(prefix: str, matching: Sequence[str], digests: Sequence[str]) -> str:
     newest = ", ".join(digest[:SHORT] for digest in (matching or digests)[:5]) or "none"
-    if matching and len(prefix) < _LEAST_PREFIX:
-        return f"a digest is given by at least {_LEAST_PREFIX} of its characters; {show(prefix)} begins {newest}"
+    if matching and len(prefix) < _MIN_PREFIX:
+        return f"a digest is given by at least {_MIN_PREFIX} of its characters; {show(prefix)} begins {newest}"
     if matching:
         return f"{show(prefix)} begins several digests: {newest}"
     near = did_you_mean(prefix[:SHORT], [digest[:SHORT] for digest in digests])

@@ -1,7 +1,7 @@
 """The snapshots that were published last, by version: what a proxy has that is not at the newest one.
 
-A snapshot is kept while a proxy has its version. At most `MOST` are kept, so that a proxy that never gets on cannot
-fill the memory.
+A snapshot is kept while a proxy has its version. At most `MAX_SNAPSHOTS` are kept, so that a proxy that never gets on
+cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from lbctl.ir.snapshot import Snapshot
 from lbctl.serve.fleet.publisher import PublishedFleet
 
-MOST = 16
+MAX_SNAPSHOTS = 16
 
 
 class RecentSnapshots:
@@ -26,7 +26,7 @@ class RecentSnapshots:
         version = served.cached_snapshot.version
         self._snapshots.pop(version, None)
         self._snapshots[version] = served.composed.snapshot
-        if len(self._snapshots) > MOST:
+        if len(self._snapshots) > MAX_SNAPSHOTS:
             used = self._in_use()
             older = list(self._snapshots)[:-1]
             del self._snapshots[next((item for item in older if item not in used), older[0])]

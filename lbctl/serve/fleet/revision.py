@@ -15,7 +15,7 @@ from pathlib import Path
 from lbctl.model.load import SourceText, is_fleet_file
 from lbctl.store.history import Revision
 
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 """Seconds for one answer of git."""
 
 
@@ -57,7 +57,7 @@ def _git(folder: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         answer = subprocess.run(
-            ["git", "-C", str(folder), *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE,
+            ["git", "-C", str(folder), *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT,
             check=False, env={**environment, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):

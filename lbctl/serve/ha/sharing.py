@@ -28,11 +28,11 @@ from lbctl.store.saved import SavedState
 
 SHARING = "sharing"
 """The key of the members among whom the pools are shared."""
-_ROOM = MAX_SAMPLES
+_MAX_CHARACTERS = MAX_SAMPLES
 """Characters of the samples of all members."""
 _SPARE = 0.8
 """The part of the room that fewer parts may fill, so that their number does not change to and fro."""
-_SLOWEST = 5.0
+_MAX_DELAY = 5.0
 """Seconds that a sample may take on its way: pools with a shorter `stale_after` are scraped by the leader itself."""
 _MARGIN = 0.8
 """The part of its lease after which an owner that cannot renew it stops."""
@@ -91,7 +91,7 @@ class PoolSharing:
 
     def owner(self, pool: str) -> str:
         """Return the member that scrapes this pool; empty where that is unknown."""
-        if self._telemetry.patience(pool) < _SLOWEST:
+        if self._telemetry.patience(pool) < _MAX_DELAY:
             return self._leader
         if pool not in self._owners:
             self._owners[pool] = owner_of(pool, self.members)
@@ -121,7 +121,7 @@ class PoolSharing:
 
         Where all of it is too large, this is the next part: each replica's sample then goes every second or third time.
         """
-        room = _ROOM // max(1, len(self.members) - 1)
+        room = _MAX_CHARACTERS // max(1, len(self.members) - 1)
         while measured := self._telemetry.measured(self._part, self.parts):
             text = await asyncio.to_thread(write_samples, measured, time.monotonic())
             if len(text) <= room or len(measured) == 1:

@@ -28,7 +28,7 @@ from lbctl.store.saved import SavedState
 
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""
-_LONGEST = 1e12
+_MAX_SECONDS = 1e12
 """The longest time for which an override may hold, in seconds."""
 _EXPIRY_INTERVAL = 1.0
 """Seconds between two checks for expired overrides."""
@@ -195,7 +195,7 @@ class OverrideService:
     def _checked(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None) -> Override:
         """Return the override with its beginning and its end. Raises BadRequestError."""
         route, now = self._check(wanted), self._now()
-        if ttl is not None and not 0 < ttl < _LONGEST:
+        if ttl is not None and not 0 < ttl < _MAX_SECONDS:
             raise BadRequestError("ttl is a number above 0")
         return replace(
             wanted,

@@ -31,7 +31,7 @@ _ANSWER = 2.0
 """Seconds that an explanation may take."""
 _LAST_WORDS = 1.0
 """Seconds in which the last report of a process that has ended is read, or one that has closed its link ends."""
-_PATIENCE = 2.0
+_STOP_TIMEOUT = 2.0
 """Seconds that it gets to end."""
 
 
@@ -161,7 +161,7 @@ class PickerChild:
         self, link: socket.socket, process: asyncio.subprocess.Process, places: tuple[Address, ServerTls | None]
     ) -> None:
         """Feed the process until it is no longer needed. Raises PickerEndedError."""
-        reader, writer = await asyncio.open_connection(sock=link, limit=wire.MOST_LINE)
+        reader, writer = await asyncio.open_connection(sock=link, limit=wire.MAX_LINE_BYTES)
         loop = asyncio.get_running_loop()
         works: dict[str, asyncio.Task[Any]] = {
             "needed": loop.create_task(self._until_others(places)),
@@ -249,7 +249,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
             process.terminate()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_STOP_TIMEOUT):
                 await process.wait()
     if process.returncode is None:
         with suppress(ProcessLookupError):

@@ -27,7 +27,7 @@ from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
 
 _FIRST_PAUSE = 0.25
 """Seconds before a picker that has ended is started again; the pause doubles with each failure."""
-_LONGEST_PAUSE = 5.0
+_MAX_PAUSE = 5.0
 """The longest of those pauses, in seconds."""
 _LATE = 3.0
 """Seconds without a report, of which there is one a second, after which the picker does not count as running."""
@@ -76,7 +76,7 @@ class PickerManager:
         self._child = PickerChild(self.feed, self._places, self._reported)
         self.alone = PickerAlone()
         """The `lbctl picker` that somebody has started at the address."""
-        self._guard = Guard(failed, (), _FIRST_PAUSE, _LONGEST_PAUSE, (PickerEndedError,))
+        self._guard = Guard(failed, (), _FIRST_PAUSE, _MAX_PAUSE, (PickerEndedError,))
         self.problem = ""
         """Why no picker is started although a pool needs one; empty otherwise."""
         self._probed: Address | None = None

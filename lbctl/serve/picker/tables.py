@@ -27,7 +27,7 @@ from lbctl.serve.traffic.ledger import ReplicaKey
 
 _STALE = 3.0
 """So many intervals of telemetry after its sample, a signal is unknown."""
-_SHORTEST = 5.0
+_MIN_VALIDITY = 5.0
 """A signal is known for at least so many seconds."""
 
 
@@ -236,5 +236,5 @@ def _signals(pool: Pool, replica: str, measured: FleetMeasurements) -> Mapping[s
     if report is None:
         return {}
     interval = pool.telemetry.interval / 1000 if pool.telemetry else 0.0
-    fresh = measured.now - report.at <= max(_SHORTEST, _STALE * interval)
+    fresh = measured.now - report.at <= max(_MIN_VALIDITY, _STALE * interval)
     return {name: item.value for name, item in report.signals.values.items()} if fresh else {}

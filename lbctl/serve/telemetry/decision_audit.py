@@ -16,11 +16,11 @@ from lbctl.runtime.errors import NotSavedError
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
 
 _ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor", "in": "readmit"}
-_MOST_PENDING = 1000
+_MAX_PENDING = 1000
 """Decisions that wait while the audit log cannot be written; later ones are lost."""
 _SLOW, _FAST = 0.75, 0.9
 """The speeds, relative to the peers, below which a replica is recorded as slow, and from which on as slow no more."""
-_MOST_SINGLE = 5
+_MAX_SINGLE_RECORDS = 5
 """More replicas of a pool than this in one go are one record, so that a flapping fleet does not push others out."""
 
 
@@ -83,7 +83,7 @@ class DecisionAudit:
         self._slow = {key for key in self._slow if key in replicas}
 
     def _add(self, decision: _Decision) -> None:
-        if len(self._pending) < _MOST_PENDING:
+        if len(self._pending) < _MAX_PENDING:
             self._pending.append(decision)
 
     async def save(self) -> None:
@@ -92,11 +92,11 @@ class DecisionAudit:
         try:
             while pending:
                 same = [item for item in pending if (item.action, item.pool) == (pending[0].action, pending[0].pool)]
-                batch = same if len(same) > _MOST_SINGLE else same[:1]
+                batch = same if len(same) > _MAX_SINGLE_RECORDS else same[:1]
                 await self._audit.record(CONTROL_PLANE, batch[0].action, _subject(batch), _reason(batch))
                 pending = [item for item in pending if not any(item is each for each in batch)]
         except NotSavedError:
-            self._pending = [*pending, *self._pending][:_MOST_PENDING]
+            self._pending = [*pending, *self._pending][:_MAX_PENDING]
 
 
 def _subject(batch: list[_Decision]) -> str:

@@ -36,7 +36,7 @@ _WEIGHTS_MAX_AGE = 60.0
 """Seconds for which the weights of an earlier process are used."""
 _SAVE_CHANGED = 1.0
 """The shortest time between two writes, in seconds."""
-_PACE = 0.1
+_PUBLISH_INTERVAL = 0.1
 """The shortest time between two publications where other members follow what is written, in seconds."""
 _BYTES_PER_SECOND = 500_000
 """What the publications of one second may add to the store, which may keep each version."""
@@ -91,7 +91,7 @@ class TelemetryService:
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         """The write that a publication may no longer wait for."""
-        self._pace = _PACE
+        self._pace = _PUBLISH_INTERVAL
         self.plans: Mapping[tuple[str, str], ScrapePlan] = {}
         """(pool, replica) → how its metrics are scraped, by whichever member."""
         self._patience: Mapping[str, float] = {}
@@ -237,7 +237,7 @@ class TelemetryService:
             now = time.time()
             size = await self._state.save_loop_output(output, now)
             self._saved = (output, now)
-            self._pace = max(_PACE, size / _BYTES_PER_SECOND)
+            self._pace = max(_PUBLISH_INTERVAL, size / _BYTES_PER_SECOND)
 
     def _output_changed(self) -> None:
         self._changed.set()

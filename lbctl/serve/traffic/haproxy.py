@@ -29,7 +29,7 @@ _BY_CHECKS = re.compile(r"DOWN( [0-9]+/[0-9]+)?")
 """The status of a server that is down by its checks, and not by an agent."""
 _NO_FAILURE = frozenset({"INI", "UNK", "L4OK", "L6OK", "L7OK", "L7OKC"})
 """The results of a check that has not ended yet or has passed."""
-_MOST_REASON = 160
+_MAX_REASON_CHARACTERS = 160
 """Characters that are kept of what HAProxy says of a check."""
 _BY_PASSIVE_CHECK = "HANA"
 """The result of a check that stands for errors of requests ("health analyze")."""
@@ -191,4 +191,4 @@ def _worst(rows: Iterable[ServerCounters], before: ReplicaCondition | None) -> R
 
 def _readable(text: str) -> str:
     shown = text if text.isprintable() else ascii(text)[1:-1]
-    return shown if len(shown) <= _MOST_REASON else f"{shown[:_MOST_REASON]}…"
+    return shown if len(shown) <= _MAX_REASON_CHARACTERS else f"{shown[:_MAX_REASON_CHARACTERS]}…"

@@ -16,7 +16,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
 from lbctl.serve.traffic.ledger import ReplicaKey
 
-MOST_BYTES = 4096
+MAX_LINE_BYTES = 4096
 """The longest line that is read."""
 Dropped = Literal["malformed", "proxy", "replica"]
 """Why a line does not count: it is malformed, or it names a proxy or no replica of the fleet."""
@@ -26,7 +26,7 @@ _SAYS_NOTHING = 400
 """The status from which on an answer says nothing about how fast a replica works."""
 _ERROR = "500"
 """The lowest status of an error."""
-_MOST_TRIES = 64
+_MAX_TRIES = 64
 _SECONDS = re.compile(r"[0-9]{1,9}\.[0-9]{3}")
 _LINE = re.compile(
     rb"<[0-9]{1,3}>[A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} lbctl: "
@@ -97,14 +97,14 @@ class ReplicaAddresses:
 
 def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) -> tuple[str, list[Try]] | Dropped:
     """Return the proxy of a line and the tries that it reports, or why the line does not count."""
-    match = _LINE.fullmatch(line) if len(line) <= MOST_BYTES else None
+    match = _LINE.fullmatch(line) if len(line) <= MAX_LINE_BYTES else None
     if match is None:
         return "malformed"
     proxy, pool, status, *lists = (part.decode("ascii") for part in match.groups(b""))
     if proxy not in proxies:
         return "proxy"
     rows = list(_rows(*lists))
-    if not rows or len(rows) > _MOST_TRIES:
+    if not rows or len(rows) > _MAX_TRIES:
         return "malformed"
     last = rows[-1].group
     tries = [

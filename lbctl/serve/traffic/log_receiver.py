@@ -15,7 +15,7 @@ from lbctl.control.analysis.latency import bucket
 from lbctl.ir.address import Address
 from lbctl.ir.latencies import LatencyKey
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, Latencies, ReplicaKey
-from lbctl.serve.traffic.log_line import MOST_BYTES, NO_REPLICA, Dropped, ReplicaAddresses, tries_of
+from lbctl.serve.traffic.log_line import MAX_LINE_BYTES, NO_REPLICA, Dropped, ReplicaAddresses, tries_of
 from lbctl.serve.traffic.timer_line import Timers, timers_of
 from lbctl.targets.haproxy import desired
 
@@ -169,7 +169,7 @@ class LogReceiver:
             return
         for _ in range(_BATCH):
             try:
-                line = self._socket.recv(MOST_BYTES + 1)
+                line = self._socket.recv(MAX_LINE_BYTES + 1)
             except (BlockingIOError, InterruptedError):
                 break
             self.count(line)

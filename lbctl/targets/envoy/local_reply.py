@@ -43,7 +43,7 @@ _REFUSED = {
 """A part of the response code details with which Envoy's filters refuse a request → the message and its type."""
 _BY_ADDRESS = f"[{access.POLICY}]"
 """The same for clients that are refused by their address."""
-_NO_ROOM = ["UO"]
+_OVERFLOW = ["UO"]
 _NO_REPLICA = ["UH", "UF", "NC"]
 _SILENCE = ["SI", "UT", "DT"]
 _BROKEN = ["UC", "UR", "UPE"]
@@ -69,7 +69,7 @@ UNCLEAR_MODEL = error_body(UNCLEAR, "bad_request")
 def local_replies(view: View, listener: Listener, *, by_address: bool) -> dict[str, object]:
     """Return the `LocalReplyConfig` of a connection manager, which may refuse clients by their address."""
     flagged = [
-        {**_flags(_NO_ROOM), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_SOON]},
+        {**_flags(_OVERFLOW), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_SOON]},
         {**_flags(_NO_REPLICA), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_RETRY_AFTER]},
         {**_flags(_SILENCE), **_body(504)},
         {**_flags(_BROKEN), "status_code": {"value": 502}, **_body(502)},

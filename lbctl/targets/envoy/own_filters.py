@@ -20,7 +20,7 @@ from lbctl.targets.own_lines import Misplaced, refusal
 _KEYS = {"name", "typed_config", "is_optional", "disabled"}
 _TYPE = re.compile(r"type\.googleapis\.com/((?:envoy|xds|udpa)\.[A-Za-z0-9_.]+)\.[A-Za-z0-9_]+")
 _UNKNOWN = re.compile(r"type_url: (\S+?)\.?(?:\s|$)")
-_MOST_TYPES = 32
+_MAX_TYPES = 32
 """The most message types that one filter may contain."""
 _TERMINAL = "envoy.extensions.filters.http.router.v3.Router"
 _SHAPE = '{name: …, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.…}}'
@@ -84,7 +84,7 @@ def _document(text: str) -> object:
 
 def _message(document: dict[str, object]) -> HttpFilter:
     """Parse the document, and import each message type that it names."""
-    for _ in range(_MOST_TYPES):
+    for _ in range(_MAX_TYPES):
         try:
             message = HttpFilter()
             ParseDict(document, message)

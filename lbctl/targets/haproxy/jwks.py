@@ -18,7 +18,7 @@ from lbctl.targets.target import Version
 _RSA = {"RS256", "RS384", "RS512"}
 _PSS = {"PS256", "PS384", "PS512"}
 _PSS_SINCE = (2, 8)
-_SMALLEST = 2048
+_MIN_RSA_BITS = 2048
 """The least number of bits of an RSA key (RFC 7518, section 3.3)."""
 _BASE64 = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _KID = re.compile(r"[ -~]{0,1024}", re.ASCII)
@@ -113,8 +113,8 @@ def _rsa(item: Mapping[str, object], version: Version) -> tuple[str, str]:
     if algorithm not in _RSA | _PSS:
         raise UnfitKeyError("its alg is none of RSA's")
     modulus, exponent = (int.from_bytes(_bytes(item, name)) for name in ("n", "e"))
-    if modulus.bit_length() < _SMALLEST or exponent < 3:
-        raise UnfitKeyError(f"it has fewer than {_SMALLEST} bits, or no exponent")
+    if modulus.bit_length() < _MIN_RSA_BITS or exponent < 3:
+        raise UnfitKeyError(f"it has fewer than {_MIN_RSA_BITS} bits, or no exponent")
     return pem.rsa(modulus, exponent), algorithm
 
 

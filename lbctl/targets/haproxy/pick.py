@@ -22,7 +22,7 @@ from lbctl.targets.target import File
 from lbctl.targets.token import Token, write
 
 SCRIPT = "pick.lua"
-_LARGEST_BODY = 64 * 1024
+_MAX_BODY_BYTES = 64 * 1024
 """Bytes of the beginning of a body that the picker gets at most."""
 _WITH_LUA, _END = Token(".if feature(LUA)"), Token(".endif")
 _WITHOUT_LUA = Token('.warning "this HAProxy is built without Lua: pools with the algorithm pick use otherwise"')
@@ -87,7 +87,7 @@ def global_lines(view: View) -> Iterator[Token]:
 def body_bytes(view: View) -> int:
     """Return how much of a body must fit into a buffer."""
     prefixes = [pool.balance.pick.prefix for _, pool in _picked(view) if pool.balance.pick]
-    return max((min(_LARGEST_BODY, item.block * item.blocks) for item in prefixes if item), default=0)
+    return max((min(_MAX_BODY_BYTES, item.block * item.blocks) for item in prefixes if item), default=0)
 
 
 def lines(route: Route, view: View) -> Iterator[Token]:

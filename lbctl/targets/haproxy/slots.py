@@ -21,7 +21,7 @@ MAP = "slots.map"
 """The file with the replica of each slot; each slot that has none is listed with its own name."""
 NOWHERE = "127.0.0.1:1"
 """The address of a slot that no replica has had."""
-_LEAST = 4
+_MIN_SPARE = 4
 
 
 def names(part: TierBackend) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def count(proxy: Proxy, pool: Pool) -> int:
         return 0
     if proxy.slots is not None:
         return proxy.slots
-    return max(_LEAST, -(-len(pool.replicas) // 2)) if pool.affinity else 0
+    return max(_MIN_SPARE, -(-len(pool.replicas) // 2)) if pool.affinity else 0
 
 
 def files(parts: Iterable[TierBackend]) -> Iterator[File]:

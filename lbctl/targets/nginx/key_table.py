@@ -37,7 +37,7 @@ def table(keys: Iterable[ApiKey]) -> KeyTable:
     lines, refused = [], 0
     for end, items in by_end.items():
         value = quote.value(" ".join(f"{item.tenant} {item.key}" for item in items))
-        if len(value.text) > quote.LONGEST:
+        if len(value.text) > quote.MAX_TOKEN_CHARACTERS:
             refused += len(items)
         else:
             lines.append(f"{quote.map_key(end).text} {value.text};\n")

@@ -20,7 +20,7 @@ from lbctl.targets.token import Token
 _MINUTE = 60_000
 _PER_CLIENT = 10 * 1024
 _ONE = 64
-_MOST_CONNECTIONS = 65_535
+_MAX_CONNECTIONS = 65_535
 """The largest number that `limit_conn` accepts: a pool that may have more in flight is limited to it."""
 
 
@@ -53,7 +53,7 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
     name = Token(names.own(f"lb_pool_{pool.name}", context.view.proxy))
     if all(zone.name != name for zone in context.zones):
         context.zones.append(Zone(Token('"all"'), name, _ONE))
-    return Limit(name, maximum=min(most(pool), _MOST_CONNECTIONS))
+    return Limit(name, maximum=min(most(pool), _MAX_CONNECTIONS))
 
 
 def most(pool: Pool) -> int:
@@ -90,7 +90,7 @@ def listener(context: RenderContext, number: int, maximum: int) -> Limit:
     name = Token(names.own(f"lb_l{number}", context.view.proxy))
     if all(zone.name != name for zone in context.zones):
         context.zones.append(Zone(Token('"all"'), name, _ONE))
-    return Limit(name, maximum=min(maximum, _MOST_CONNECTIONS))
+    return Limit(name, maximum=min(maximum, _MAX_CONNECTIONS))
 
 
 def _limits(context: RenderContext, route: Route, number: int, name: str, limit: RateLimit) -> Iterator[Limit]:
@@ -125,7 +125,7 @@ def _limit(context: RenderContext, route: Route, name: str, limit: RateLimit, zo
     if is_new:
         context.zones.append(zone if limit.concurrent else replace(zone, rate=_rate(context, route, limit)))
     if limit.concurrent:
-        return Limit(Token(name), maximum=min(limit.concurrent, _MOST_CONNECTIONS))
+        return Limit(Token(name), maximum=min(limit.concurrent, _MAX_CONNECTIONS))
     return Limit(Token(name), burst=max(0, (limit.burst or limit.requests) - 1))
 
 

@@ -33,7 +33,7 @@ _LOGGED = Token("$lb_logged")
 _OWN_ERRORS = ("500", "502", "503", "504")
 """The statuses that nginx answers itself with when a pool has no replica for a request."""
 _TS = "$lb_ts"
-_MOST_TRIES = 16
+_MAX_TRIES = 16
 _TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
 
 
@@ -188,9 +188,9 @@ def _most_tries(view: View) -> int:
     """Return how many tries a request can have; a fallback tries each replica of two pools."""
     actions = [route.action for route in view.routes.values()]
     if any(isinstance(action, Forward) and action.fallback for action in actions):
-        return _MOST_TRIES
+        return _MAX_TRIES
     tries = ((1 + item.retry.attempts) * (2 if item.retry.busy_statuses else 1) for item in view.routes.values())
-    return min(_MOST_TRIES, max(tries, default=1) + (view.picker is not None))
+    return min(_MAX_TRIES, max(tries, default=1) + (view.picker is not None))
 
 
 def _replicas(context: RenderContext) -> None:

@@ -33,7 +33,7 @@ BODY = (Token("$lb_prompt"), Token("$lb_json_body"))
 _BEGINNING = "$lb_body_beginning"
 """The variable with the beginning of a body, whatever it is."""
 _KEY_FILE = "nginx-picker-key.conf"
-_MOST_BODY = 65_535
+_MAX_BODY_BYTES = 65_535
 """Bytes of a body that the picker gets: the most that an expression counts, and about what the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
 """What the end of a request reports, as a variable and its value: whether its picked replica was not reached."""
@@ -170,7 +170,7 @@ def maps(context: RenderContext) -> None:
         context.map(source, variable, ((Token("default"), Token('""')), (key, Token(names.captured(variable)))))
     if any(map(reads_body, context.view.pools.values())):
         nothing = (Token("default"), Token('""'))
-        key = quote.plain(f"~^{names.group(_BEGINNING, f'(?s).{{1,{_MOST_BODY}}}+')}")
+        key = quote.plain(f"~^{names.group(_BEGINNING, f'(?s).{{1,{_MAX_BODY_BYTES}}}+')}")
         beginning = key, Token(names.captured(_BEGINNING))
         context.map("$request_body", _BEGINNING, (nothing, beginning))
         json = quote.plain("~*^application/json"), Token(_BEGINNING)

@@ -24,8 +24,8 @@ from lbctl.targets.quantise import quantise, rounding_error
 from lbctl.targets.rounding import rounded
 from lbctl.targets.token import Token
 
-_HIGHEST = 1000
-_HIGHEST_HASHED = 100
+_MAX_WEIGHT = 1000
+_MAX_HASHED_WEIGHT = 100
 """The largest weight in a consistent hash, which has 160 points for each unit of weight."""
 _HAS_RESOLVER = (1, 27, 3)
 _HAS_STICKY = (1, 29, 6)
@@ -218,8 +218,8 @@ def target_shares(pool: Pool, weights: Sequence[Weight]) -> tuple[float, ...]:
 def nginx_weights(pool: Pool, weights: Sequence[Weight]) -> list[int]:
     """Return nginx's weights for replicas that receive requests, in the order of `weights`."""
     if not _hashes(pool):
-        return quantise(target_shares(pool, weights), _HIGHEST)
-    whole = quantise(target_shares(pool, weights), _HIGHEST_HASHED)
+        return quantise(target_shares(pool, weights), _MAX_WEIGHT)
+    whole = quantise(target_shares(pool, weights), _MAX_HASHED_WEIGHT)
     divisor = gcd(*whole)
     return [item // divisor for item in whole]
 

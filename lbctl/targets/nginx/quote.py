@@ -17,7 +17,7 @@ DOLLAR = "${lb_dollar}"
 """The variable that holds a dollar sign: the template defines it as a `geo`."""
 NO_VARIABLE = "\x01"
 """Stands within `$lb_` of a user's text while a configuration is rendered: it is no variable of lbctl's."""
-LONGEST = 3000
+MAX_TOKEN_CHARACTERS = 3000
 """The most characters of one token.
 
 nginx reads its file through a buffer of 4 KiB and refuses a token that does not fit.
@@ -71,7 +71,7 @@ def chunks(text: str) -> Iterable[str]:
     parts, size = [""], 0
     for character in text:
         width = len(_quoted(character).replace("$", DOLLAR).encode()) - 2
-        if size + width > LONGEST:
+        if size + width > MAX_TOKEN_CHARACTERS:
             parts.append("")
             size = 0
         parts[-1] += character

@@ -29,7 +29,7 @@ _HOST_TWICE = rf"~*^(?<lbn_first>[^\n]+)\n(?={HOST}\z){_SAME}\.?{_PORT}\z"
 """The host that nginx reads from a request, and the header that has it again, with the port."""
 _CONNECTIONS = 8192
 _SPARE = 512
-_LARGEST = 65_536
+_MAX_CONNECTIONS = 65_536
 _FITS = 46
 """The most characters of a key that fits nginx's hash tables by default."""
 _DOLLAR = "    geo $lb_dollar "
@@ -181,7 +181,7 @@ def _connections(view: View) -> int:
     """Return `worker_connections`: two for each client connection (one to the replica), and some to spare."""
     limits = [item.max_connections for item in view.listeners]
     total = sum(item for item in limits if item) if limits and all(limits) else _CONNECTIONS
-    return min(_LARGEST, 2 * total + _SPARE)
+    return min(_MAX_CONNECTIONS, 2 * total + _SPARE)
 
 
 def _map_hash(context: RenderContext) -> tuple[int, int] | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _Stamp = tuple[tuple[int, int, int, int] | None, ...]
-_LARGEST = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 """The largest accepted file, in bytes."""
 _RETRY = 1.0
 """Seconds after which invalid files are read again even if their metadata is unchanged."""
@@ -129,7 +129,7 @@ class ServerCredentials:
 
     def _contents(self) -> list[bytes]:
         try:
-            return [read_regular(path, _LARGEST) for path in self._paths()]
+            return [read_regular(path, _MAX_FILE_BYTES) for path in self._paths()]
         except OSError as error:
             raise CredentialsError(f"{error.filename}: {reason_of(error)}") from None
 

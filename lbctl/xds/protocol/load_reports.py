@@ -21,7 +21,7 @@ SERVICE = "envoy.service.load_stats.v3.LoadReportingService"
 METHOD = "StreamLoadStats"
 KIND = "load"
 """What the metrics call a stream of load reports."""
-SHORTEST, LONGEST = 1.0, 5.0
+MIN_INTERVAL, MAX_INTERVAL = 1.0, 5.0
 """The bounds of the interval of reports in seconds. Without telemetry it is the longest."""
 
 Place = tuple[str, int]
@@ -108,4 +108,4 @@ def request_for_reports(interval: float) -> bytes:
 def interval_of(topology: Topology) -> float:
     """Return the seconds between two reports: the shortest telemetry interval, which stalls are looked for at."""
     shortest = shortest_interval(topology)
-    return LONGEST if shortest is None else min(max(shortest, SHORTEST), LONGEST)
+    return MAX_INTERVAL if shortest is None else min(max(shortest, MIN_INTERVAL), MAX_INTERVAL)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from lbctl.base.errors import reason_of
 
-LONGEST = 107
+MAX_PATH_BYTES = 107
 """The longest path in bytes that Linux's `sockaddr_un` holds, without its NUL."""
 _BESIDE = len("/.12345678/s")
 """The length of the temporary path of the socket after its directory."""
 _MODE = 0o600
-_PATIENCE = 1.0
+_CONNECT_TIMEOUT = 1.0
 """Seconds to wait for an answer of a process that may already listen at the path."""
 
 
@@ -74,10 +74,10 @@ def _check_encoding(path: Path) -> None:
 
 def _check_length(path: Path) -> None:
     longest = max(len(bytes(path)), len(bytes(path.parent)) + _BESIDE)
-    if longest > LONGEST:
+    if longest > MAX_PATH_BYTES:
         raise BindError(
-            f"cannot listen on unix:{path}: a path of a Unix socket has at most {LONGEST} bytes, and this directory is "
-            f"{longest - LONGEST} too long"
+            f"cannot listen on unix:{path}: a path of a Unix socket has at most {MAX_PATH_BYTES} bytes, and this "
+            f"directory is {longest - MAX_PATH_BYTES} too long"
         )
 
 
@@ -86,7 +86,7 @@ def _check_free(path: Path) -> None:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise BindError(f"cannot listen on unix:{path}: there is a file, and it is no socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(_PATIENCE)
+            probe.settimeout(_CONNECT_TIMEOUT)
             probe.connect(str(path))
     except (FileNotFoundError, ConnectionRefusedError):
         return

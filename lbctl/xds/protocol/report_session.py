@@ -26,7 +26,7 @@ from lbctl.xds.protocol.server_context import ServerContext
 from lbctl.xds.protocol.wire import StreamError, XdsNode
 
 _LOG = logging.getLogger(__name__)
-_PACE = 0.5
+_READ_INTERVAL = 0.5
 """Seconds between two reports of a stream that are read."""
 _IN_CLEAR = RefusedNode(
     "reports are only taken by the Unix socket or with client certificates, since every user of the machine could send "
@@ -151,7 +151,7 @@ class ReportSession(ABC):
 
     def _pace(self) -> float:
         """Return the seconds of the pause after a report."""
-        return _PACE
+        return _READ_INTERVAL
 
     def _open(self, message: bytes) -> None:
         self._identity = identity_of(self._node(message), self._context)

@@ -18,7 +18,7 @@ from lbctl.xds.protocol.wire import XdsNode
 
 _PART = 0.02
 """The part of the time that may be spent on the messages of one stream."""
-_SHORTEST = 0.005
+_MIN_PAUSE = 0.005
 """The shortest pause between two messages in seconds."""
 
 
@@ -46,7 +46,7 @@ class RequestLogSession(ReportSession):
         self._spent = time.perf_counter() - began
 
     def _pace(self) -> float:
-        return max(_SHORTEST, self._spent / _PART) if self._takes else super()._pace()
+        return max(_MIN_PAUSE, self._spent / _PART) if self._takes else super()._pace()
 
     def _followed(self, publication: Publication) -> None:
         """Nothing has to be asked for: the node's listeners say what is sent."""

@@ -25,7 +25,7 @@ KEPT_BYTES = 4 << 20
 """The maximal size in bytes of the serialised responses that are cached for other streams."""
 
 
-_LONGEST_ERROR = 16 * 1024
+_MAX_ERROR_CHARACTERS = 16 * 1024
 """The maximal length of a NACK message in characters: it is stored for as long as the rejected version is."""
 
 
@@ -115,7 +115,7 @@ def _delta(message: Any) -> XdsRequest:
 
 
 def _error(message: Any) -> str | None:
-    return message.error_detail.message[:_LONGEST_ERROR] if message.HasField("error_detail") else None
+    return message.error_detail.message[:_MAX_ERROR_CHARACTERS] if message.HasField("error_detail") else None
 
 
 def node_of(message: Any) -> XdsNode | None:

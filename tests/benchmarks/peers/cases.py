@@ -15,7 +15,7 @@ from tests.benchmarks.peers.client import Planned
 from tests.benchmarks.peers.engines import CURVE, SCALE
 from tests.benchmarks.picking.traces import Arrival, sessions
 
-PROMPT, ANSWER, _LONGEST = 1155.0, 117.0, 160
+PROMPT, ANSWER, _MAX_ANSWER_TOKENS = 1155.0, 117.0, 160
 """The mean lengths of requests that are no chat, and the longest answer, in tokens."""
 MIXED_SPEEDS = (1.0, 0.4, 0.2)
 """GPUs of 5 : 2 : 1."""
@@ -61,7 +61,7 @@ def _independent(load: float) -> _Arrivals:
         rate = load * sum(saturated_rate(speed, PROMPT, ANSWER, CURVE) for speed in speeds)
         trace = poisson(rate, seconds, conversation(PROMPT, 211), f"peers {seed}")
         columns = zip(trace.times, trace.prompts, trace.answers, strict=True)
-        return [Arrival(at, prompt, min(answer, _LONGEST)) for at, prompt, answer in columns]
+        return [Arrival(at, prompt, min(answer, _MAX_ANSWER_TOKENS)) for at, prompt, answer in columns]
 
     return arrivals
 

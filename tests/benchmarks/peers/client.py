@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lbctl.demo.replica import HOST
 
-PATIENCE = 10.0
+ANSWER_TIMEOUT = 10.0
 """Seconds for which a client waits for the next part of an answer; then it has failed."""
 
 
@@ -37,7 +37,7 @@ class Planned:
 class Clients:
     """The clients of one system."""
 
-    def __init__(self, port: int, key: str, patience: float = PATIENCE) -> None:
+    def __init__(self, port: int, key: str, patience: float = ANSWER_TIMEOUT) -> None:
         self._port, self._key, self._patience = port, key, patience
         self.sent: list[Sent] = []
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.benchmarks.peers.cases import Case, cacheable
-from tests.benchmarks.peers.client import PATIENCE
+from tests.benchmarks.peers.client import ANSWER_TIMEOUT
 from tests.benchmarks.peers.systems import WAYS
 from tests.benchmarks.peers.trial import FAILED, Result
 
@@ -75,7 +75,7 @@ def page(table: Table, versions: Mapping[str, str], command: str, seconds: float
     head = _INTRODUCTION.format(
         command=command, date=datetime.datetime.now(datetime.UTC).date(), cores=os.cpu_count(), machine=_processor(),
         runs=runs, versions=", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
-        patience=PATIENCE, failed=FAILED, harness=_harness(table),
+        patience=ANSWER_TIMEOUT, failed=FAILED, harness=_harness(table),
     )  # fmt: skip
     body = [line for case, systems in table for line in _section(case, systems, seconds)]
     return "\n".join([head, *_missing(table, repetitions), *_verdict(table), *body]) + "\n"

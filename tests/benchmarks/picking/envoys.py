@@ -33,7 +33,7 @@ from tests.support.processes.fleet import fleet_of, running
 from tests.support.processes.picker import await_picker, picker_section
 
 _MIXED, _EQUAL = (1.0, 1.0, 0.4, 0.4, 0.2, 0.2), (1.0,) * 4
-_PATIENCE = 30.0
+_ANSWER_TIMEOUT = 30.0
 """Seconds after which a client that has heard nothing gives up."""
 _FAULT = 0.2
 """The part of a run after which the first replica has its fault."""
@@ -129,7 +129,7 @@ async def _run(
     case: Case, names: Sequence[str], ports: Sequence[list[int]], replicas: Engines, plan: list[Planned], seconds: float
 ) -> None:
     began = time.monotonic() + 0.5
-    clients = [[Clients(port, systems.KEY, _PATIENCE) for port in group] for group in ports]
+    clients = [[Clients(port, systems.KEY, _ANSWER_TIMEOUT) for port in group] for group in ports]
     if case.fault is not None:
         command, argument = case.fault
         asyncio.get_running_loop().call_at(began + _FAULT * seconds, replicas.do, command, 0, argument)
@@ -140,7 +140,7 @@ async def _run(
                 group.create_task(client.run(plan[number :: len(each)], began))
     for name, each, counts in zip(names, clients, replicas.counts(), strict=True):
         sent = [item for client in each for item in client.sent if item.at >= case.since * seconds]
-        first = sorted(item.first - item.at if item.first else _PATIENCE for item in sent)
+        first = sorted(item.first - item.at if item.first else _ANSWER_TIMEOUT for item in sent)
         hits = sum(item[2] for item in counts) / max(1, sum(item[1] for item in counts))
         print(
             f"{case.name:<12} {name:<30} {len(sent):5} requests  p50 {first[len(first) // 2]:6.2f}  "

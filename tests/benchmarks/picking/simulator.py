@@ -17,7 +17,7 @@ from tests.benchmarks.picking.control import Control
 from tests.benchmarks.picking.policies import POOL, Picker, Policy
 from tests.benchmarks.picking.traces import BLOCK, Arrival
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 _ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE, _CONTROL = range(6)
 _NONE = Count(0, 0)
 
@@ -86,7 +86,7 @@ class _Run:
     def result(self) -> Outcome:
         for index, item in enumerate(self._arrivals):
             self._at(item.at, _ARRIVE, index)
-        end = self._arrivals[-1].at + PATIENCE
+        end = self._arrivals[-1].at + TIMEOUT
         phases = random.Random(6)
         together = phases.random()
         for place in range(len(self._engines)):
@@ -166,7 +166,7 @@ class _Run:
 
     def _outcome(self) -> Outcome:
         counted = [item for item in self._requests if item.arrived >= self._fleet.warm_up]
-        first = [min(PATIENCE, item.first - item.arrived) if item.first else PATIENCE for item in counted]
+        first = [min(TIMEOUT, item.first - item.arrived) if item.first else TIMEOUT for item in counted]
         per_token = [
             (item.last - item.first) / (item.answer - 1)
             for item in counted
@@ -174,7 +174,7 @@ class _Run:
         ]
         done = [item for item in counted if item.first is not None]
         hits = sum(item.cached for item in done) / max(1, sum(item.prompt for item in done))
-        failed = sum(value >= PATIENCE for value in first)
+        failed = sum(value >= TIMEOUT for value in first)
         work = [0.0] * len(self._engines)
         for item in done:
             work[item.replica] += (item.prompt - item.cached) / self._fleet.members[item.replica].speed

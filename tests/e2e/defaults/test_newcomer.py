@@ -14,7 +14,7 @@ from tests.support.processes.fleet import entry
 _COLD = 30.0
 """Seconds in which it works at a quarter of its speed."""
 _RATE = 16.0
-_PATIENCE = 20.0
+_ANSWER_TIMEOUT = 20.0
 """Seconds until a client gives up: the longest answer takes as long on the cold replica when it is alone there."""
 _FAIR = 1 / 5
 
@@ -25,7 +25,7 @@ def test_cold_new_replica_causes_no_timeouts() -> None:
         members = stack.enter_context(engines(*"abcd", slots=48))
         cold = stack.enter_context(Engine("e", speed=0.25, slots=48))
         site = stack.enter_context(three(pool_by_default(members)))
-        with site.load(_RATE, scale=0.5, patience=_PATIENCE) as loads:
+        with site.load(_RATE, scale=0.5, patience=_ANSWER_TIMEOUT) as loads:
             until(time.monotonic() + STRETCH)
             joined = time.monotonic()
             site.change(replicas=[*site.fleet["pools"]["pool"]["replicas"], entry(cold)])

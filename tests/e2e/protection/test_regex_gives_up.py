@@ -19,7 +19,7 @@ _FILES = {"keys": "sk-abc: acme\n"}
 _OPEN, _GUARDED = 299, 298
 _REFUSED = (400, 414)
 """The status of a path that the engine gave up on, and of a request line that is too long."""
-_LONGEST = {"nginx": 8_300, "haproxy": 16_500, "haproxy-2.8": 16_500, "envoy": 16_500}
+_MAX_PATH_BYTES = {"nginx": 8_300, "haproxy": 16_500, "haproxy-2.8": 16_500, "envoy": 16_500}
 """Bytes of a path that exceeds the request line of all proxies but Envoy."""
 _STRIDE = 173
 _AROUND = 48
@@ -89,8 +89,8 @@ def _sizes(first: int, most: int) -> list[int]:
 def test_no_path_length_bypasses_an_expression(name: Binary) -> None:
     with _beside_an_open_route(name) as gateway:
         for item in _NASTY.values():
-            first = _first_refused(gateway, item, _LONGEST[name])
-            paths = [item.path(size) for size in _sizes(first, _LONGEST[name])]
+            first = _first_refused(gateway, item, _MAX_PATH_BYTES[name])
+            paths = [item.path(size) for size in _sizes(first, _MAX_PATH_BYTES[name])]
             load = gateway.load(len(paths), 4, lambda number, paths=paths: Request(path=paths[number]))  # type: ignore[misc]
             assert set(load.statuses) <= {_GUARDED, *_REFUSED}, (item.regex, first, load.statuses)
             assert load.statuses[_GUARDED] > 0, item.regex

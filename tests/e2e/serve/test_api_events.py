@@ -24,7 +24,7 @@ from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import HOST, free_port
 
 pytestmark = pytest.mark.e2e
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 """Seconds."""
 LISTENER = {"bind": f"{HOST}:{free_port()}"}
 
@@ -64,7 +64,7 @@ class Stream:
 
     def next(self, name: str) -> tuple[str, Any]:
         """The id and the data of the next event of this name."""
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _TIMEOUT
         while True:
             number, event, data = self.events.get(timeout=max(0.001, end - time.monotonic()))
             validate(schema.EVENTS[event].__name__, data)
@@ -158,7 +158,7 @@ def test_fifty_clients_get_each_event_and_the_end_of_serve() -> None:
         assert control.stop() == 0
         for stream in streams:
             assert stream.next("closed")[1] == {"reason": "shutdown"}
-            assert stream.ended.wait(_PATIENCE)
+            assert stream.ended.wait(_TIMEOUT)
         for manager in managers:
             manager.__exit__(None, None, None)
 

@@ -46,6 +46,6 @@ def test_drain_reports_streams_and_proxies_truly(
                 assert "pool/a: it has no requests in flight" in capsys.readouterr().err
                 for stream in streams:
                     stream.result(30)
-            monkeypatch.setattr("lbctl.cli.overrides._PATIENCE", 2.0)
+            monkeypatch.setattr("lbctl.cli.overrides._WAIT_TIMEOUT", 2.0)
             assert _command(control, "undrain", "pool/a", "--wait") == 3
             assert "lbctl: not applied by ha (FAILING: " in capsys.readouterr().err

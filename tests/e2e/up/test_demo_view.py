@@ -10,7 +10,7 @@ from tests.support.processes.binaries import require
 from tests.support.processes.up import Up
 from tests.support.pseudo_terminal import PseudoTerminal, on_terminal
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 FAULTS = {"t": "throttle h100-0", "k": "kill a100-0", "w": "wedge h100-1", "s": "stale a100-1"}
 CANARIES = {"g": "good", "b": "bad"}
 
@@ -27,16 +27,16 @@ def press(terminal: PseudoTerminal, key: str, *texts: str) -> None:
     terminal.forget()
     terminal.press(key)
     for text in texts:
-        terminal.await_text(text, PATIENCE)
+        terminal.await_text(text, TIMEOUT)
 
 
 def test_keys_control_faults_canaries_and_exit(folder: Up) -> None:
     require("envoy")
     with on_terminal("demo", "--proxy", "envoy", columns=80, lines=24, environment=folder.own_env) as terminal:
-        terminal.await_text("replicas behind lbctl serve", PATIENCE)
-        terminal.await_text("lbctl demo · envoy", PATIENCE)
+        terminal.await_text("replicas behind lbctl serve", TIMEOUT)
+        terminal.await_text("lbctl demo · envoy", TIMEOUT)
         for name in ("dashboard http://127.0.0.1:", "l40s-1", "static weights by GPU", "round robin", "[q] quit"):
-            terminal.await_text(name, PATIENCE)
+            terminal.await_text(name, TIMEOUT)
         for key, fault in FAULTS.items():
             press(terminal, key, f"{fault}: ")
         press(terminal, "t", "throttle h100-0: over")
@@ -44,6 +44,6 @@ def test_keys_control_faults_canaries_and_exit(folder: Up) -> None:
         for key, name in CANARIES.items():
             press(terminal, key, f"{name} canary: 25 % to its new version")
         terminal.press("q")
-        assert terminal.end(PATIENCE) == 0
+        assert terminal.end(TIMEOUT) == 0
         assert "the same requests, " in terminal.text
         assert folder.processes() == {}

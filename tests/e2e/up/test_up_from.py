@@ -20,7 +20,7 @@ from tests.support.processes.waiting import eventually
 from tests.support.pseudo_terminal import on_terminal
 
 URL = re.compile(r"URL +http://127\.0\.0\.1:(\d+)")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 VLLM = {**servers.vllm(), "/health": ""}
 
 
@@ -70,9 +70,9 @@ def test_up_on_a_terminal_prompts_and_colours_logs(run: Up) -> None:
         servers.serving(servers.answering(VLLM)) as (server,),
         on_terminal("up", "--proxy", "haproxy", columns=200, environment=run.own_env, directory=run.folder) as terminal,
     ):
-        terminal.await_text("there is no fleet.yaml here", PATIENCE)
+        terminal.await_text("there is no fleet.yaml here", TIMEOUT)
         terminal.press(f"{server.url}\n")
-        terminal.await_text("(to act: --token-file", PATIENCE)  # the last line of what it says first
+        terminal.await_text("(to act: --token-file", TIMEOUT)  # the last line of what it says first
         (port,) = URL.findall(terminal.text)
         (key,) = re.findall(r"key +(sk-\S+)", terminal.text)
         assert Client(int(port)).get("/v1/models", {"authorization": f"Bearer {key}"}).ok
@@ -82,6 +82,6 @@ def test_up_on_a_terminal_prompts_and_colours_logs(run: Up) -> None:
         assert "\x1b[36mserve   |\x1b[0m " in terminal.shown
         assert "\x1b[35mhaproxy |\x1b[0m " in terminal.shown
         terminal.press("\x03")
-        assert terminal.end(PATIENCE) == 0
+        assert terminal.end(TIMEOUT) == 0
         assert '"status":401' not in terminal.text
     assert run.processes() == {}

@@ -12,7 +12,7 @@ from tests.support.processes.fleet import fleet_of, running
 from tests.support.processes.replicas import replicas
 
 _LONG = "/v1/[a-z0-9._-]{1,63}/chat/(completions|responses)"
-_LARGEST = "/(" + "|".join(f".{{1,160}}{number}" for number in range(10, 70)) + ")"
+_LARGE_REGEX = "/(" + "|".join(f".{{1,160}}{number}" for number in range(10, 70)) + ")"
 """Close to the largest expression that a fleet may have: about 100,000 instructions."""
 _ANSWERS = {
     "/v1/llama-3.1/chat/completions": 299,
@@ -24,7 +24,7 @@ _ANSWERS = {
 }
 _ROUTES: dict[str, Any] = {
     "long": {"match": {"path_regex": _LONG}, "respond": {"status": 299, "body": "long"}},
-    "largest": {"match": {"path_regex": _LARGEST}, "respond": {"status": 298, "body": "largest"}},
+    "largest": {"match": {"path_regex": _LARGE_REGEX}, "respond": {"status": 298, "body": "largest"}},
 }
 
 

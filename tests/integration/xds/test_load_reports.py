@@ -15,7 +15,7 @@ from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest, LoadStatsRespo
 from lbctl.ir.pools import Pool, Telemetry
 from lbctl.ir.proxies import Proxy, ServerTls
 from lbctl.xds.protocol import load_reports, report_session
-from lbctl.xds.protocol.load_reports import LONGEST, SHORTEST, ClusterLoad, EndpointLoad
+from lbctl.xds.protocol.load_reports import MAX_INTERVAL, MIN_INTERVAL, ClusterLoad, EndpointLoad
 from lbctl.xds.protocol.server import Limits
 from tests.support.processes.certs import Authority
 from tests.support.xds import CachedSnapshot, Running, channel, cluster, running, until
@@ -91,7 +91,7 @@ def report(clusters: dict[str, list[tuple[str, int, int, int, int]]]) -> LoadSta
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_session, "_PACE", 0.01)
+    monkeypatch.setattr(report_session, "_READ_INTERVAL", 0.01)
 
 
 @asynccontextmanager
@@ -119,7 +119,7 @@ def test_reports_cover_all_clusters_and_reach_the_receiver() -> None:
             await client.hello()
             wanted = await client.read()
             assert (wanted.send_all_clusters, wanted.report_endpoint_granularity) == (True, True)
-            assert wanted.load_reporting_interval.ToMilliseconds() == LONGEST * 1000
+            assert wanted.load_reporting_interval.ToMilliseconds() == MAX_INTERVAL * 1000
             await client.send(report({"llama": [("10.0.0.1", 8000, 7, 1, 2)], "idle": []}))
             await client.send(LoadStatsRequest())
             await until(lambda: len(received.reports) == 3)
@@ -133,15 +133,15 @@ def test_reports_cover_all_clusters_and_reach_the_receiver() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("interval", "seconds"), [(100, SHORTEST), (2_000, 2.0), (60_000, LONGEST)])
+@pytest.mark.parametrize(("interval", "seconds"), [(100, MIN_INTERVAL), (2_000, 2.0), (60_000, MAX_INTERVAL)])
 def test_the_report_interval_follows_the_telemetry(interval: int, seconds: float) -> None:
     async def scenario() -> None:
         async with served() as (xds, _, client):
             await client.hello()
-            assert (await client.read()).load_reporting_interval.ToMilliseconds() == LONGEST * 1000
+            assert (await client.read()).load_reporting_interval.ToMilliseconds() == MAX_INTERVAL * 1000
             xds.publish(snapshot_with_telemetry("e2", interval))
             xds.publish(snapshot_with_telemetry("e3", interval))
-            if seconds != LONGEST:
+            if seconds != MAX_INTERVAL:
                 assert (await client.read()).load_reporting_interval.ToMilliseconds() == seconds * 1000
             with pytest.raises(TimeoutError):
                 await client.read(0.2)
@@ -273,7 +273,7 @@ def test_message_size_and_streams_are_limited() -> None:
 
 
 def test_a_flooding_client_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_session, "_PACE", 0.2)
+    monkeypatch.setattr(report_session, "_READ_INTERVAL", 0.2)
 
     async def scenario() -> None:
         async with served() as (_, received, client):

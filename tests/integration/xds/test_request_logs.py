@@ -59,7 +59,7 @@ def message(*entries: dict[str, Any], node: str = "", log: str = "lbctl") -> byt
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_session, "_PACE", 0.01)
+    monkeypatch.setattr(report_session, "_READ_INTERVAL", 0.01)
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ def test_unmatched_nodes_and_garbage_are_ignored() -> None:
 
 
 def test_a_flooding_client_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbctl.xds.protocol.request_log_session._SHORTEST", 0.2)
+    monkeypatch.setattr("lbctl.xds.protocol.request_log_session._MIN_PAUSE", 0.2)
 
     async def scenario() -> None:
         async with served() as (_, received, call):

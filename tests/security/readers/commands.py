@@ -33,7 +33,7 @@ async def _probe(port: int) -> bool:
 
 
 async def _read(port: int) -> bool:
-    with patch.dict(api_client.PATIENCE, {"GET": _SECONDS}):
+    with patch.dict(api_client.TIMEOUTS, {"GET": _SECONDS}):
         return await asyncio.to_thread(_answer, port)
 
 
@@ -41,7 +41,7 @@ READERS = (
     Reader(
         "answer of the API to a command",
         f"{mib(api_client.MAX_ANSWER_BYTES)}, {api_client.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
-        f"{api_client.PATIENCE['GET']:g} s in total, {api_client.LONGEST_PATIENCE:g} s where it writes",
+        f"{api_client.TIMEOUTS['GET']:g} s in total, {api_client.WRITE_TIMEOUT:g} s where it writes",
         against(sends(_OK + b'{"pools":[]}'), _read),
         inputs(
             _read,

@@ -128,7 +128,7 @@ READERS = (
     ),
     Reader(
         "traffic log of nginx and HAProxy",
-        f"{log_line.MOST_BYTES} B of a line, 500 lines in 5 ms",
+        f"{log_line.MAX_LINE_BYTES} B of a line, 500 lines in 5 ms",
         _logged(_LINE),
         {
             "endless lines": _logged(b"<190>" + b"x" * 4000),

@@ -37,7 +37,7 @@ _RENDERED = {
     "pool.balance.round_robin", "pool.replicas.drain", "proxies",
 }  # fmt: skip
 _NO = Unsupported("it is a toy", "nothing")
-_MOST = 100
+_MAX_WEIGHT = 100
 """The largest weight of a replica."""
 
 
@@ -103,7 +103,7 @@ class ToyTarget:
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
         del pool
-        return quantise(tuple(item.rate for item in weights), _MOST)
+        return quantise(tuple(item.rate for item in weights), _MAX_WEIGHT)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         del prefix

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LONGEST = 200.0
+TIMEOUT = 200.0
 """Seconds that a test waits for one thing unless it says otherwise: below the time limit of a test."""
 _TURNS_OF_AN_ABORT = 2
 """Turns of the event loop until a connection that is aborted is closed."""
@@ -32,7 +32,7 @@ def start(work: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(work, _running()[0])
 
 
-def wait(work: Coroutine[Any, Any, T], timeout: float = LONGEST) -> T:
+def wait(work: Coroutine[Any, Any, T], timeout: float = TIMEOUT) -> T:
     """Return the result of `work`, which is cancelled if it takes longer than `timeout` seconds."""
     future = start(work)
     try:

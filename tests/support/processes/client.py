@@ -190,7 +190,7 @@ class Client:
         """Send requests as `send_load` does, and wait for the end."""
         started = self.send_load(count, concurrency, request, keep_alive=keep_alive, gap=gap, jitter=jitter)
         try:
-            return started.result(background.LONGEST)
+            return started.result(background.TIMEOUT)
         finally:
             started.cancel()
 
@@ -281,7 +281,7 @@ class Steady:
     def __exit__(self, *_: object) -> None:
         background.wait(self._end())
         assert self._running is not None
-        self._running.result(background.LONGEST)
+        self._running.result(background.TIMEOUT)
 
     @property
     def load(self) -> Load:

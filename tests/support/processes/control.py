@@ -29,7 +29,7 @@ from tests.support.processes.binaries import require
 from tests.support.processes.fleet import put
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.waiting import eventually
-from tests.support.processes.xds_envoy import PATIENCE, XdsEnvoy, XdsTls, bootstrap_of
+from tests.support.processes.xds_envoy import START_TIMEOUT, XdsEnvoy, XdsTls, bootstrap_of
 
 __all__ = ["ControlPlane", "XdsEnvoy", "XdsTls", "controlling", "driven", "settled"]
 
@@ -68,7 +68,7 @@ class ControlPlane:
         if ready:
             self.await_ready()
 
-    def await_ready(self, timeout: float = PATIENCE) -> None:
+    def await_ready(self, timeout: float = START_TIMEOUT) -> None:
         """Waits until /readyz says yes; fails, with the log, when it never does."""
         deadline = time.monotonic() + timeout
         while not self.ready():
@@ -312,6 +312,6 @@ def driven(*nodes: str) -> Fleet:
     }
 
 
-def settled(envoy: XdsEnvoy, timeout: float = PATIENCE) -> None:
+def settled(envoy: XdsEnvoy, timeout: float = START_TIMEOUT) -> None:
     """Waits until nothing of this Envoy is warming."""
     eventually(lambda: envoy.warming() == 0, timeout)

@@ -18,7 +18,7 @@ from tests.support.diagnosis import tail_of
 from tests.support.processes.binaries import Binary, Kind
 from tests.support.processes.ports import await_listeners, listens
 
-_PATIENCE = 60.0
+_START_TIMEOUT = 60.0
 """Seconds. A machine that runs several tests at once may take many times what a proxy needs."""
 
 
@@ -83,14 +83,14 @@ class Proxy:
         self._processes.append(process)
 
     def _await_ports(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _START_TIMEOUT
         while missing := await_listeners(self.ports, 0.1):
             self.assert_alive()
             assert time.monotonic() < deadline, f"{self.binary.name} does not listen on {missing}\n{self.logs()}"
         self.assert_alive()
 
     def _await_handover(self, old: Sequence[int]) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _START_TIMEOUT
         while not self._handed_over(old):
             self.assert_alive()
             assert time.monotonic() < deadline, f"{self.binary.name} did not take the new configuration\n{self.logs()}"
@@ -133,7 +133,7 @@ class Haproxy(Proxy):
     def _await_ports(self) -> None:
         """Wait for its first check too, at once after its start: a replica that fails its first one is down."""
         super()._await_ports()
-        deadline, in_a_row = time.monotonic() + _PATIENCE, 0
+        deadline, in_a_row = time.monotonic() + _START_TIMEOUT, 0
         while in_a_row < 2:
             self.assert_alive()
             assert time.monotonic() < deadline, f"{self.binary.name} does not come to rest\n{self.logs()}"

@@ -18,7 +18,7 @@ from tests.support.diagnosis import diagnosed, tail_of
 from tests.support.processes.ports import HOST, free_port
 
 _KEY = re.compile(r"^ +key +(sk-\S+)", re.MULTILINE)
-_PATIENCE = 90.0
+_START_TIMEOUT = 90.0
 
 
 class Up:
@@ -55,7 +55,7 @@ class Up:
 
     def await_ready(self) -> str:
         """Waits until it says that it can be used; all that it has said to standard output."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _START_TIMEOUT
         while "dashboard" not in (output := self.out.read_text()):
             assert self.running, f"it has ended\n{self.err.read_text()}"
             assert time.monotonic() < deadline, f"it is not ready\n{self.err.read_text()}"
@@ -79,13 +79,13 @@ class Up:
     def wait(self) -> int:
         """Wait for the end of the command, and return its exit code."""
         assert self.process is not None
-        return self.process.wait(_PATIENCE)
+        return self.process.wait(_START_TIMEOUT)
 
     def run(self, *options: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a second command beside it, which ends by itself."""
         return subprocess.run(
             [sys.executable, "-m", "lbctl", "up", *options],
-            cwd=self.folder, env=self.env | dict(env or {}), capture_output=True, text=True, timeout=_PATIENCE,
+            cwd=self.folder, env=self.env | dict(env or {}), capture_output=True, text=True, timeout=_START_TIMEOUT,
             check=False,
         )  # fmt: skip
 

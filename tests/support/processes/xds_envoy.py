@@ -23,7 +23,7 @@ from tests.support.processes.client import Client
 from tests.support.processes.ports import HOST, listens
 from tests.support.processes.proxies import Envoy
 
-PATIENCE = 120.0
+START_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class XdsEnvoy(Envoy):
         self.admin = admin
         self.listeners = dict(listeners)
 
-    def await_listeners(self, timeout: float = PATIENCE) -> None:
+    def await_listeners(self, timeout: float = START_TIMEOUT) -> None:
         """Waits until this very process listens on all its ports."""
         pid = self.process.pid
         deadline = time.monotonic() + timeout

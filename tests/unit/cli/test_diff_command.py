@@ -253,7 +253,7 @@ def test_invalid_answer_of_a_server_is_reported_quickly(
 ) -> None:
     """An HTML page, an endless answer, silence, and half an answer."""
     monkeypatch.setattr(api_client, "MAX_ANSWER_BYTES", 1_000_000)
-    monkeypatch.setattr(api_client, "PATIENCE", {"GET": 0.5})
+    monkeypatch.setattr(api_client, "TIMEOUTS", {"GET": 0.5})
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -503,7 +503,7 @@ def test_running_serve_reports_its_version_and_readiness(
 
 
 def test_hanging_serve_times_out(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbctl.cli.doctor.api.PATIENCE", 0.2)
+    monkeypatch.setattr("lbctl.cli.doctor.api.ANSWER_TIMEOUT", 0.2)
     with server(Answers({}, hangs=True)) as port:
         url = f"http://127.0.0.1:{port}"
         began = time.monotonic()
@@ -650,7 +650,7 @@ def test_wrong_or_hanging_server_at_the_picker_is_reported(doctor: Doctor, monke
         (Answers({}, hangs=True), "nothing answers at 127.0.0.1:PORT within 0.2 s"),
     ):
         if answers.hangs:
-            monkeypatch.setattr("lbctl.cli.doctor.picker.PATIENCE", 0.2)
+            monkeypatch.setattr("lbctl.cli.doctor.picker.ANSWER_TIMEOUT", 0.2)
         with server(answers) as port, server(serve_with_picker(port)) as api:
             row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
         expected = f"serve says that it runs, but {message.replace('PORT', str(port))}"

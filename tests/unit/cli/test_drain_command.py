@@ -47,7 +47,7 @@ class DrainFleet(Fleet):
 
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> DrainFleet:
-    for module, name in ((overrides, "_PATIENCE"), (drain_wait, "_MARGIN"), (drain_wait, "_UNKNOWN_FOR")):
+    for module, name in ((overrides, "_WAIT_TIMEOUT"), (drain_wait, "_MARGIN"), (drain_wait, "_UNKNOWN_FOR")):
         monkeypatch.setattr(module, name, 1.0)
     monkeypatch.setattr(drain_wait, "_POLL_INTERVAL", 0.05)
     return DrainFleet()

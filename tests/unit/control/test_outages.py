@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from lbctl.control.outages import CALM, PATIENCE, Outage, ReplicaReport, follow, unavailable
+from lbctl.control.outages import CALM, OUTAGE_TIMEOUT, Outage, ReplicaReport, follow, unavailable
 from lbctl.control.rollouts import Action, RolloutState, act, advance, pools_concerned, splits
 from lbctl.control.rollouts import follow as follow_files
 from lbctl.ir.pools import Pool
@@ -19,8 +19,8 @@ HAVE_IT = ("chat",)
 Mode = Literal["manual", "timed", "analysis"]
 MODES: tuple[Mode, ...] = ("manual", "timed", "analysis")
 BY_ITSELF: tuple[Mode, ...] = ("timed", "analysis")
-DOWN = {"new": Outage("pool new has no available replica: a is down", 10, 10 + PATIENCE)}
-BOTH_DOWN = {**DOWN, "old": Outage("pool old has no available replica: b is down", 10, 10 + PATIENCE)}
+DOWN = {"new": Outage("pool new has no available replica: a is down", 10, 10 + OUTAGE_TIMEOUT)}
+BOTH_DOWN = {**DOWN, "old": Outage("pool old has no available replica: b is down", 10, 10 + OUTAGE_TIMEOUT)}
 
 
 def rollout_of(mode: Mode) -> Rollout:
@@ -101,9 +101,9 @@ def test_rollout_waits_for_the_first_check_of_its_target(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_running_rollout_ends_when_its_target_dies(mode: Mode, phase: str) -> None:
     topology, states = topology_of(mode), running(mode, phase)
-    once = {"new": Outage("down", 10, 10 + PATIENCE - 0.1)}
+    once = {"new": Outage("down", 10, 10 + OUTAGE_TIMEOUT - 0.1)}
     assert advance(states, topology, 17, HAVE_IT, once) == states, "checks may fail once"
-    (ended,) = advance(states, topology, 10 + PATIENCE, HAVE_IT, DOWN)
+    (ended,) = advance(states, topology, 10 + OUTAGE_TIMEOUT, HAVE_IT, DOWN)
     assert (ended.phase, ended.reason) == ("rolled_back", DOWN["new"].reason)
     assert splits((ended,), topology) == {}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lbctl.ir.pools import PickPolicy, Prefix, SessionKey
 from lbctl.pick import partial_json
 from lbctl.pick.features import BODY_LIMIT, Features, read
-from lbctl.pick.prompt import MOST_TOKENS
+from lbctl.pick.prompt import MAX_PROMPT_TOKENS
 from lbctl.pick.table import PoolTable
 
 SESSION = (SessionKey(header="x-session-id"), SessionKey(body="$.prompt_cache_key"), SessionKey(body="$.meta.user"))
@@ -114,10 +114,10 @@ def test_code_and_data_have_more_tokens_per_byte_than_prose() -> None:
 
 
 def test_a_claimed_length_is_capped() -> None:
-    assert read(TABLE, {}, b"", 10**15).prompt_tokens == MOST_TOKENS
+    assert read(TABLE, {}, b"", 10**15).prompt_tokens == MAX_PROMPT_TOKENS
     pictures = [{"type": "image_url"}] * 1000
     body = json.dumps({"messages": [{"role": "user", "content": pictures}]}).encode()
-    assert features(body).prompt_tokens == MOST_TOKENS
+    assert features(body).prompt_tokens == MAX_PROMPT_TOKENS
 
 
 # ── Odd input ────────────────────────────────────────────────────────────────────────────────────────────────────────

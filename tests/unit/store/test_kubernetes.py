@@ -11,7 +11,7 @@ import pytest
 
 from lbctl.store.interface import ABSENT, FencedError, StoreError, UnusableError
 from lbctl.store.kubernetes_client import CONFIG_MAPS, LEASES
-from lbctl.store.kubernetes_objects import LARGEST, key_of, name_of
+from lbctl.store.kubernetes_objects import MAX_BYTES, key_of, name_of
 from lbctl.store.open import open_shared
 from lbctl.store.signed import SignedStore
 from tests.support.kubernetes import ApiServer, Object
@@ -67,7 +67,7 @@ def test_too_large_value_is_rejected_and_old_audit_is_dropped(api: ApiServer, ca
             await store.put(f"audit/{number}", noise(250), ABSENT, epoch)
         assert [item.key for item in await store.read("audit/")] == ["audit/1", "audit/2", "audit/3", "audit/4"]
         (usage,) = [item for item in await store.usage() if item.name == f"ConfigMap {name}.audit"]
-        assert usage.limit == LARGEST >= usage.size > 1000 << 10
+        assert usage.limit == MAX_BYTES >= usage.size > 1000 << 10
         assert "a ConfigMap of the state is nearly full" in caplog.text
 
     run(work)

@@ -82,7 +82,7 @@ WORDS = {
 _WORD = re.compile(r"[A-Za-z0-9 ._/:@+*?=,~-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 _TEXT = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff\ufeff]*")
-_LONGEST = {"routes.*.respond.body": 12_000}
+_MAX_CHARACTERS = {"routes.*.respond.body": 12_000}
 """The longest text that a field takes; of the others 2,000."""
 LEAVES = list(leaves())
 
@@ -146,7 +146,7 @@ def test_field_accepts_only_the_text_of_its_kind(leaf: tuple[str, ...]) -> None:
         for behind in (False, True):
             if takes(leaf, text, behind=behind):
                 assert allowed.fullmatch(text), f"{field} takes {text!r}"
-                assert len(text) <= _LONGEST.get(field, 2000)
+                assert len(text) <= _MAX_CHARACTERS.get(field, 2000)
 
 
 @pytest.mark.slow

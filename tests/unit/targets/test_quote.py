@@ -56,7 +56,7 @@ def test_token_of_nginx_means_its_text(text: str) -> None:
     assert value.replace(nginx.DOLLAR, "$") == text
     parts = list(nginx.chunks(text * 40))
     assert "".join(parts) == text * 40
-    assert all(len(nginx.value(part).text.encode()) <= nginx.LONGEST + 2 for part in parts)
+    assert all(len(nginx.value(part).text.encode()) <= nginx.MAX_TOKEN_CHARACTERS + 2 for part in parts)
 
 
 @given(_TEXTS, _TEXTS)

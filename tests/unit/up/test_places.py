@@ -13,7 +13,7 @@ from lbctl.up.places import private_directory
 
 def test_next_run_deletes_the_directory_of_a_killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_SHORT", str(tmp_path))
-    monkeypatch.setattr(places, "_LONGEST", 0)
+    monkeypatch.setattr(places, "_MAX_DIRECTORY_CHARACTERS", 0)
     killed, strange = tmp_path / "lbctl-up-killed", tmp_path / "lbctl-up-strange"
     for place in (killed, strange):
         (place / "sub").mkdir(parents=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lbctl.apply.reserved_ports import LOOPBACK
-from lbctl.importer.compare.places import PATIENCE, StandIns
+from lbctl.importer.compare.places import STAND_IN_TIMEOUT, StandIns
 from lbctl.importer.compare.sources import envoy_fields as fields
 from lbctl.importer.compare.sources.envoy_shapes import NOT_LISTED, RefusedError, boolean, items, text, typed
 from lbctl.importer.compare.sources.removed import CLOSED_HEADER, ClosedError, Removals, Rewritten
@@ -242,7 +242,7 @@ class _Envoy:
             raise RefusedError(config, "a filter without a service that it asks by HTTP")
         uri = config.get("http_service", "server_uri")
         self._check_cluster(uri.get("cluster"), config)
-        made["http_service"]["server_uri"]["timeout"] = PATIENCE
+        made["http_service"]["server_uri"]["timeout"] = STAND_IN_TIMEOUT
 
     def _of_filters(self, view: ConfigView) -> dict[str, Any]:
         """Return what a route, virtual host or route configuration says about the filters that run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lbctl.importer.compare.places import PATIENCE
+from lbctl.importer.compare.places import STAND_IN_TIMEOUT
 from lbctl.importer.compare.sources.envoy_shapes import (
     Shape,
     boolean,
@@ -102,7 +102,7 @@ _ANSWER_OF_SERVICE = message(
 def _patient(view: ConfigView, removals: Removals) -> str:
     """Return the time for the stand-in of the service that is asked: that of the service says nothing about it."""
     del view, removals
-    return PATIENCE
+    return STAND_IN_TIMEOUT
 
 
 _SERVICE = message(

@@ -38,7 +38,7 @@ _WATCH = (120, 240)
 _MARGIN = 15.0
 """Seconds beyond that for which a silent watch is waited for."""
 _FIRST_PAUSE = 0.2
-_LONGEST_PAUSE = 0.8
+_MAX_PAUSE = 0.8
 """Seconds until a failed request is repeated: doubled with each failure, less a random part of at most half. Pods that
 came meanwhile wait for it, and a request a second is no load for an API server."""
 _SHORT = 1.0
@@ -244,7 +244,7 @@ class Collection:
 
     async def _pause(self, least: float) -> None:
         """Wait until the next attempt."""
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 8))
+        pause = min(_MAX_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 8))
         await asyncio.sleep(max(least, pause * self._rng.uniform(0.5, 1.0)))
 
 

@@ -1,6 +1,6 @@
 """The history behind the charts, in memory: one array of numbers a metric and a sample, for all replicas together.
 
-Memory is bounded for any fleet and any history. Samples are `SHORTEST` seconds apart where that fits, otherwise
+Memory is bounded for any fleet and any history. Samples are `MIN_INTERVAL` seconds apart where that fits, otherwise
 further: with 1,000 replicas an hour is 720 samples of 36 kB (26 MB), with 10,000 it is 93 samples of 360 kB. A restart
 begins with none.
 """
@@ -15,11 +15,11 @@ from typing import get_args
 
 from lbctl.api import schema
 
-SHORTEST = 5.0
+MIN_INTERVAL = 5.0
 """Seconds between two samples, at least."""
 BUDGET = 32 * 1024 * 1024
 """Bytes of all samples together, at most."""
-MOST_SAMPLES = 720
+MAX_SAMPLES = 720
 METRICS: tuple[schema.SeriesMetric, ...] = get_args(schema.SeriesMetric)
 STATES = ("in", "ramping", "slow", "hot", "unknown", "starting", "draining", "drained", "ejected", "down", "removed")
 """The states in the order of their numbers, the better ones first."""
@@ -104,8 +104,8 @@ class SampleHistory:
 
 def interval(seconds: float, replicas: int, budget: int = BUDGET) -> float:
     """Return the seconds between two samples of so many replicas that are kept for `seconds`."""
-    samples = min(MOST_SAMPLES, max(2, budget // (_BYTES_A_REPLICA * max(1, replicas))))
-    return max(SHORTEST, seconds / samples)
+    samples = min(MAX_SAMPLES, max(2, budget // (_BYTES_A_REPLICA * max(1, replicas))))
+    return max(MIN_INTERVAL, seconds / samples)
 
 
 def _column(metric: schema.SeriesMetric, rows: Iterable[schema.LiveReplica]) -> array[float]:

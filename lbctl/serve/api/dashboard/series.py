@@ -15,7 +15,7 @@ from lbctl.serve.api.dashboard.history import METRICS, STATES, HistorySample
 
 EVERY = "*"
 """The value of `replica` that stands for all replicas of the pool; no replica can have this name."""
-_MOST_POINTS = 720
+_MAX_POINTS = 720
 _SUMS = ("requests_per_second", "in_flight", "queue")
 
 
@@ -40,8 +40,8 @@ class Query:
             raise BadRequestError("pool is missing: /api/v1/series?pool=NAME&metric=METRIC")
         if metric not in METRICS:
             raise BadRequestError(f"metric is one of {', '.join(METRICS)}")
-        if not points.isascii() or not points.isdecimal() or not 2 <= int(points[:9]) <= _MOST_POINTS:
-            raise BadRequestError(f"points is a whole number from 2 to {_MOST_POINTS}")
+        if not points.isascii() or not points.isdecimal() or not 2 <= int(points[:9]) <= _MAX_POINTS:
+            raise BadRequestError(f"points is a whole number from 2 to {_MAX_POINTS}")
         return cls(values["pool"], metric, values.get("replica", ""), int(points))
 
 

@@ -19,17 +19,17 @@ from lbctl.runtime.turns import in_turns
 from lbctl.serve.api import status_rows
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.frames import Frame
-from lbctl.serve.api.dashboard.history import SHORTEST, SampleHistory
+from lbctl.serve.api.dashboard.history import MIN_INTERVAL, SampleHistory
 from lbctl.serve.api.dashboard.series import Query, series
 from lbctl.serve.api.dashboard.state import SECTIONS, DashboardState, FrameChange
 from lbctl.serve.api.dashboard.stream import FrameStream
 from lbctl.serve.api.events import EventLog, TooManyClientsError
 
-MOST_STREAMS = 96
+MAX_STREAMS = 96
 """With the streams of events fewer than the connections of the API, so that they never keep a request out."""
 EVENTS_AT_FIRST = 100
 """Events of the past that a new stream begins with."""
-_MOST_ANSWERS = 32
+_MAX_CACHED_SERIES = 32
 """Series that are kept until the next sample; those of all replicas of a large pool have megabytes."""
 _INTERVAL = 1.0
 """Seconds between two frames, at least."""
@@ -90,7 +90,7 @@ class DashboardService:
     @contextmanager
     def subscribe(self, *, packed: bool) -> Iterator[FrameStream]:
         """Give a browser its stream, compressed or not. Raises TooManyClientsError."""
-        if len(self._streams) >= MOST_STREAMS:
+        if len(self._streams) >= MAX_STREAMS:
             raise TooManyClientsError
         stream = FrameStream(self._everything, packed)
         if self._ended:
@@ -110,7 +110,7 @@ class DashboardService:
         if cached is None or cached[0] != newest:
             content = await asyncio.to_thread(lambda: encode(series(samples, query)).encode())
             current = [(key, each) for key, each in self._answers.items() if each[0] == newest and key != query]
-            self._answers = dict(current[1 - _MOST_ANSWERS :])
+            self._answers = dict(current[1 - _MAX_CACHED_SERIES :])
             self._answers[query] = cached = (newest, content)
         return f"{newest:.3f}", cached[1]
 
@@ -139,7 +139,7 @@ class DashboardService:
             await asyncio.sleep(max(_INTERVAL, self._busy / _BUSY))
             if not self._streams:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(SHORTEST - _INTERVAL):
+                    async with asyncio.timeout(MIN_INTERVAL - _INTERVAL):
                         await self._looked_at.wait()
 
     async def _tick(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from lbctl.ir.address import Address
 from lbctl.serve.api import stream_handlers
 from lbctl.serve.api.authorization import ApiAccess
-from lbctl.serve.api.events import MOST_CLIENTS, EventLog
+from lbctl.serve.api.events import MAX_CLIENTS, EventLog
 from lbctl.serve.api.server import ApiServer
 from tests.support.api import Fleet
 
@@ -77,7 +77,7 @@ def test_event_streams_are_limited(
         url = f"http://127.0.0.1:{await api.start()}"
         try:
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-                anonymous = MOST_CLIENTS - stream_handlers.RESERVED
+                anonymous = MAX_CLIENTS - stream_handlers.RESERVED
                 streams = [await session.get(f"{url}/api/v1/events") for _ in range(anonymous)]
                 async with session.get(f"{url}/api/v1/events") as refused:
                     assert refused.status == 503

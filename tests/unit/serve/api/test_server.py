@@ -24,7 +24,7 @@ from lbctl.cli import run
 from lbctl.ir.address import Address
 from lbctl.serve.api import status_rows
 from lbctl.serve.api.authorization import ApiAccess
-from lbctl.serve.api.connections import MOST, ConnectionLimit, LimitedConnection
+from lbctl.serve.api.connections import MAX_CONNECTIONS, ConnectionLimit, LimitedConnection
 from lbctl.serve.api.server import ApiServer
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.metrics.instruments import Metrics
@@ -547,7 +547,7 @@ def test_idle_connections_do_not_block_requests(fleet: Fleet, token: Path) -> No
 
     async def script(ask: Ask) -> None:
         address = urlsplit((await ask("GET", "/healthz")).url)
-        idle = [await asyncio.open_connection(address.hostname, address.port) for _ in range(2 * MOST)]
+        idle = [await asyncio.open_connection(address.hostname, address.port) for _ in range(2 * MAX_CONNECTIONS)]
         assert (await ask("GET", "/api/v1/status")).status == 200
         async with asyncio.timeout(30):
             assert await idle[0][0].read() == b""
@@ -601,7 +601,7 @@ def test_connections_without_their_body_keep_nobody_out(token: Path, path: str) 
             f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             "authorization: lbctl-member e30=\r\n"
         ).encode()
-        held = [await asyncio.open_connection(address.hostname, address.port) for _ in range(MOST)]
+        held = [await asyncio.open_connection(address.hostname, address.port) for _ in range(MAX_CONNECTIONS)]
         for _, writer in held:
             writer.write(head + b"content-length: 10\r\n\r\n{")
         await asyncio.sleep(0.2)

@@ -76,7 +76,7 @@ def test_digest_may_be_abbreviated(state: SavedState) -> None:
 def test_number_and_size_of_kept_fleets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     many = tuple(entry(str(number)) for number in range(30))
     assert history._within_limits(many) == many[-20:]
-    monkeypatch.setattr(history, "_LARGEST", 250)
+    monkeypatch.setattr(history, "_MAX_BYTES", 250)
     assert history._within_limits(many) == many[-2:]
     again = (entry("a"), entry("b"), entry("a"))
     assert history._within_limits(again) == again, "the same files are kept once"

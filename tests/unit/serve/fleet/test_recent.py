@@ -8,7 +8,7 @@ from typing import cast
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.fleet.recent import MOST, RecentSnapshots
+from lbctl.serve.fleet.recent import MAX_SNAPSHOTS, RecentSnapshots
 
 
 def published(version: str) -> PublishedFleet:
@@ -31,16 +31,16 @@ def test_oldest_snapshot_is_the_one_published_first() -> None:
 
 def test_version_in_use_outlives_unused_versions() -> None:
     recent = RecentSnapshots(lambda: {"v0"})
-    for place in range(3 * MOST):
+    for place in range(3 * MAX_SNAPSHOTS):
         recent.follow(published(f"v{place}"))
     assert recent.oldest(["v0"]) is not None
     assert recent.oldest(["v1"]) is None
-    assert recent.oldest([f"v{3 * MOST - 1}"]) is not None
+    assert recent.oldest([f"v{3 * MAX_SNAPSHOTS - 1}"]) is not None
 
 
 def test_memory_is_bounded_if_every_version_is_in_use() -> None:
     recent = RecentSnapshots(lambda: {f"v{place}" for place in range(1000)})
-    for place in range(3 * MOST):
+    for place in range(3 * MAX_SNAPSHOTS):
         recent.follow(published(f"v{place}"))
-    assert recent.oldest([f"v{2 * MOST - 1}"]) is None
-    assert recent.oldest([f"v{2 * MOST}"]) is not None
+    assert recent.oldest([f"v{2 * MAX_SNAPSHOTS - 1}"]) is None
+    assert recent.oldest([f"v{2 * MAX_SNAPSHOTS}"]) is not None

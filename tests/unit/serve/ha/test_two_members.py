@@ -103,7 +103,7 @@ def test_samples_too_large_for_one_announcement_are_split(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)
-    monkeypatch.setattr("lbctl.serve.ha.sharing._ROOM", 150)
+    monkeypatch.setattr("lbctl.serve.ha.sharing._MAX_CHARACTERS", 150)
     prefix = f"test:{secrets.token_hex(4)}"
 
     async def work() -> None:
@@ -118,7 +118,7 @@ def test_samples_too_large_for_one_announcement_are_split(
             own = [(name, "a") for name, by in owners("cp-1").items() if by == "cp-2"]
             before = {key: reports[key].at for key in own}
             await until(lambda: all(reports[key].at > before[key] for key in own))
-            monkeypatch.setattr("lbctl.serve.ha.sharing._ROOM", 900_000)
+            monkeypatch.setattr("lbctl.serve.ha.sharing._MAX_CHARACTERS", 900_000)
             await until(lambda: second.member.sharing.parts == 1)
 
     asyncio.run(work())

@@ -9,7 +9,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.latencies import LatencyKey
 from lbctl.ir.pools import Pool, Replica
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey
-from lbctl.serve.traffic.log_line import MOST_BYTES, ReplicaAddresses, Try, tries_of
+from lbctl.serve.traffic.log_line import MAX_LINE_BYTES, ReplicaAddresses, Try, tries_of
 from lbctl.serve.traffic.log_receiver import LogReceiver
 from lbctl.serve.traffic.timer_line import timers_of
 
@@ -178,7 +178,7 @@ def test_try_before_a_fallback_counts_if_its_address_is_unique() -> None:
         ('site|"llama"|200|10.0.0.1:80|200', "malformed"),
         ("", "malformed"),
         (f'{HEAD}site|"llama"|200|{"10.0.0.1:80, " * 80}10.0.0.1:80|{"200, " * 80}200', "malformed"),
-        (f'{HEAD}site|"llama"|200|{"x" * MOST_BYTES}|200', "malformed"),
+        (f'{HEAD}site|"llama"|200|{"x" * MAX_LINE_BYTES}|200', "malformed"),
     ],
 )
 def test_invalid_line_does_not_count(line: str, reason: str) -> None:

@@ -4,7 +4,7 @@ import { series } from "/dashboard/api.js";
 import { h } from "/dashboard/dom.js";
 import { clock, number, percent } from "/dashboard/format.js";
 
-const MOST_POINTS = 1500;
+const MAX_POINTS = 1500;
 const LEAST_GAP = 2;
 const HEIGHT = 120;
 
@@ -180,7 +180,7 @@ class Chart {
     if (!this.plot || at - (this.data[0].at(-1) ?? 0) < LEAST_GAP) return;
     this.data.forEach((column, index) => {
       column.push(index ? values[index - 1] : at);
-      if (column.length > MOST_POINTS) column.shift();
+      if (column.length > MAX_POINTS) column.shift();
     });
     this.plot.setData(this.data);
   }

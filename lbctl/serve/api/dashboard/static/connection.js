@@ -3,7 +3,7 @@
 import { headers, refusal } from "/dashboard/api.js";
 
 const FIRST_PAUSE = 1;
-const LONGEST_PAUSE = 30;
+const MAX_PAUSE = 30;
 const SILENCE = 15;
 
 /** `onMessage(event, data, id)` for each event; `onState(state)` with `live`, `waiting` (until, message) or `locked`. */
@@ -19,7 +19,7 @@ export class Connection {
     for (;;) {
       const state = await this.once();
       const seconds = state.kind === "locked" ? Infinity : this.pause * (0.75 + Math.random() / 2);
-      this.pause = Math.min(2 * this.pause, LONGEST_PAUSE);
+      this.pause = Math.min(2 * this.pause, MAX_PAUSE);
       this.onState({ ...state, until: Date.now() + seconds * 1000 });
       await new Promise((resolve) => {
         this.retry = resolve;

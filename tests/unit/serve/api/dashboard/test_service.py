@@ -166,7 +166,7 @@ def test_slow_browser_gets_a_complete_frame_again() -> None:
 def test_browser_with_full_socket_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streaming, "_SLOWEST", 0.2)
+    monkeypatch.setattr(streaming, "_WRITE_TIMEOUT", 0.2)
     fleet = StillFleet()
 
     async def script() -> None:
@@ -232,7 +232,7 @@ def test_streams_are_limited_and_end_with_the_process() -> None:
 
     async def script(dashboard: DashboardService) -> None:
         with dashboard.subscribe(packed=True) as stream:
-            others: Sequence[Any] = [dashboard.subscribe(packed=True) for _ in range(service.MOST_STREAMS - 1)]
+            others: Sequence[Any] = [dashboard.subscribe(packed=True) for _ in range(service.MAX_STREAMS - 1)]
             for each in others:
                 each.__enter__()
             with pytest.raises(TooManyClientsError), dashboard.subscribe(packed=True):
@@ -271,7 +271,7 @@ def test_cached_answers_are_bounded() -> None:
     async def script(dashboard: DashboardService) -> None:
         for points in range(2, 102):
             await dashboard.series(Query("pool", "queue", "*", points))
-        assert len(dashboard._answers) == service._MOST_ANSWERS
+        assert len(dashboard._answers) == service._MAX_CACHED_SERIES
         assert Query("pool", "queue", "*", 101) in dashboard._answers
 
     conversation(StillFleet(), script)
