@@ -46,7 +46,7 @@ def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
 
 
 def read_targets(file: Path) -> bytes | None:
-    """Read a file of targets; None if it does not exist, empty (which is no list) if it cannot be read."""
+    """Read a file of targets. Return None if it does not exist, and nothing if it cannot be read or is too large."""
     try:
         return read_regular(file, MAX_BYTES) if is_file(file) else None
     except OSError:
@@ -57,12 +57,22 @@ def _groups(ctx: Context, file: str, data: bytes) -> list[TargetGroup]:
     try:
         target_groups = groups(file, data.decode("utf-8-sig", errors="replace"))
     except NotAListError as error:
-        _refuse(ctx, error.position, "this is no list of targets in JSON")
+        reason = "" if data else _unreadable(Path(file))
+        _refuse(ctx, error.position, reason or f"this file is {error}, not a list of targets")
         return []
     if not target_groups:
         message, hint = "this file names no target: the pool is empty", _HINT
         ctx.diagnostics.add(Diagnostic("LB114", message, Position(file, 1, 1), (), hint, "warning"))
     return target_groups
+
+
+def _unreadable(file: Path) -> str:
+    """Return why a file of targets cannot be read. Empty if it can."""
+    try:
+        read_regular(file, MAX_BYTES)
+    except OSError as error:
+        return f"this file cannot be read: {error.strerror}"
+    return ""
 
 
 def _replicas(ctx: Context, groups: list[TargetGroup]) -> list[tuple[Replica, Position]]:

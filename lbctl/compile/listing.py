@@ -17,10 +17,10 @@ _WORD = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class NotAListError(ValueError):
-    """The text is not a JSON list; `position` is where that shows."""
+    """The text is not a JSON list, or exceeds a bound. The message states which."""
 
-    def __init__(self, position: Position) -> None:
-        super().__init__(str(position))
+    def __init__(self, reason: str, position: Position) -> None:
+        super().__init__(reason)
         self.position = position
 
 
@@ -45,9 +45,9 @@ def groups(file: str, text: str) -> list[TargetGroup]:
     try:
         document = parse(text)
     except InvalidJsonError as error:
-        raise NotAListError(Position(file, error.line, error.column)) from None
+        raise NotAListError(str(error), Position(file, error.line, error.column)) from None
     if not isinstance(document, list):
-        raise NotAListError(Position(file, 1, 1))
+        raise NotAListError("JSON that is not a list", Position(file, 1, 1))
     return list(_groups(file, text, len(document)))
 
 

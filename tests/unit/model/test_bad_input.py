@@ -333,6 +333,25 @@ def test_bad_discovered_targets_are_an_error_at_their_position(
     assert message.replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (" " * ((4 << 20) + 1), "this file cannot be read: larger than 4 MiB"),
+        ("[" * 100_000, "this file is JSON that is nested more than 64 deep"),
+        ("[" + "1," * 400_000 + "1]", "this file is JSON with more than 400,000 values"),
+        ("{}", "this file is JSON that is not a list"),
+    ],
+)
+def test_file_of_targets_beyond_a_bound_names_the_bound(
+    content: str, reason: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        FLEET.replace('replicas: [{address: "127.0.0.1:9001"}]', "discovery: {file: {path: t.json}}")
+    )
+    (tmp_path / "t.json").write_text(content)
+    assert f"{tmp_path}/t.json:1:1: error LB114: {reason}" in rejection(capfd, output, str(tmp_path / "fleet.yaml"))
+
+
 def test_a_file_without_targets_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fleet.yaml").write_text(
         FLEET.replace('replicas: [{address: "127.0.0.1:9001"}]', "discovery: {file: {path: t.json}}")
