@@ -111,10 +111,12 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
     fleet = observed.fleet
     if fleet.read is not None and not fleet.valid:
         reason = fleet.refused or "they have errors"
-        if observed.rolled_back and not any(item.severity == "error" for item in fleet.diagnostics):
+        has_errors = any(item.severity == "error" for item in fleet.diagnostics)
+        if observed.rolled_back and not has_errors:
             yield _critical("files", "", f"an earlier fleet is served: the files are {reason}", "lbctl history")
         else:
-            command = f"lbctl validate {' '.join(fleet.paths)}"
+            is_shrink = bool(fleet.shrink) and not has_errors  # `validate` does not know what is served
+            command = "lbctl reload --allow-shrink" if is_shrink else f"lbctl validate {' '.join(fleet.paths)}"
             yield _critical("files", "", f"the files are not served: {reason}", command)
     for item in fleet.shrink:
         yield _critical("shrink", "", item.text, "lbctl reload --allow-shrink")

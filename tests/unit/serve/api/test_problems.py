@@ -177,3 +177,11 @@ def test_api_keys_that_a_connected_proxy_refuses_are_a_problem() -> None:
     assert found(refused_keys=edge) == []
     assert found(proxies=[replace(api.ENVOY, proxy="other")], refused_keys=edge) == []
     assert found(proxies=[replace(api.ENVOY, connected=False)], refused_keys=edge) == []
+
+
+def test_files_that_lose_too_much_are_not_a_case_for_validate() -> None:
+    shrink = schema.Diagnostic("LB901", "error", "it loses 9 of 10", None, None, None, None, None, "it loses 9 of 10")
+    refused = replace(api.FILES, valid=False, refused="it would lose too many replicas", shrink=(shrink,))
+    assert {item.command for item in problems(Observed("", refused))} == {"lbctl reload --allow-shrink"}
+    invalid = replace(refused, diagnostics=(shrink,))
+    assert problems(Observed("", invalid))[0].command == "lbctl validate fleet/"
