@@ -90,9 +90,10 @@ $(VENV)/peers/.installed: tests/benchmarks/peers/requirements.txt | $(BIN)/pytho
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
-$(VENV)/lock/bin/uv: | $(BIN)/python
+$(VENV)/lock/bin/uv: .ci/locks/lock.txt | $(BIN)/python
 	$(BIN)/python -m venv $(VENV)/lock
-	$(VENV)/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(VENV)/lock/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	@touch $@
 
 # What the locks name, and nothing else: lbctl itself is built by what they name too.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check

@@ -44,7 +44,7 @@ def test_locks_hold_what_the_project_asks_for(name: str, extras: list[str]) -> N
     ] == [], "run `make lock`"
 
 
-@pytest.mark.parametrize("name", ["build", "demo", "test"])
+@pytest.mark.parametrize("name", ["build", "demo", "lock", "test"])
 def test_every_locked_package_has_hashes(name: str) -> None:
     text = (LOCKS / f"{name}.txt").read_text(encoding="utf-8").replace("\\\n", " ")
     packages = [line for line in text.splitlines() if line and not line.startswith("#")]
