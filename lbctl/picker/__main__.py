@@ -15,8 +15,8 @@ import sys
 
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
+from lbctl.picker.child_link import SocketLink
 from lbctl.picker.grpc_server import CannotBindError
-from lbctl.picker.link import SocketLink
 from lbctl.picker.process import PickerEndpoints, PickerProcess
 from lbctl.runtime import log
 from lbctl.runtime.descriptors import raise_limit

@@ -12,7 +12,7 @@ from lbctl.pick.decide import pick, why_not
 from lbctl.pick.explain import Explanation, explain
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.picker.question import PickerQuestion
+from lbctl.picker.messages import PickerQuestion
 from lbctl.picker.wire import EngineSample
 
 

@@ -14,7 +14,7 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from google.protobuf.struct_pb2 import Struct
 
-from lbctl.picker.question import MAX_BODY_BYTES, Caller, PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.picker.messages import MAX_BODY_BYTES, Caller, PickerAnswer, PickerQuestion, ResponseStart
 
 DESTINATION = "x-gateway-destination-endpoint"
 """The header, and the key of the metadata, that name the chosen replicas."""

@@ -28,7 +28,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.locality import Place
 from lbctl.picker.http_connections import ConnectionLimits
 from lbctl.picker.http_protocol import HttpAnswer, HttpRequest, PickerConnection
-from lbctl.picker.question import Caller, PickerQuestion, ResponseStart
+from lbctl.picker.messages import Caller, PickerQuestion, ResponseStart
 from lbctl.picker.question_key import HEADER, QuestionKey
 from lbctl.picker.service import PickService
 from lbctl.picker.web_pages import is_of_web_page

@@ -19,9 +19,9 @@ import aiohttp
 
 from lbctl.base.errors import reason_of
 from lbctl.picker import wire
-from lbctl.picker.follower import TableFollower
 from lbctl.picker.grpc_server import CannotBindError
 from lbctl.picker.process import PickerEndpoints, PickerProcess
+from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
 from lbctl.runtime import log
 from lbctl.runtime.descriptors import raise_limit

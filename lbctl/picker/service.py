@@ -17,8 +17,8 @@ from lbctl.pick.explain import Explanation
 from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import PoolTable
 from lbctl.picker.decision import Decider, PickerDecision
-from lbctl.picker.lost_ends import LostEnds, OpenPick
-from lbctl.picker.question import PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.picker.messages import PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.picker.open_picks import LostEnds, OpenPick
 from lbctl.picker.statistics import DecisionSample, Statistics
 from lbctl.picker.wire import EngineSample, ProxySample
 from lbctl.runtime import log

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from lbctl.ir.locality import Place
 from lbctl.ir.pools import Locality, PickPolicy, Prefix, SessionKey, SlowStart
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.picker.question import Caller, PickerQuestion
+from lbctl.picker.messages import Caller, PickerQuestion
 
 FORMAT = 2
 """The version of this format, which a picker compares with its own."""

@@ -11,9 +11,9 @@ import math
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from lbctl.store.authority import elapsed
 from lbctl.store.interface import MAX_EPOCH, ConflictError, FencedError, LeaseHeldError, UnusableError
 from lbctl.store.kubernetes_client import LEASES, Object, ObjectClient
+from lbctl.store.lease import elapsed
 
 EPOCH = "lbctl/epoch"
 """The annotation with the epoch."""

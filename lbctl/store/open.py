@@ -10,7 +10,7 @@ from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
 from lbctl.store.interface import SharedStore, UnusableError
 from lbctl.store.keyring import read_keyring
-from lbctl.store.signed import SignedStore
+from lbctl.store.signed_store import SignedStore
 
 
 class StoreModule(NamedTuple):

@@ -17,7 +17,6 @@ from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts
 from lbctl.model.load import SourceText
 from lbctl.store import history, records
-from lbctl.store.authority import Authority
 from lbctl.store.history import ActiveRollback, ServedFleet
 from lbctl.store.interface import (
     ABSENT,
@@ -30,6 +29,7 @@ from lbctl.store.interface import (
     StoreEntry,
     StoreError,
 )
+from lbctl.store.lease import Authority
 from lbctl.store.records import ChainedAuditRecord, SavedFleet
 
 _FILES = "fleet/files"

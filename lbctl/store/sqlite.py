@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lbctl.base.diagnostics import show
-from lbctl.store import schema
+from lbctl.store import sqlite_schema
 from lbctl.store.interface import (
     ABSENT,
     ConflictError,
@@ -34,7 +34,7 @@ from lbctl.store.interface import (
     matches,
 )
 from lbctl.store.lock import LockFile, as_store_error, open_private
-from lbctl.store.schema import VERSION, DamagedError
+from lbctl.store.sqlite_schema import VERSION, DamagedError
 
 __all__ = ["DATABASE", "VERSION", "SqliteStore"]
 
@@ -206,7 +206,7 @@ class SqliteStore:
         with self._transaction() as database:
             _check_epoch(database, epoch)
             _check_version(database, key, expected_version)
-            return schema.write(database, key, value)
+            return sqlite_schema.write(database, key, value)
 
     def _delete(self, key: str, expected_version: str, epoch: int) -> None:
         self._check_directory()
@@ -233,7 +233,7 @@ class SqliteStore:
                 with self._database:
                     self._database.execute(begin)
                     yield self._database
-            except schema.UNREADABLE as error:
+            except sqlite_schema.UNREADABLE as error:
                 raise _store_error(self.directory, error) from error
 
     # ── The file ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -244,7 +244,7 @@ class SqliteStore:
         if not file.is_file():
             raise StoreError(f"the state in {self.directory} is not there yet")
         database = _connect(file)
-        if schema.schema_of(database) != VERSION:
+        if sqlite_schema.schema_of(database) != VERSION:
             database.close()
             raise StoreError(f"the state in {self.directory} has another schema: its leader has to open it first")
         return database
@@ -295,8 +295,8 @@ def _prepared(file: Path) -> sqlite3.Connection:
         os.close(open_private(file))
     database = _connect(file)
     try:
-        schema.prepare(database)
-    except schema.UNREADABLE as error:
+        sqlite_schema.prepare(database)
+    except sqlite_schema.UNREADABLE as error:
         database.close()
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise _store_error(file.parent, error) from error
@@ -336,10 +336,10 @@ def _salvaged(aside: Path, database: sqlite3.Connection) -> str:
     try:
         damaged = _connect(aside, "ro")
         try:
-            copied, lost = schema.salvage(damaged, database)
+            copied, lost = sqlite_schema.salvage(damaged, database)
         finally:
             damaged.close()
-    except schema.UNREADABLE:
+    except sqlite_schema.UNREADABLE:
         return "empty"
     finally:
         for place in beside:
@@ -362,12 +362,12 @@ def _read_only(file: Path) -> tuple[tuple[StoreEntry, ...], int]:
     """
     entries: dict[str, StoreEntry] = {}
     epoch = int(time.time())
-    with suppress(*schema.UNREADABLE):
+    with suppress(*sqlite_schema.UNREADABLE):
         database = _connect(file)
         try:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            entries = {key: entry for key, entry in schema.readable(database) if entry is not None}
-            epoch = schema.epoch_of(database)
+            entries = {key: entry for key, entry in sqlite_schema.readable(database) if entry is not None}
+            epoch = sqlite_schema.epoch_of(database)
         finally:
             database.close()
     return tuple(entries[key] for key in sorted(entries)), epoch

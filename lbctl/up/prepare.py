@@ -19,7 +19,7 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.ignores import silenced_by_comments
 from lbctl.model.fleet import parse
 from lbctl.model.load import texts
-from lbctl.serve.picker.own_key import needs_own_key, own_key
+from lbctl.serve.picker.generated_key import needs_own_key, own_key
 from lbctl.targets import target
 from lbctl.targets.load import Loaded, complete
 from lbctl.targets.prepare import prepare

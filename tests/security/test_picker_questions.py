@@ -22,18 +22,18 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.ir.snapshot import Snapshot
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.picker.follower import TableFollower
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PROCESSOR, PickerHealth
 from lbctl.picker.http_api import HttpApi
 from lbctl.picker.http_protocol import HttpRequest
 from lbctl.picker.process import local_paths
 from lbctl.picker.question_key import QuestionKey
+from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.picker.feed import Feed
-from lbctl.serve.picker.own_key import own_key
+from lbctl.serve.picker.generated_key import own_key
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 from lbctl.serve.picker.tables import FleetMeasurements
 from lbctl.targets.picker_key import missing

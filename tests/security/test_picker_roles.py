@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from lbctl.ir.address import Address
-from lbctl.picker.follower import TableFollower
+from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.remote_link import ControlPlane, RemoteLink
 from lbctl.picker.service import PickService
 from lbctl.serve.api.authorization import ApiAccess

@@ -15,7 +15,7 @@ from lbctl.api import schema
 from lbctl.serve.ha.format import KEY, check_format, write_format
 from lbctl.serve.ha.presence import MemberInfo, read_infos, write_info
 from lbctl.store.interface import ABSENT, LeaseHeldError, UnusableError
-from lbctl.store.signed import SignedStore, refusals
+from lbctl.store.signed_store import SignedStore, refusals
 from tests.support.member import Running, fleet_with, running, served, until, write_keys
 from tests.support.stores import STORES, RedisServer, opened, shared_server, write_foreign
 

@@ -18,7 +18,7 @@ from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
 from lbctl.serve.wiring import Services, Shared
-from lbctl.store.authority import Authority
+from lbctl.store.lease import Authority
 from lbctl.store.open import open_shared
 from lbctl.store.saved import SavedState
 from lbctl.targets.load import Loaded

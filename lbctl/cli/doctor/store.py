@@ -22,7 +22,7 @@ from lbctl.store.interface import NEARLY_FULL, StoreError, StoreUnreachableError
 from lbctl.store.keyring import UNSIGNED
 from lbctl.store.kubernetes_objects import rights
 from lbctl.store.open import open_shared
-from lbctl.store.signed import SignedStore
+from lbctl.store.signed_store import SignedStore
 
 _SKEW = 1.0
 """Seconds by which the clocks of members may differ."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
 from lbctl.api import schema
-from lbctl.runtime.turns import in_turns
+from lbctl.runtime.yielding import in_turns
 from lbctl.serve.api import pool_rows
 from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.dashboard import rows

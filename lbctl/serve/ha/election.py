@@ -16,8 +16,8 @@ from typing import Literal
 from lbctl.base.errors import reason_of
 from lbctl.runtime import log
 from lbctl.serve.ha.format import check_format
-from lbctl.store.authority import Authority
 from lbctl.store.interface import FencedError, LeaseHeldError, SharedStore, StoreError
+from lbctl.store.lease import Authority
 from lbctl.store.saved import SavedState
 
 Role = Literal["leader", "follower", "isolated"]

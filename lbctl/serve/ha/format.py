@@ -9,7 +9,7 @@ import json
 
 from lbctl.base.foreign_json import parse
 from lbctl.store.interface import ABSENT, SharedStore, UnusableError
-from lbctl.store.signed import FORMAT_KEY
+from lbctl.store.signed_store import FORMAT_KEY
 
 KEY = FORMAT_KEY
 _PLAIN, _SIGNED = 1, 2

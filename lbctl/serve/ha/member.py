@@ -27,11 +27,11 @@ from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.serve.operator.steps_in_force import StepsInForce
-from lbctl.store.authority import Authority
 from lbctl.store.interface import KeyChange, StoreError
+from lbctl.store.lease import Authority
 from lbctl.store.records import UNREADABLE
 from lbctl.store.saved import SavedState
-from lbctl.store.signed import SignedStore, refusals
+from lbctl.store.signed_store import SignedStore, refusals
 
 _SETTLE = 0.01
 """Seconds for which changes are gathered before they are published together."""

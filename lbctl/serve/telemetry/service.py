@@ -28,8 +28,8 @@ from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.plan import ScrapePlan, scrape_plan
 from lbctl.store.audit import AuditLog
-from lbctl.store.authority import Authority
 from lbctl.store.interface import StoreError
+from lbctl.store.lease import Authority
 from lbctl.store.saved import SavedState
 
 _WEIGHTS_MAX_AGE = 60.0

@@ -18,10 +18,10 @@ from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
 from lbctl.serve.telemetry.service import saved_loop_output
-from lbctl.store.authority import Authority
+from lbctl.store.lease import Authority
 from lbctl.store.records import SavedFleet
 from lbctl.store.saved import SavedState
-from lbctl.store.signed import SignedStore
+from lbctl.store.signed_store import SignedStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 

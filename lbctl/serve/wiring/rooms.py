@@ -23,8 +23,8 @@ from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService, Unavailable, Unchecked
 from lbctl.serve.operator.steps_in_force import StepsInForce
+from lbctl.serve.picker.generated_key import own_key
 from lbctl.serve.picker.manager import PickerManager
-from lbctl.serve.picker.own_key import own_key
 from lbctl.serve.picker.tables import FleetMeasurements
 from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions

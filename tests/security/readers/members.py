@@ -18,7 +18,7 @@ from lbctl.ir.address import Address
 from lbctl.picker.statistics import BOUNDS
 from lbctl.serve.api import forwarding
 from lbctl.serve.ha.requests import MemberRequests
-from lbctl.serve.picker import alone
+from lbctl.serve.picker import standalone
 from lbctl.serve.telemetry import samples
 from lbctl.store.keyring import Keyring
 from lbctl.store.records import UNREADABLE
@@ -62,8 +62,8 @@ _REPORT = {
 
 
 async def _report(port: int) -> bool:
-    with patch.object(alone, "TIMEOUT", _SECONDS), patch.object(alone, "picker_http", lambda bind: bind):
-        return await alone.PickerAlone().look(Address("127.0.0.1", port), 1, "")
+    with patch.object(standalone, "TIMEOUT", _SECONDS), patch.object(standalone, "picker_http", lambda bind: bind):
+        return await standalone.PickerAlone().look(Address("127.0.0.1", port), 1, "")
 
 
 _WRONG = {
@@ -102,8 +102,8 @@ READERS = (
     ),
     Reader(
         "report of a picker that serve has not started",
-        f"{mib(alone.MAX_ANSWER_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
-        f"{alone.TIMEOUT:g} s in total",
+        f"{mib(standalone.MAX_ANSWER_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
+        f"{standalone.TIMEOUT:g} s in total",
         against(sends(_OK + json.dumps(_REPORT).encode()), _report),
         inputs(_report, json_peers(b'{"kind":"report","finished":') | _PICKERS),
         _SECONDS,

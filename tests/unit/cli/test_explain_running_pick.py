@@ -21,8 +21,8 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.pools import SlowStart
 from lbctl.ir.snapshot import Snapshot
 from lbctl.picker import wire
-from lbctl.picker.link import explanation_line
-from lbctl.picker.question import Caller, PickerQuestion
+from lbctl.picker.child_link import explanation_line
+from lbctl.picker.messages import Caller, PickerQuestion
 from lbctl.picker.service import PickService
 from lbctl.serve.api import pick_rows
 from lbctl.serve.fleet.publisher import PublishedFleet

@@ -8,7 +8,7 @@ import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
 from lbctl.picker.ext_proc import ProcessorStream
-from lbctl.picker.question import PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.picker.messages import PickerAnswer, PickerQuestion, ResponseStart
 
 NONE, BUFFERED, PARTIAL, DUPLEX = 0, 2, 3, 4
 KEY = "x-gateway-destination-endpoint"

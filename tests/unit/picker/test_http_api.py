@@ -14,7 +14,7 @@ from lbctl.ir.routes import Forward, Retry, Route, Share
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.http_api import HttpApi, RequestEnds
 from lbctl.picker.http_protocol import HttpRequest
-from lbctl.picker.question import Caller, PickerQuestion, ResponseStart
+from lbctl.picker.messages import Caller, PickerQuestion, ResponseStart
 from lbctl.picker.service import PickService
 from lbctl.targets import picker
 

@@ -14,8 +14,8 @@ from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.books import Count
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker import wire
-from lbctl.picker.link import explanation_line
-from lbctl.picker.question import Caller, PickerQuestion, ResponseStart
+from lbctl.picker.child_link import explanation_line
+from lbctl.picker.messages import Caller, PickerQuestion, ResponseStart
 from lbctl.picker.service import PickService
 
 POLICY = PickPolicy((SessionKey(header="x-session-id"),))

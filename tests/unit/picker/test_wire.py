@@ -9,7 +9,7 @@ import pytest
 from lbctl.ir.pools import Locality, PickPolicy, SessionKey, SlowStart
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker import wire
-from lbctl.picker.follower import TableFollower
+from lbctl.picker.received_tables import TableFollower
 
 SENDER, READER = 500.0, 90_000.0
 """Clock readings of the two ends at the same moment."""

@@ -16,7 +16,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import MAX_OVERRIDES, Override
 from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
-from lbctl.store import records, schema
+from lbctl.store import records, sqlite_schema
 from lbctl.store.interface import FencedError
 from lbctl.store.records import SavedFleet
 from tests.support.paths import ROOT
@@ -70,7 +70,7 @@ class StateDirectory:
         """Write an entry with a valid checksum, as a bug of lbctl would."""
         database = sqlite3.connect(self.file)
         with database:
-            schema.write(database, key, value)
+            sqlite_schema.write(database, key, value)
         database.close()
 
     def aside(self) -> list[str]:

@@ -13,7 +13,7 @@ from lbctl.store.interface import ABSENT, FencedError, StoreError, UnusableError
 from lbctl.store.kubernetes_client import CONFIG_MAPS, LEASES
 from lbctl.store.kubernetes_objects import MAX_BYTES, key_of, name_of
 from lbctl.store.open import open_shared
-from lbctl.store.signed import SignedStore
+from lbctl.store.signed_store import SignedStore
 from tests.support.kubernetes import ApiServer, Object
 from tests.support.stores import NAMESPACE, KubernetesServer, opened, shared_server, store_of
 

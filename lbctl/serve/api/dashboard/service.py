@@ -15,7 +15,7 @@ from typing import Protocol
 
 from lbctl.api import schema
 from lbctl.api.codec import encode
-from lbctl.runtime.turns import in_turns
+from lbctl.runtime.yielding import in_turns
 from lbctl.serve.api import status_rows
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.frames import Frame

@@ -23,7 +23,6 @@ from lbctl.serve.ha.format import FORMAT, KEY, check_format, write_format
 from lbctl.serve.joining import join
 from lbctl.serve.wiring import Shared
 from lbctl.store import kubernetes_lease
-from lbctl.store.authority import Authority
 from lbctl.store.interface import (
     ABSENT,
     FencedError,
@@ -33,6 +32,7 @@ from lbctl.store.interface import (
     StoreUnreachableError,
     UnusableError,
 )
+from lbctl.store.lease import Authority
 from lbctl.store.open import open_shared
 from lbctl.store.saved import SavedState
 from tests.support.stores import STORES, AnyServer, EtcdServer, RedisServer, opened, shared_server, write_foreign

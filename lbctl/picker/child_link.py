@@ -11,7 +11,7 @@ from typing import Any
 
 from lbctl.pick.explain import document
 from lbctl.picker import wire
-from lbctl.picker.follower import TableFollower
+from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
 from lbctl.runtime import log
 from lbctl.runtime.guard import until_one_ends

@@ -12,11 +12,11 @@ import pytest
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 
 from lbctl.ir.address import Address
-from lbctl.picker import envoy_ends
-from lbctl.picker.envoy_ends import EnvoyEnds
+from lbctl.picker import envoy_access_log
+from lbctl.picker.envoy_access_log import EnvoyEnds
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PickerHealth
-from lbctl.picker.question import ResponseStart
+from lbctl.picker.messages import ResponseStart
 from lbctl.picker.service import PickService
 
 HOST = "127.0.0.1"
@@ -101,7 +101,7 @@ def test_each_entry_ends_a_pick() -> None:
 
 
 def test_envoy_has_left_once_all_its_streams_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envoy_ends, "_GRACE", 0.05)
+    monkeypatch.setattr(envoy_access_log, "_GRACE", 0.05)
 
     async def run() -> None:
         recorder = _Recorder()
@@ -122,7 +122,7 @@ def test_envoy_has_left_once_all_its_streams_have_ended(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("entry", [_entry(""), _entry("2")])
 def test_stream_without_a_pick_of_its_node_ends_nothing(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Any client of the port can name the node of an Envoy."""
-    monkeypatch.setattr(envoy_ends, "_GRACE", 0.0)
+    monkeypatch.setattr(envoy_access_log, "_GRACE", 0.0)
 
     async def run() -> None:
         recorder = _Recorder()

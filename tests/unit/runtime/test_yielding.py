@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Generator
 
-from lbctl.runtime.turns import in_turns
+from lbctl.runtime.yielding import in_turns
 
 
 def _busy(steps: int) -> Generator[None, None, str]:

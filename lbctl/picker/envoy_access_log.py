@@ -15,7 +15,7 @@ import grpc
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
 
 from lbctl.ir.address import Address
-from lbctl.picker.question import ResponseStart
+from lbctl.picker.messages import ResponseStart
 
 _SERVICE, _METHOD = "envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs"
 _TAG = "x-lbctl-pick-id"

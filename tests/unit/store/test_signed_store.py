@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from lbctl.store import signed
+from lbctl.store import signed_store
 from lbctl.store.interface import ABSENT, Presence
 from lbctl.store.keyring import Keyring
 from lbctl.store.memory import MemoryStore
-from lbctl.store.signed import SignedStore
+from lbctl.store.signed_store import SignedStore
 
 KEYS = Keyring("lbctl", (b"key-" * 8,), accepts_unsigned=False)
 
@@ -33,7 +33,7 @@ class _Announcements:
 
 def test_member_that_announces_nothing_new_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(signed, "elapsed", lambda: now)
+    monkeypatch.setattr(signed_store, "elapsed", lambda: now)
 
     async def run() -> None:
         nonlocal now

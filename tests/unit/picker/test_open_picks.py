@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.picker.question import Caller, PickerQuestion
+from lbctl.picker.messages import Caller, PickerQuestion
 from lbctl.picker.service import PickService
 from lbctl.picker.wire import EngineSample, ProxySample
 from tests.unit.picker.test_service import POLICY

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from lbctl.runtime import log
 from lbctl.store import envelope as envelopes
-from lbctl.store.authority import elapsed
 from lbctl.store.envelope import Envelope
 from lbctl.store.interface import (
     ABSENT,
@@ -32,6 +31,7 @@ from lbctl.store.interface import (
     shown,
 )
 from lbctl.store.keyring import Keyring, Purpose
+from lbctl.store.lease import elapsed
 
 FORMAT_KEY = "format"
 """The marker of the key space. It is not signed, so that every version can read it."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from lbctl.picker import wire
-from lbctl.picker.follower import TableFollower
-from lbctl.picker.link import SocketLink
+from lbctl.picker.child_link import SocketLink
+from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
 
 
