@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,8 @@ class App:
         await self._endpoints.close()
         if services is not None:
             services.traffic.close()
-            await services.publisher.discovery.stop()
-            await services.reconciler.end()
+            await services.discovery.stop()
+            await services.live.end()
             await services.telemetry.save()
         if self._state is not None:
             await self._state.close()
@@ -161,7 +162,7 @@ class App:
         await services.reconciler.start(saved.fleet)
         gc.freeze()
         gc.enable()
-        if services.publisher.served is None:
+        if services.live.served is None:
             if shared is None and not all(exists(path) for path in options.paths):
                 raise MissingPathError
             hint = "a fleet that was served before is in the directory of --state or control.state at that time"
@@ -192,7 +193,7 @@ class App:
                 publisher.open(
                     await self._endpoints.open_xds(
                         loaded.source,
-                        publisher.previous_snapshot,
+                        services.live.previous_snapshot,
                         services.load_reports,
                         services.request_logs,
                         lambda: member is not None and member.catching_up,
@@ -213,16 +214,18 @@ class App:
             await self._reload(services)
 
     async def _follow_discovery(self, services: Services) -> None:
-        async for _ in services.publisher.discovery.changes():
-            await services.reconciler.refresh("discovery", save=False)
-            services.reconciler.save_soon()
+        live = services.live
+        async for discovered in services.discovery.changes():
+            await live.apply(replace(live.inputs, discovered=discovered), "discovery", save=False)
+            live.save_soon()
 
     async def _follow_drains(self, services: Services) -> None:
         while True:
-            left = services.publisher.seconds_to_next_deadline()
+            live = services.live
+            left = live.seconds_to_next_deadline()
             await asyncio.sleep(_DRAIN_POLL if left is None else min(_DRAIN_POLL, max(0.05, left)))
             if left is not None and left <= _DRAIN_POLL:
-                await services.reconciler.refresh("the deadline of a drain")
+                await live.apply(live.inputs, "the deadline of a drain")
 
     def _reload_soon(self) -> None:
         log.event("reading the files again", signal="SIGHUP")
@@ -243,7 +246,7 @@ class App:
 
     async def _reload(self, services: Services) -> None:
         await services.reconciler.reload()
-        served = services.publisher.served
+        served = services.live.served
         keys = self._endpoints.restart_needed(served.loaded.source) if served else ()
         if keys:
             log.warn("these changes of the files take effect at the next start", keys=",".join(keys))

@@ -21,6 +21,7 @@ from lbctl.cli.doctor.picker import keyless
 from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.ir.snapshot import Snapshot
+from lbctl.ir.topology import Topology
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PROCESSOR, PickerHealth
@@ -30,8 +31,9 @@ from lbctl.picker.process import local_paths
 from lbctl.picker.question_key import QuestionKey
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
-from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
-from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.fleet.inputs import PickerPlace
+from lbctl.serve.fleet.live import NoPlaces
+from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.generated_key import own_key
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
@@ -49,6 +51,7 @@ from tests.support.processes.ports import HOST, free_pair, release
 from tests.support.processes.replicas import replicas
 from tests.support.processes.scripted_picker import scripted_picker
 from tests.support.processes.waiting import eventually
+from tests.support.publishing import Publishing
 
 _NOBODY = 65534
 _ALL_OPTIONS = ((), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT,), (socket.SO_REUSEADDR, socket.SO_REUSEPORT))
@@ -322,18 +325,30 @@ def _published(key: str) -> PublishedFleet:
     return cast(PublishedFleet, SimpleNamespace(composed=SimpleNamespace(snapshot=snapshot)))
 
 
+class _OwnKey(NoPlaces):
+    """A process that has made this key of questions to the picker."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def picker(self, topology: Topology) -> PickerPlace:
+        return PickerPlace(key=self.picker_key(topology))
+
+    def picker_key(self, topology: Topology) -> str:
+        return self._key
+
+
 def test_restarted_serve_knows_what_it_sent_with_its_key(tmp_path: Path) -> None:
     pool = {"replicas": [{"name": "a", "address": "10.0.0.1:80"}], "balance": {"algorithm": "pick"}}
     loaded = load_fleet(tmp_path, fleets.fleet_of(pool))
 
     async def versions(key: str) -> tuple[str, str]:
-        publisher = Publisher(Metrics(), {}, picker_key=lambda _: key)
-        await publisher.build_previous(loaded)
-        await publisher.serve(loaded, "files")
-        await publisher.discovery.stop()
-        assert publisher.previous_snapshot is not None
-        assert publisher.served is not None
-        return publisher.previous_snapshot.version, publisher.served.cached_snapshot.version
+        publishing = Publishing(places=_OwnKey(key))
+        await publishing.live.continue_from(loaded)
+        served = await publishing.publish(loaded)
+        await publishing.end()
+        assert publishing.live.previous_snapshot is not None
+        return publishing.live.previous_snapshot.version, served.cached_snapshot.version
 
     before, after = asyncio.run(versions(_KEY))
     assert before == after

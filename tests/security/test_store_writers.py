@@ -293,7 +293,7 @@ async def drain(member: Running, replica: str) -> None:
 
 
 def pools(member: Running) -> set[str]:
-    published = member.services.publisher.served
+    published = member.services.live.served
     assert published is not None
     return {pool.name for pool in published.composed.whole.topology.pools}
 

@@ -102,7 +102,7 @@ async def running(
         yield Running(name, path, services, state)
     finally:
         await end_tasks(tasks)
-        await services.publisher.discovery.stop()
+        await services.discovery.stop()
         with suppress(Exception):
             await state.close()
 
@@ -121,13 +121,13 @@ async def leading(
 
 def served(member: Running) -> set[str]:
     """Return the names of the replicas that the member publishes."""
-    published = member.services.publisher.served
+    published = member.services.live.served
     assert published is not None
     return {item.name for pool in published.composed.whole.topology.pools for item in pool.replicas}
 
 
 def version(member: Running) -> str:
     """Return the version that the member publishes by xDS."""
-    published = member.services.publisher.served
+    published = member.services.live.served
     assert published is not None
     return published.cached_snapshot.version

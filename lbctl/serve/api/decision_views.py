@@ -12,6 +12,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.serve.api import decision_rows
 from lbctl.serve.api.pool_views import PoolViews
+from lbctl.serve.drivers.eligibility import driven
 from lbctl.targets import xds_kinds
 
 
@@ -36,7 +37,7 @@ class DecisionViews(PoolViews):
 
     def decisions(self) -> schema.Decisions:
         """Return `/api/v1/decisions`."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         if served is None:
             return schema.Decisions(())
         rows = self.proxies().proxies
@@ -44,7 +45,7 @@ class DecisionViews(PoolViews):
         shares = {pool.name: {item.name: item.share for item in pool.replicas} for pool in self.newest_pools()}
         topology, own = served.composed.whole.topology, self._parts.supervisor.composed()
         ramps = self._parts.picker.feed.ramps()
-        proxies = (*xds_proxies(topology, xds_kinds()).all, *self._parts.publisher.driven(topology))
+        proxies = (*xds_proxies(topology, xds_kinds()).all, *driven(topology))
         return schema.Decisions(
             tuple(
                 row
@@ -76,7 +77,7 @@ class DecisionViews(PoolViews):
 
     def _control(self) -> tuple[schema.PoolControl, ...]:
         """Return the mode of every pool with telemetry, and which replicas are ejected or kept at the floor."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         ejected = served.composed.ejected if served else {}
         return tuple(
             schema.PoolControl(

@@ -14,7 +14,7 @@ from lbctl.control.rollouts import PHASES
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import weights_of
 from lbctl.serve.api import decision_rows, signal_gauges
-from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.telemetry.service import TelemetryService
 
 _MODES = ("acting", "frozen", "blind", "held")
@@ -23,14 +23,14 @@ _MODES = ("acting", "frozen", "blind", "held")
 class Gauges(Collector):
     """Collects the gauges. `clock` is that of the scraper, in seconds."""
 
-    def __init__(self, publisher: Publisher, telemetry: TelemetryService, clock: Callable[[], float]) -> None:
-        self._publisher = publisher
+    def __init__(self, live: LiveFleet, telemetry: TelemetryService, clock: Callable[[], float]) -> None:
+        self._live = live
         self._telemetry = telemetry
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families, with the values of this moment."""
-        served = self._publisher.served
+        served = self._live.served
         pools = controlled(served.composed.whole.topology) if served else ()
         yield from self._weights()
         yield from self._pools(pools)
@@ -48,7 +48,7 @@ class Gauges(Collector):
         out = GaugeMetricFamily(
             "lbctl_replica_out", "1 for a replica that is ejected by deep health.", labels=["pool", "replica", "reason"]
         )
-        served = self._publisher.served
+        served = self._live.served
         if served is not None:
             composed = served.composed
             for pool in composed.whole.topology.pools:
@@ -72,7 +72,7 @@ class Gauges(Collector):
             "lbctl_rollout_verdict", "The number of evaluations of a rollout with this verdict.",
             labels=["route", "verdict"],
         )  # fmt: skip
-        for state in self._publisher.rollouts:
+        for state in self._live.inputs.rollouts:
             for verdict in VERDICTS:
                 verdicts.add_metric([state.route, verdict], getattr(state.analysis, verdict))
             if state.moves:

@@ -23,7 +23,7 @@ class Operations(PoolViews):
 
     def overrides(self) -> schema.Overrides:
         """Return `GET /api/v1/overrides`."""
-        return schema.Overrides(tuple(decision_rows.override(item) for item in self._parts.publisher.overrides))
+        return schema.Overrides(tuple(decision_rows.override(item) for item in self._parts.live.inputs.overrides))
 
     async def put_override(self, request: schema.OverrideRequest, actor: str) -> schema.OverrideResult:
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""
@@ -40,14 +40,15 @@ class Operations(PoolViews):
 
     def rollouts(self) -> schema.Rollouts:
         """Return `GET /api/v1/rollouts`."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         if served is None:
             return schema.Rollouts(())
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
         now = self._parts.rollouts.now()
         outages, unchecked = self._parts.rollouts.outages, self._parts.rollouts.unchecked
-        saved = self._parts.rollouts.published  # they may be of older files
-        states = follow(saved, files, now, outages, unchecked)
+        # a step is shown once it is published, so that a client that waits for it, and then for the proxies, does not
+        # see what these had before; the states may be of older files
+        states = follow(served.inputs.rollouts, files, now, outages, unchecked)
         requests: Counter[str] = Counter()
         for key, count in self._parts.traffic.ledger.recent(self._parts.traffic.clock()).items():
             requests[key.pool] += count
@@ -56,7 +57,7 @@ class Operations(PoolViews):
 
     def splits(self) -> tuple[schema.LiveSplit, ...]:
         """Return the splits that are published, of routes that forward to several pools, on the scale of the files."""
-        files = self._parts.publisher.topology
+        files = self._parts.live.topology
         in_files = {route.name: shares_of(route) for route in files.routes} if files else {}
         shares = (
             (route.name, dict(with_sum_of(in_files.get(route.name, ()), shares_of(route))))

@@ -45,7 +45,7 @@ class PoolViews(PartialViews):
 
     def pools(self) -> schema.Pools:
         """Return `/api/v1/pools`."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         if served is None:
             return schema.Pools(())
         fleet, since, pools = self._pools
@@ -56,12 +56,12 @@ class PoolViews(PartialViews):
 
     def unavailable(self, pools: Collection[str]) -> Mapping[str, str]:
         """Return why each of these pools has no available replica; the reason is empty where it has one."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
     def unchecked(self, pools: Collection[str]) -> frozenset[str]:
         """Return those of these pools of which nothing is known until their first check."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         return pool_rows.unchecked(served.composed, self._live(served), pools) if served is not None else frozenset()
 
     def newest_pools(self) -> tuple[schema.Pool, ...]:
@@ -102,7 +102,7 @@ class PoolViews(PartialViews):
 
     def _look_at_states(self, found: list[schema.Pool]) -> Generator[object, None, None]:
         """Add every pool to `found`; what is yielded says nothing."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         for pool in pool_rows.pools_in_parts(served.composed, self._live(served)) if served is not None else ():
             if pool is not None:
                 found.append(pool)
@@ -110,7 +110,7 @@ class PoolViews(PartialViews):
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
         """Yield each pool with its replicas, as the dashboard shows them, and None where others may work meanwhile."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         if served is not None:
             for pool in pool_rows.pools_in_parts(served.composed, self._live(served)):
                 yield None if pool is None else (rows.pool(pool), self._live_replicas(pool))

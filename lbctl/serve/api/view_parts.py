@@ -10,8 +10,9 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.api import status_rows
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.drivers.supervisor import DriverSupervisor
-from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.ha.member import FleetMember
@@ -39,8 +40,10 @@ class ViewParts:
     """The options of the command."""
     endpoints: Endpoints
     """The sockets of the process."""
-    publisher: Publisher
-    """Has the fleet that is published."""
+    live: LiveFleet
+    """Has the fleet that is published, and its inputs."""
+    discovery: DiscoveryService
+    """Has the answers of the sources of replicas."""
     reconciler: Reconciler
     """Reads the files."""
     nodes: NodeStatus
@@ -85,11 +88,11 @@ class PartialViews:
         return schema.Proxies((*envoys, *map(status_rows.driven_proxy, self._parts.supervisor.rows())))
 
     def _topology(self) -> Topology:
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         return served.composed.whole.topology if served else _EMPTY
 
     def _snapshot(self) -> schema.Snapshot | None:
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         if served is None:
             return None
         topology = served.composed.whole.topology

@@ -51,13 +51,13 @@ class Views(DecisionViews, Operations):
             return "ending"
         if self._parts.reconciler.last_reload is None:
             return _STARTING
-        if self._parts.publisher.served is None:
+        if self._parts.live.served is None:
             return NO_FLEET
         return "" if self._parts.endpoints.opened.xds or self._parts.options.dry_run else _STARTING
 
     def status(self) -> schema.Status:
         """Return `/api/v1/status`."""
-        served, proxies = self._parts.publisher.served, self.proxies().proxies
+        served, proxies = self._parts.live.served, self.proxies().proxies
         envoys_and_driven = [item for item in proxies if item.kind != "reader"]
         pools, files, picker = self.newest_pools(), self._fleet_files(), pick_rows.status(self._parts.picker)
         sources = self._sources()
@@ -89,7 +89,7 @@ class Views(DecisionViews, Operations):
             overrides=self.overrides().overrides,
             control=self._control(),
             sources=sources,
-            names=tuple(status_rows.discovered_name(item) for item in self._parts.publisher.discovery.names()),
+            names=tuple(status_rows.discovered_name(item) for item in self._parts.discovery.names()),
             listens=self._listens(),
             picker=picker,
             member=member_rows.own(self._parts.member),
@@ -103,7 +103,7 @@ class Views(DecisionViews, Operations):
 
     def fleet(self) -> schema.FleetSettings:
         """Return `/api/v1/fleet`."""
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         settings = of_fleet(served.loaded.compiled.topology) if served else {}
         return schema.FleetSettings({dotted(path): value for path, value in settings.items()})
 
@@ -148,7 +148,8 @@ class Views(DecisionViews, Operations):
     def _fleet_files(self) -> schema.FleetFiles:
         """Return the result of the last read, with losses in the files or in answers to names that wait."""
         last_reload = self._parts.reconciler.last_reload
-        pending = (*(last_reload.shrink if last_reload else ()), *self._parts.publisher.refused_answers)
+        served = self._parts.live.served
+        pending = (*(last_reload.shrink if last_reload else ()), *(served.refused_answers if served else ()))
         return schema.FleetFiles(
             paths=self._parts.options.paths,
             directory=_working_directory(),

@@ -9,7 +9,8 @@ from itertools import islice
 from lbctl.ir.weight import Weight
 from lbctl.runtime import log
 from lbctl.runtime.errors import NotSavedError
-from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
+from lbctl.serve.fleet.inputs import Origin
+from lbctl.serve.fleet.publisher import Publisher, PublishResult
 from lbctl.serve.fleet.reload_result import ChangeObserver
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
 
@@ -41,7 +42,7 @@ class PublicationLog:
         """Log what has changed, and tell the observer."""
         served = self._publisher.served
         if published.new and served is not None:
-            message = "published" if self._publisher.send else "would be published"
+            message = "published" if self._publisher.sends else "would be published"
             names = ",".join(published.names) or None
             log.event(
                 message, version=served.cached_snapshot.version, because_of=cause, **published.changed, names=names

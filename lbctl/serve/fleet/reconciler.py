@@ -1,7 +1,7 @@
-"""Brings the published fleet in line with the files, with discovery, with the control loop and with the clock.
+"""Reads the files of the fleet at the start, at their changes and when it is asked to, and has them published.
 
-A change is published, or the published fleet stays as it is and the reason is logged. No failure here ends the process
-or takes the configuration away from proxies. Changes are handled one at a time.
+A valid fleet is published, or the published one stays as it is and the reason is logged. No failure here ends the
+process or takes the configuration away from proxies.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +18,18 @@ from lbctl.model.load import SourceText
 from lbctl.runtime import log
 from lbctl.runtime.errors import CannotListenError
 from lbctl.serve.fleet.history import FleetHistory, digest_of
-from lbctl.serve.fleet.publication_log import PublicationLog, stays
-from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
+from lbctl.serve.fleet.inputs import Origin
+from lbctl.serve.fleet.live import LiveFleet
+from lbctl.serve.fleet.publication_log import PublicationLog
+from lbctl.serve.fleet.publisher import PublishResult
 from lbctl.serve.fleet.reader import Writers
 from lbctl.serve.fleet.reload import FleetReloader, LoadOutcome
 from lbctl.serve.fleet.reload_log import ReloadLog
 from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadOutcome
 from lbctl.serve.fleet.saved_files import is_unchanged, relocated
-from lbctl.serve.fleet.saver import SAVE_AGAIN, FleetSaver
+from lbctl.serve.fleet.saver import FleetSaver
 from lbctl.serve.fleet.watch import FleetWatcher
-from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
+from lbctl.serve.metrics.instruments import ReloadStatus
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
 from lbctl.store.history import ActiveRollback, Cause, ServedFleet
 from lbctl.store.records import SavedFleet
@@ -41,14 +42,16 @@ _FILES = Cause(CONTROL_PLANE)
 
 
 class Reconciler:
-    """Reads the files, and publishes what they and the other inputs of a fleet lead to."""
+    """Reads the files, and has the live fleet publish them."""
 
     def __init__(
         self,
         paths: tuple[str, ...],
-        publisher: Publisher,
+        live: LiveFleet,
         watch: FleetWatcher,
-        metrics: Metrics,
+        saver: FleetSaver,
+        publications: PublicationLog,
+        reloads: ReloadLog,
         state: SavedState,
         audit: AuditLog,
         history: FleetHistory,
@@ -65,7 +68,7 @@ class Reconciler:
         can have written what the state has.
         """
         self._paths = paths
-        self._publisher = publisher
+        self._live = live
         self._watch = watch
         self._audit = audit
         self._history = history
@@ -73,16 +76,14 @@ class Reconciler:
         self._observer = observer
         self._shared = writers != "this process"
         self._reloader = FleetReloader(paths, state_directory, writers=writers)
-        self._reloads = ReloadLog(publisher, metrics, observer)
-        self._publications = PublicationLog(publisher, observer, audit)
-        self._saver = FleetSaver(publisher, state, history)
+        self._reloads = reloads
+        self._publications = publications
+        self._saver = saver
         self._state = state
-        self._lock = asyncio.Lock()
-        self._unsaved = asyncio.Event()
         self._followed: Mapping[Path, str] = {}
         self._leader_files: tuple[SourceText, ...] | None = None
         self._following = False
-        """Whether another process decides, so that nothing is saved here."""
+        """Whether another process decides."""
 
     @property
     def last_reload(self) -> ReloadOutcome | None:
@@ -92,12 +93,12 @@ class Reconciler:
     async def start(self, saved: SavedFleet | None) -> None:
         """Serve the fleet of the files, or else the `saved` one where that is still valid."""
         self._saver.restored(saved)
-        async with self._lock:
+        async with self._live.turn:
             restored: LoadOutcome | None = None
             if saved is not None and not await asyncio.to_thread(is_unchanged, saved, self._paths):
                 restored = await self._restore(saved)
             await self._read(False, _FILES)
-            if self._publisher.served is None and saved is not None:
+            if self._live.served is None and saved is not None:
                 await self._serve_saved(restored or await self._restore(saved))
             await self._record()
         await self._find_revision()
@@ -115,17 +116,17 @@ class Reconciler:
 
     async def lead(self) -> None:
         """Serve the own files from now on, and save what is served."""
-        async with self._lock:
+        async with self._live.turn:
             self._following, self._leader_files = False, None
             await self._saver.save_all()
             await self._read(False, _FILES)
-            await self._save(None)
+            await self._saver.save(None)
             await self._record()
         await self._find_revision()
 
     async def reload(self, *, allow_shrink: bool = False, cause: Cause = _FILES) -> None:
         """Read the files now. `allow_shrink`: accept any loss of replicas and keys."""
-        async with self._lock:
+        async with self._live.turn:
             await self._read(allow_shrink, cause)
             await self._record()
         await self._find_revision()
@@ -136,64 +137,17 @@ class Reconciler:
         The result says why where it cannot be served, and nothing has changed then. Raises BadRequestError where the
         state has lost its files, and NotSavedError where a restart would forget the rollback.
         """
-        async with self._lock:
+        async with self._live.turn:
             try:
                 return await self._roll_back(entry, cause, allow_shrink)
             finally:
                 await self._record()
 
-    async def refresh(self, cause: str, *, save: bool = True) -> None:
-        """Publish the same fleet again, with the discovered replicas, weights, overrides and drains of now.
-
-        `cause` is logged. `save=False`: nothing has changed that a restart must know, or `save_soon` follows. Nothing
-        that is published later waits for the save: a disk or a store may take seconds.
-        """
-        async with self._lock:
-            try:
-                result = await self._publisher.refresh()
-            except UnsoundError as error:
-                log.findings(error.problems)
-                log.error(f"a proxy would reject the change{stays(self._publisher)}", because_of=cause)
-                return
-            except Exception:  # noqa: BLE001 -- what changed must not end what is served
-                log.failure(f"lbctl itself failed{stays(self._publisher)}", because_of=cause)
-                return
-            self._publications.report(result, cause)
-        if save:
-            await self._save(None)
-
     async def _find_revision(self) -> None:
         """Look up the commit of what is served, without the lock: nothing that proxies wait for waits for git."""
         if await self._history.find_revision():
-            async with self._lock:
-                await self._save(None)
-
-    def save_soon(self) -> None:
-        """Have `keep_saved` save what is served."""
-        self._unsaved.set()
-
-    async def keep_saved(self) -> None:
-        """Save when `save_soon` asks for it, and repeat a save that has failed, as on a full disk, until cancelled."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SAVE_AGAIN):
-                    await self._unsaved.wait()
-            if self._unsaved.is_set() or self._saver.is_pending:
-                await self._save_between_changes()
-
-    async def end(self) -> None:
-        """Save what `keep_saved` has not saved yet."""
-        if self._unsaved.is_set():
-            await self._save_between_changes()
-
-    async def _save_between_changes(self) -> None:
-        async with self._lock:
-            self._unsaved.clear()
-        try:
-            await self._save(None)
-        except asyncio.CancelledError:
-            self._unsaved.set()
-            raise
+            async with self._live.turn:
+                await self._saver.save(None)
 
     # ── Reading and serving; the caller holds the lock ───────────────────────────────────────────────────────────────
 
@@ -202,8 +156,7 @@ class Reconciler:
         restored = await asyncio.to_thread(self._reloader.restore, own)
         if restored.loaded is not None:
             self._reloader.accept(restored)
-            self._publisher.set_baseline(restored.loaded.compiled.topology)
-            await self._publisher.build_previous(restored.loaded)
+            await self._live.continue_from(restored.loaded)
         return restored
 
     async def _serve_saved(self, restored: LoadOutcome) -> None:
@@ -252,7 +205,7 @@ class Reconciler:
     async def _load(self, pinned: tuple[SourceText, ...] | None, allow_shrink: bool) -> LoadOutcome:
         """Read the files on disk, or these in their place."""
         return await asyncio.to_thread(
-            self._reloader.load, allow_shrink=allow_shrink, discovered=self._publisher.accepted.apply, pinned=pinned
+            self._reloader.load, allow_shrink=allow_shrink, discovered=self._live.accepted.apply, pinned=pinned
         )
 
     async def _roll_back(self, entry: ServedFleet, cause: Cause, allow_shrink: bool) -> ReloadOutcome:
@@ -300,7 +253,7 @@ class Reconciler:
         rollback = None if self._following else self._history.rollback
         own: Origin = "leader" if self._following and self._leader_files is not None else "files"
         published = await self._serve(loaded, outcome, "history" if rollback else own, allow_shrink, cause)
-        served = self._publisher.served
+        served = self._live.served
         unsupported = Diagnostics()
         unsupported.silence(silenced_by_comments(outcome.saved.texts if outcome.saved else ()))
         unsupported.extend(served.unsupported if served else ())
@@ -308,7 +261,7 @@ class Reconciler:
 
     async def _serve_running(self, outcome: LoadOutcome) -> None:
         """Serve the running fleet with changed certificates, key files or target files where the new one is refused."""
-        served = self._publisher.served
+        served = self._live.served
         if outcome.running is None or served is None:
             return
         try:
@@ -322,24 +275,19 @@ class Reconciler:
         """Serve a fleet. Raises UnsoundError where a proxy would reject it; nothing has changed then."""
         if self._on_fleet is not None:
             await self._on_fleet(loaded, False)
-        published = await self._publisher.serve(loaded, origin, allow_shrink=allow_shrink)
+        published = await self._live.publish_files(loaded, origin, allow_shrink=allow_shrink)
         self._reloader.accept(outcome)
         on_fleet, self._on_fleet = self._on_fleet, None
         if on_fleet is not None:
             await on_fleet(loaded, True)
         self._publications.served(published, origin)
-        served = self._publisher.served
+        served = self._live.served
         if served is not None and outcome.saved is not None and not self._following:
             await self._history.served(outcome.saved.texts, served, cause)
-        await self._save(outcome.saved)
+        await self._saver.save(outcome.saved)
         return published
 
     async def _record(self) -> None:
         if self._following:
             self._publications.leave_out()
         await self._publications.record()
-
-    async def _save(self, saved: SavedFleet | None) -> None:
-        """Save what is served, as far as it has changed; a member that follows saves nothing."""
-        if not self._following:
-            await self._saver.save(saved)

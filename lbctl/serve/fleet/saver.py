@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from lbctl.control.drains import Since
 from lbctl.runtime import log
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.publisher import Publisher
@@ -22,7 +23,10 @@ class FleetSaver:
     Saves are made one after the other, in the order of the calls.
     """
 
-    def __init__(self, publisher: Publisher, state: SavedState, history: FleetHistory) -> None:
+    def __init__(
+        self, publisher: Publisher, state: SavedState, history: FleetHistory, drains: Since | None = None
+    ) -> None:
+        """`drains`: those that the state has; None where none were saved."""
         self.is_pending = False
         """Whether a save has failed that none has made good."""
         self._publisher = publisher
@@ -31,8 +35,10 @@ class FleetSaver:
         self._saved: SavedFleet | None = None
         self._newest: SavedFleet | None = None
         """The files that are served, which a failed save may not have saved yet."""
+        self._is_leaders = False
+        """Whether what is served is the leader's, which saves it."""
         self._turn = asyncio.Lock()
-        self._drains: dict[tuple[str, str], float] | None = dict(publisher.drained)
+        self._drains: Since | None = drains or {}
         """The drains as they are saved; None where that is unknown."""
 
     @property
@@ -46,23 +52,27 @@ class FleetSaver:
 
     def serve_of_leader(self, leader: SavedFleet | None) -> None:
         """Take note that the leader's fleet is served, which nobody saves here; None: the one before still is."""
-        self._newest = leader or self._newest
+        self._newest, self._is_leaders = leader or self._newest, True
 
     def save_later(self) -> None:
         """Save again with the next attempt: what the state has may be newer than what is served."""
         self.is_pending = True
 
     async def save_all(self) -> None:
-        """Save everything the next time: what the state has is unknown."""
+        """Save everything the next time, since the content of the state is unknown, and save again what is served."""
+        self._is_leaders = False
         async with self._turn:
             self._saved, self._drains, self.is_pending = None, None, True
 
     async def save(self, saved: SavedFleet | None) -> None:
-        """Save the served fleet, the answers of discovery and the drains, as far as they have changed."""
+        """Save the served fleet, the answers of discovery and the drains, as far as they have changed.
+
+        Nothing is saved of what is the leader's.
+        """
         served = self._publisher.served
-        if served is None:
+        if served is None or self._is_leaders:
             return
-        answers, drains = self._publisher.accepted.answers, dict(served.composed.drains)
+        answers, drains = served.accepted.answers, dict(served.composed.drains)
         self._newest = files = saved or self._newest or self._saved
         fleet = replace(files, discovered=answers, version=served.cached_snapshot.version) if files else None
         async with self._turn:
@@ -77,7 +87,7 @@ class FleetSaver:
                     log.event("what is served is saved for a restart again")
                 self.is_pending = False
 
-    async def _write(self, fleet: SavedFleet | None, drains: dict[tuple[str, str], float]) -> None:
+    async def _write(self, fleet: SavedFleet | None, drains: Since) -> None:
         if fleet is not None and fleet != self._saved:
             await self._state.save_fleet(fleet)
             self._saved = fleet

@@ -79,9 +79,7 @@ class FleetMember:
         self.sharing = PoolSharing(
             name, parts.telemetry, state, min(TTL, election.ttl), authority.clock, news.pools_shared
         )
-        self.records = SharedRecords(
-            parts.publisher, parts.telemetry, parts.overrides, parts.rollouts, parts.history, self.sharing
-        )
+        self.records = SharedRecords(parts.history, self.sharing)
         self._state = state
         self._authority = authority
         self._parts = parts
@@ -150,7 +148,7 @@ class FleetMember:
     async def prepare(self) -> None:
         """Read what the leader serves, so that the first fleet of this process is the same. Raises StoreError."""
         for entry in await self._state.entries(FOLLOWED):
-            self.records.apply(entry.key, entry.value)
+            self._take(entry.key, entry.value)
         self._parts.reconciler.follow(self.records.fleet if await self.store.leader() else None)
 
     # ── The tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +229,7 @@ class FleetMember:
     async def _take_records(self) -> None:
         """Take over what is stored; values that cannot be read are kept under another key."""
         for entry in await self._state.entries(FOLLOWED):
-            if not self.records.apply(entry.key, entry.value):
+            if not self._take(entry.key, entry.value):
                 await self._state.save_raw(f"damaged/{entry.key}", entry.value)
 
     async def _switch(self, tasks: Mapping[str, Work]) -> None:
@@ -267,7 +265,7 @@ class FleetMember:
         await self._state.save_raw(LEADER, write_leader(status))
 
     def _version(self) -> str:
-        served = self._parts.publisher.served
+        served = self._parts.live.served
         return served.cached_snapshot.version if served else ""
 
     @property
@@ -310,7 +308,7 @@ class FleetMember:
         """Apply changes, and publish what they lead to. `first` has the keys whose first value may be old."""
         files, others = False, False
         for change in changes:
-            if change.entry is None or not self.records.apply(change.key, change.entry.value):
+            if change.entry is None or not self._take(change.key, change.entry.value):
                 continue
             if change.key == LEADER:
                 self._see_leader(live=LEADER not in first)
@@ -321,7 +319,22 @@ class FleetMember:
             self._parts.reconciler.follow(self.records.fleet)
             await self._parts.reconciler.reload()
         elif others:
-            await self._parts.reconciler.refresh("the leader", save=False)
+            await self._parts.live.apply(self._parts.live.inputs, "the leader", save=False)
+
+    def _take(self, key: str, value: str) -> bool:
+        """Take over a record, to be published by the caller. Returns whether it can be read."""
+        parts, before = self._parts, self._parts.live.inputs
+        inputs = self.records.read(key, value, before)
+        if inputs is None:
+            return False
+        parts.live.stage(inputs)
+        if inputs.overrides is not before.overrides:
+            parts.overrides.adopt()
+        if inputs.rollouts is not before.rollouts:
+            parts.rollouts.adopt(before.rollouts)
+        if inputs.decisions is not before.decisions:
+            parts.telemetry.adopt()
+        return True
 
     def _see_leader(self, *, live: bool) -> None:
         leader = self.records.leader
@@ -384,7 +397,7 @@ class FleetMember:
             latency=self.election.latency,
             problem=self.election.problem or self.refused,
             shares=True,
-            steps=self._steps.own(self._parts.publisher.rollouts, self._parts.publisher.topology),
+            steps=self._steps.own(self._parts.live.inputs.rollouts, self._parts.live.topology),
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lbctl.runtime.guard import Work
 from lbctl.serve.fleet.history import FleetHistory
-from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
@@ -18,8 +18,8 @@ from lbctl.serve.telemetry.service import TelemetryService
 class SharedParts:
     """The parts of this process that decide in the leader and follow in the others."""
 
-    publisher: Publisher
-    """Composes and publishes."""
+    live: LiveFleet
+    """Publishes the fleet."""
     reconciler: Reconciler
     """Reads the files."""
     telemetry: TelemetryService

@@ -13,12 +13,9 @@ from dataclasses import dataclass, replace
 from lbctl.base.foreign_json import parse
 from lbctl.runtime import log
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
-from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.inputs import FleetInputs
 from lbctl.serve.ha import fields
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
-from lbctl.serve.operator.overrides import OverrideService
-from lbctl.serve.operator.rollouts import RolloutService
-from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.store import history as history_records
 from lbctl.store import records
 from lbctl.store.records import SavedFleet
@@ -62,18 +59,19 @@ def read_leader(value: str) -> LeaderStatus:
     )  # fmt: skip
 
 
-class SharedRecords:
-    """Applies the leader's records to the parts of this process."""
+_INPUTS: Mapping[str, Callable[[FleetInputs, str], FleetInputs]] = {
+    "overrides": lambda inputs, value: replace(inputs, overrides=records.read_overrides(value)[0]),
+    "drains": lambda inputs, value: replace(inputs, drains=records.read_drains(value)),
+    "rollouts": lambda inputs, value: replace(inputs, rollouts=records.read_rollouts(value)),
+    "loop_output": lambda inputs, value: replace(inputs, decisions=records.read_loop_output(value)[0]),
+}
+"""Key of a record → the function that returns the inputs of the fleet with it."""
 
-    def __init__(
-        self,
-        publisher: Publisher,
-        telemetry: TelemetryService,
-        overrides: OverrideService,
-        rollouts: RolloutService,
-        history: FleetHistory,
-        sharing: PoolSharing,
-    ) -> None:
+
+class SharedRecords:
+    """Reads the leader's records."""
+
+    def __init__(self, history: FleetHistory, sharing: PoolSharing) -> None:
         self.fleet: SavedFleet | None = None
         """The leader's fleet; None before its files were read."""
         self.leader: LeaderStatus | None = None
@@ -82,34 +80,34 @@ class SharedRecords:
         """Key → a value that cannot be read."""
         self._history = history
         self._restored = RestoredHistory(history.entries, history.rollback)
-        self._publisher = publisher
         self._readers: Mapping[str, Callable[[str], None]] = {
             "fleet/files": self._files,
             "fleet/served": self._served,
-            "overrides": lambda value: overrides.adopt(records.read_overrides(value)[0]),
-            "drains": lambda value: publisher.set_drains(records.read_drains(value)),
-            "rollouts": lambda value: rollouts.adopt(records.read_rollouts(value)),
-            "loop_output": lambda value: telemetry.adopt(records.read_loop_output(value)[0]),
             "history/entries": self._entries,
             "rollback": self._rollback,
             LEADER: self._leader,
             SHARING: sharing.adopt,
         }
 
-    def apply(self, key: str, value: str) -> bool:
-        """Apply a record. Returns False, with a line in the log, where it cannot be read and changes nothing."""
-        reader = self._readers.get(key)
-        if reader is None:
-            return False
+    def read(self, key: str, value: str, inputs: FleetInputs) -> FleetInputs | None:
+        """Return the inputs of the fleet with what a record changes of them.
+
+        Returns None, with a line in the log, where the record cannot be read and changes nothing.
+        """
         try:
-            reader(value)
+            if (change := _INPUTS.get(key)) is not None:
+                inputs = change(inputs, value)
+            elif (reader := self._readers.get(key)) is not None:
+                reader(value)
+            else:
+                return None
         except records.UNREADABLE as error:
             if self.damaged.get(key) != value:
                 log.error("a record of the store cannot be read; what is known stays", key=key, reason=repr(error))
             self.damaged[key] = value
-            return False
+            return None
         self.damaged.pop(key, None)
-        return True
+        return inputs
 
     def restore_history(self) -> None:
         """Take over the history and the rollback of the last leader."""

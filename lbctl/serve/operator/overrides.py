@@ -20,8 +20,7 @@ from lbctl.control.splits import Shares, checked, shares_of
 from lbctl.ir.routes import Route
 from lbctl.runtime import log
 from lbctl.runtime.errors import BadRequestError, NotSavedError
-from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.fleet.live import LiveFleet
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
 from lbctl.store.interface import StoreError
 from lbctl.store.saved import SavedState
@@ -37,9 +36,6 @@ _EXPIRY_INTERVAL = 1.0
 class WeightControl(Protocol):
     """The part of the control loop that operators act on."""
 
-    def freeze(self, pools: Mapping[str, str]) -> None:
-        """Keep the weights of these pools (pool → reason), and of no others."""
-
     def readmit(self, pool: str, replica: str) -> None:
         """End an ejection by deep health."""
 
@@ -49,16 +45,13 @@ class OverrideService:
 
     def __init__(
         self,
-        publisher: Publisher,
-        reconciler: Reconciler,
+        live: LiveFleet,
         weight_control: WeightControl,
         state: SavedState,
         audit: AuditLog,
-        saved: Overrides = (),
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._publisher = publisher
-        self._reconciler = reconciler
+        self._live = live
         self._weight_control = weight_control
         self._state = state
         self._audit = audit
@@ -67,11 +60,10 @@ class OverrideService:
         self._failure = log.LastingFailure("overrides are saved again")
         self._absent: Mapping[tuple[str, str, str], float] = {}
         """Key of an override → since when its replica or pool has been gone."""
-        self._unrecorded: dict[Override, str]
+        self._unrecorded: dict[Override, str] = {}
         """Overrides that have ended, and why: those whose end could not be recorded yet."""
-        self._unsaved: bool
+        self._unsaved = False
         """Whether overrides have ended and that could not be saved yet."""
-        self.adopt(saved)
 
     async def put(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None, author: str) -> Override:
         """Set an override, and return it. `author` is the name of the operator.
@@ -81,7 +73,7 @@ class OverrideService:
         """
         new = replace(self._checked(wanted, shares, ttl), author=author)
         async with self._lock:
-            updated = overrides.put(self._publisher.overrides, new)
+            updated = overrides.put(self._live.inputs.overrides, new)
             if len(updated) > overrides.MAX_OVERRIDES:
                 raise BadRequestError(
                     f"there may be {overrides.MAX_OVERRIDES:,} overrides: end some that are not needed"
@@ -98,10 +90,10 @@ class OverrideService:
         Raises BadRequestError, and NotSavedError where a restart would bring the override back.
         """
         async with self._lock:
-            exists = any(item.key == identity.key for item in self._publisher.overrides)
+            exists = any(item.key == identity.key for item in self._live.inputs.overrides)
             if not exists:
                 self._check(identity)
-            updated = overrides.removed(self._publisher.overrides, identity.key)
+            updated = overrides.removed(self._live.inputs.overrides, identity.key)
             if exists or identity.kind == "drain":
                 await self._audit.record(author, f"end {identity.kind}", identity.subject)
             if exists:
@@ -113,18 +105,16 @@ class OverrideService:
                 await self._apply(updated)
         return exists
 
-    def adopt(self, updated: Overrides) -> None:
-        """Take the overrides that are saved, or that the leader holds; they are in force with the next publication.
+    def adopt(self) -> None:
+        """Note that another process has saved the overrides that are in force.
 
         Those that have ended meanwhile have no effect, and are kept until `run` records and removes them.
         """
         self._unrecorded, self._unsaved = {}, False
-        self._publisher.set_overrides(updated)
-        self._weight_control.freeze(overrides.frozen(overrides.current(updated, self._now())))
 
     async def save(self) -> None:
         """Save the overrides that are in force. Raises NotSavedError."""
-        await self._save(self._publisher.overrides)
+        await self._save(self._live.inputs.overrides)
 
     async def run(self) -> None:
         """Remove overrides that have ended, also while this process was away, until the task is cancelled."""
@@ -139,7 +129,7 @@ class OverrideService:
 
         They are removed even where that cannot be recorded and saved, which is tried again.
         """
-        before = self._publisher.overrides
+        before = self._live.inputs.overrides
         ended = {item: reason for item in before if (reason := self._end_of(item))}
         if not ended and not self._unsaved:
             return
@@ -167,16 +157,16 @@ class OverrideService:
             return "expired"
         if item.key in self._absent and self._now() - self._absent[item.key] >= overrides.GRACE:
             return "its replica is gone" if item.replica else "its pool is gone"
-        served = self._publisher.served
+        served = self._live.served
         if item.kind == "split" and served and not overrides.within((item,), served.loaded.compiled.topology):
             return "the files have another split now"
         return ""
 
     def _follow_absent(self) -> None:
-        served = self._publisher.served
+        served = self._live.served
         if served is not None:
             self._absent = overrides.absent(
-                self._absent, self._publisher.overrides, served.composed.whole.topology, self._now()
+                self._absent, self._live.inputs.overrides, served.composed.whole.topology, self._now()
             )
 
     async def _save(self, updated: Overrides) -> None:
@@ -188,9 +178,7 @@ class OverrideService:
         self._failure.succeeded()
 
     async def _apply(self, updated: Overrides) -> None:
-        self._publisher.set_overrides(updated)
-        self._weight_control.freeze(overrides.frozen(updated))
-        await self._reconciler.refresh("an override")
+        await self._live.apply(replace(self._live.inputs, overrides=updated), "an override")
 
     def _checked(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None) -> Override:
         """Return the override with its beginning and its end. Raises BadRequestError."""
@@ -210,7 +198,7 @@ class OverrideService:
     def _check(self, identity: Override) -> Route | None:
         """Return the route of a split, as the files have it; None for the other kinds. Raises BadRequestError."""
         kind, pool, replica = identity.kind, identity.pool, identity.replica
-        served = self._publisher.served
+        served = self._live.served
         if kind == "split":
             routes = {item.name: item for item in served.loaded.compiled.topology.routes} if served else {}
             if identity.route not in routes:

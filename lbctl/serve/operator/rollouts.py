@@ -19,8 +19,7 @@ from lbctl.ir.topology import Topology
 from lbctl.runtime import log
 from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.runtime.net import http_client
-from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
 from lbctl.store.interface import StoreError
@@ -47,8 +46,7 @@ class RolloutService:
 
     def __init__(
         self,
-        publisher: Publisher,
-        reconciler: Reconciler,
+        live: LiveFleet,
         state: SavedState,
         audit: AuditLog,
         evidence: RolloutEvidence,
@@ -56,7 +54,6 @@ class RolloutService:
         in_force: InForce,
         unavailable: Unavailable,
         unchecked: Unchecked,
-        saved: Rollouts = (),
         now: Callable[[], float] = time.time,
     ) -> None:
         self._evidence = evidence
@@ -68,8 +65,7 @@ class RolloutService:
         """The pools of rollouts whose replicas were yet to be checked at the last look."""
         self.outages: Outages = NO_OUTAGES
         """The pools of rollouts that have no available replica, by the last look."""
-        self._publisher = publisher
-        self._reconciler = reconciler
+        self._live = live
         self._state = state
         self._audit = audit
         self.now = now
@@ -84,24 +80,17 @@ class RolloutService:
         """Records of what is tried again until it is saved: they are appended once."""
         self._own: set[str] = set()
         """The routes of which this process has recorded something since it decides."""
-        self.published = saved
-        """The states that the API shows. A step is among them once it is published, so that who waits for it, and then
-        for the proxies, does not see what these had before."""
-        publisher.set_rollouts(saved)
 
-    def adopt(self, updated: Rollouts) -> None:
-        """Take the states that the leader has saved; they are in force with the next publication."""
-        before = self._publisher.rollouts
-        self._publisher.set_rollouts(updated)
-        self.published = updated
+    def adopt(self, before: Rollouts) -> None:
+        """Note that another process has saved the states that are in force, in place of those `before`."""
         self._unsaved, self._owed = False, ()
         self._recorded.clear()
-        self._on_change(before, updated)
+        self._on_change(before, self._live.inputs.rollouts)
 
     async def save(self) -> None:
         """Save the states that are in force, and decide from now on. Raises NotSavedError."""
         self._own.clear()
-        await self._save(self._publisher.rollouts)
+        await self._save(self._live.inputs.rollouts)
 
     async def run(self) -> None:
         """Start the rollouts of new files, and advance all of them, until the task is cancelled."""
@@ -114,8 +103,8 @@ class RolloutService:
         """Evaluate the steps of the mode `analysis` at their intervals, until the task is cancelled."""
         async with http_client.session() as session:
             while True:
-                topology = self._publisher.topology
-                due = self._evidence.due(self._publisher.rollouts, topology) if topology else ()
+                topology = self._live.topology
+                due = self._evidence.due(self._live.inputs.rollouts, topology) if topology else ()
                 await asyncio.gather(*(self._evaluate(session, *each) for each in due))
                 await asyncio.sleep(_INTERVAL)
 
@@ -131,7 +120,7 @@ class RolloutService:
         hold.
         """
         async with self._lock:
-            topology = self._publisher.topology
+            topology = self._live.topology
             if topology is None:
                 raise BadRequestError("no fleet is served yet")
             before = self._followed(topology, route)
@@ -177,10 +166,10 @@ class RolloutService:
             raise BadRequestError(f"the rollout of {route} cannot {action}: {error}") from None
 
     async def _advance(self) -> None:
-        topology = self._publisher.topology
+        topology = self._live.topology
         if topology is None:
             return
-        before, now = self._publisher.rollouts, self.now()
+        before, now = self._live.inputs.rollouts, self.now()
         followed = self._followed(topology)
         in_force = self._in_force(followed, topology)
         updated = rollouts.advance(followed, topology, now, in_force, self.outages, self.unchecked)
@@ -192,7 +181,7 @@ class RolloutService:
 
         Pools of rollouts that have ended are not looked at, except those of the route `acted_on`.
         """
-        states, now = self._publisher.rollouts, self.now()
+        states, now = self._live.inputs.rollouts, self.now()
         pools = rollouts.pools_concerned(rollouts.follow(states, topology, now), topology, acted_on)
         self.outages = outages.follow(self.outages, self._unavailable(pools) if pools else {}, now)
         self.unchecked = self._unchecked(pools) if pools else frozenset()
@@ -202,7 +191,7 @@ class RolloutService:
         """Evaluate the interval that has passed, unless the rollout has moved while the evidence was collected."""
         observation, begin_next = await self._evidence.observe(session, state, rollout, self.now())
         async with self._lock:
-            states = self._publisher.rollouts
+            states = self._live.inputs.rollouts
             if state not in states:
                 return
             after = rollouts.evaluate(state, rollout, observation, self.now())
@@ -217,7 +206,7 @@ class RolloutService:
         What cannot be saved is tried again, and no proxy gets a step that a restart would not know. A rollback is
         applied all the same, and evidence counts all the same, so that it leads to one.
         """
-        before = {state.route: state for state in self._publisher.rollouts}
+        before = {state.route: state for state in self._live.inputs.rollouts}
         moved = [
             state
             for state in updated
@@ -242,7 +231,7 @@ class RolloutService:
 
     def _awaits_check(self, state: RolloutState) -> bool:
         """Return whether a rollout that begins by itself does so after the first check of its target."""
-        topology = self._publisher.topology
+        topology = self._live.topology
         rollout = rollouts.rollout_of(topology, state.route) if topology is not None else None
         return state.phase == "waiting" and rollout is not None and rollout.mode != "manual" and not state.reason
 
@@ -272,12 +261,8 @@ class RolloutService:
         self._failure.succeeded()
 
     async def _apply(self, updated: Rollouts, cause: str) -> None:
-        before = self._publisher.rollouts
-        self._publisher.set_rollouts(updated)
-        self._on_change(before, updated)
-        if [_split(state) for state in before] != [_split(state) for state in updated]:
-            await self._reconciler.refresh(cause)
-        self.published = updated
+        self._on_change(self._live.inputs.rollouts, updated)
+        await self._live.apply(replace(self._live.inputs, rollouts=updated), cause)
 
     def _log(self, state: RolloutState, action: Action | None = None, author: str | None = None) -> None:
         step, percent = (state.step + 1, f"{state.percent:g} %") if state.moves else (None, None)
@@ -299,11 +284,6 @@ def _moved(before: RolloutState, after: RolloutState) -> bool:
         after, analysis=before.analysis, models=before.models, elapsed=before.elapsed, held_since=before.held_since
     )
     return unmoved != before
-
-
-def _split(state: RolloutState) -> tuple[object, ...]:
-    """Return what decides the split of a route."""
-    return state.route, state.key, state.base, state.moves, state.percent
 
 
 def _evidence(state: RolloutState) -> str:

@@ -16,7 +16,8 @@ from lbctl.ir.proxies import ServerTls
 from lbctl.ir.topology import Topology
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard, Work
-from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
+from lbctl.serve.fleet.inputs import PickerPlace
+from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker.address import Occupant, exposed, is_free, occupant
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
@@ -139,7 +140,7 @@ class PickerManager:
         self._child.follow()
 
     def place(self, topology: Topology) -> PickerPlace:
-        """Return where the proxies of this fleet ask.
+        """Return where the proxies of this fleet send their questions.
 
         The address is probed before the first fleet at it is published; after that it is known from the process.
         """
@@ -149,7 +150,7 @@ class PickerManager:
             self._note_taken(self._who_else_has(address))
         self._probed = address if is_picked else None
         is_refused = not self._insecure and exposed(address, topology.control.picker_tls(address)) is not None
-        return PickerPlace(address, withheld=is_picked and (bool(self.taken) or is_refused))
+        return PickerPlace(address, is_picked and (bool(self.taken) or is_refused), self.own_key(topology))
 
     def own_key(self, topology: Topology) -> str:
         """Return the key of questions that this process has made; empty where this fleet has another one or none."""

@@ -15,12 +15,13 @@ from dataclasses import replace
 from itertools import islice
 
 from lbctl.control.loop_output import LoopOutput, controlled
+from lbctl.control.overrides import frozen
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import key_of
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard, Work, end_tasks
-from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
-from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.fleet.live import LiveFleet
+from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.telemetry.control_loop import ControlLoop, RequestsOf
 from lbctl.serve.telemetry.decision_audit import DecisionAudit
@@ -65,18 +66,16 @@ class TelemetryService:
 
     def __init__(
         self,
-        publisher: Publisher,
-        reconciler: Reconciler,
+        live: LiveFleet,
         latency: LatencyMetrics,
         state: SavedState,
-        saved: LoopOutput,
         audit: AuditLog,
         requests_of: RequestsOf,
         guard: Guard,
         authority: Authority | None = None,
         shared: bool = False,
     ) -> None:
-        """Start with the output of the control loop that an earlier process has saved.
+        """Start with the decisions that are in force.
 
         Nothing is published without the `authority` to decide. `shared`: other members follow what is saved.
         """
@@ -96,13 +95,13 @@ class TelemetryService:
         """(pool, replica) → how its metrics are scraped, by whichever member."""
         self._patience: Mapping[str, float] = {}
         self._decisions = DecisionAudit(audit)
+        saved = live.inputs.decisions
         self._decisions.adopt(saved)
         self.loop = ControlLoop(
             self._output_changed, latency, saved, requests_of=requests_of, on_effect=self._decisions.note
         )
         self.scraper = Scraper(self._scraped, guard)
-        self._publisher = publisher
-        self._reconciler = reconciler
+        self._live = live
         self._latency = latency
         self._state = state
         self._failure = log.LastingFailure("the weights and ejections are saved for a restart again")
@@ -111,13 +110,12 @@ class TelemetryService:
         self._keys: Mapping[str, tuple[str, str]] = {}
         """Pool → the header with the key that its replicas ask for, and its value."""
         self._saved: tuple[LoopOutput, float] = (saved, 0.0)
-        publisher.set_loop_output(saved)
-        publisher.subscribe("telemetry: new fleet", self.follow)
 
     def follow(self, served: PublishedFleet) -> None:
         """Scrape and control the pools of this fleet from now on."""
         topology = served.composed.whole.topology
         self.loop.follow(topology)
+        self.loop.freeze(frozen(served.composed.overrides))
         pools = controlled(topology)
         keys = {pool.name: key for pool in pools if (key := key_of(pool, served.composed.whole.secrets))}
         if pools != self._pools or keys != self._keys:
@@ -202,10 +200,9 @@ class TelemetryService:
         if report.restarted:
             self._restarted[key] = report.at
 
-    def adopt(self, output: LoopOutput) -> None:
-        """Take the output that the leader has decided; it is in force with the next publication."""
-        self.loop.adopt(output)
-        self._publisher.set_loop_output(output)
+    def adopt(self) -> None:
+        """Continue from the decisions that are in force, which another process has taken."""
+        self.loop.adopt(self._live.inputs.decisions)
 
     def rest(self) -> None:
         """Leave the decisions to another member."""
@@ -214,12 +211,12 @@ class TelemetryService:
     def restart(self) -> None:
         """Decide from now on, beginning with the output that is in force, which is saved anew."""
         self._follows, self._measured, self._restarted = False, {}, {}
-        self.loop.adopt(self._publisher.loop_output)
-        self._decisions.adopt(self._publisher.loop_output)
+        self.loop.adopt(self._live.inputs.decisions)
+        self._decisions.adopt(self._live.inputs.decisions)
         self._saved = (LoopOutput(), 0.0)
         self._changed.clear()
-        if self._publisher.served is not None:
-            self.follow(self._publisher.served)
+        if self._live.served is not None:
+            self.follow(self._live.served)
 
     async def save(self) -> None:
         """Save the output of the control loop for a restart, where that is due, and record its decisions."""
@@ -258,8 +255,7 @@ class TelemetryService:
         while not self._authority.decides:
             await asyncio.sleep(_UNSURE)
         self._latency.sending(self.loop.sampled_at)
-        self._publisher.set_loop_output(output)
-        await self._reconciler.refresh("signals", save=False)
+        await self._live.apply(replace(self._live.inputs, decisions=output), "signals", save=False)
         self._latency.sent()
 
     async def _keep_pace(self) -> None:

@@ -20,9 +20,9 @@ from lbctl.serve.api.traffic_gauges import TrafficGauges
 from lbctl.serve.api.view_parts import ViewParts
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
-from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.gauges import MemberGauges
 from lbctl.serve.ha.member import FleetMember
@@ -71,9 +71,9 @@ def build(inputs: Inputs) -> Services:
     supervisor = rooms.build_drivers(inputs, guard, telemetry)
     picker = rooms.build_picker(inputs, fleet, telemetry, supervisor, observed.traffic)
     recent = rooms.build_recent(inputs, supervisor)
-    _subscribe(fleet.publisher, supervisor, observed, recent, picker, events)
+    _subscribe(fleet.publisher, telemetry, supervisor, observed, recent, picker, events)
     deciding = telemetry.tasks_of_decisions()
-    acting = _acting_tasks(telemetry, operator, fleet.reconciler, supervisor)
+    acting = _acting_tasks(telemetry, operator, fleet.live, supervisor)
     not_acting = {"checks of picked pools": supervisor.check_picked}
     member = _member(inputs, fleet, telemetry, operator, guard, RoleTasks(deciding, acting, not_acting), events, steps)
     views = _views(inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, member)
@@ -81,7 +81,9 @@ def build(inputs: Inputs) -> Services:
     return Services(
         guard=guard,
         watcher=fleet.watcher,
+        discovery=fleet.discovery,
         publisher=fleet.publisher,
+        live=fleet.live,
         reconciler=fleet.reconciler,
         telemetry=telemetry,
         overrides=operator.overrides,
@@ -105,10 +107,11 @@ def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:
 
 
 def _subscribe(
-    publisher: Publisher, supervisor: DriverSupervisor, observed: TrafficParts, recent: RecentSnapshots,
-    picker: PickerManager, events: EventLog,
+    publisher: Publisher, telemetry: TelemetryService, supervisor: DriverSupervisor, observed: TrafficParts,
+    recent: RecentSnapshots, picker: PickerManager, events: EventLog,
 ) -> None:  # fmt: skip
     """Let every part that follows the published fleet know of each new one."""
+    publisher.subscribe("telemetry: new fleet", telemetry.follow)
     publisher.subscribe("drivers: new fleet", supervisor.follow)
     publisher.subscribe("traffic: new fleet", observed.traffic.follow)
     publisher.subscribe("load reports: new fleet", observed.load_reports.follow)
@@ -121,7 +124,7 @@ def _subscribe(
 
 
 def _acting_tasks(
-    telemetry: TelemetryService, operator: OperatorParts, reconciler: Reconciler, supervisor: DriverSupervisor
+    telemetry: TelemetryService, operator: OperatorParts, live: LiveFleet, supervisor: DriverSupervisor
 ) -> Mapping[str, Work]:
     """Return the tasks that save and execute decisions, by name; of several members the leader alone runs them."""
     return {
@@ -129,7 +132,7 @@ def _acting_tasks(
         "expiry of overrides": operator.overrides.run,
         "rollouts": operator.rollouts.run,
         "analysis of rollouts": operator.rollouts.run_analysis,
-        "saving": reconciler.keep_saved,
+        "saving": live.keep_saved,
         "drivers": supervisor.run,
     }
 
@@ -142,9 +145,7 @@ def _member(
     shared, endpoints = inputs.shared, inputs.endpoints
     if shared is None:
         return None
-    parts = SharedParts(
-        fleet.publisher, fleet.reconciler, telemetry, operator.overrides, operator.rollouts, fleet.history
-    )
+    parts = SharedParts(fleet.live, fleet.reconciler, telemetry, operator.overrides, operator.rollouts, fleet.history)
     election = Election(
         shared.store, inputs.state, shared.authority, shared.ttl, partial(events.store_changed, shared.name)
     )
@@ -169,7 +170,8 @@ def _views(
     parts = ViewParts(
         inputs.options,
         inputs.endpoints,
-        fleet.publisher,
+        fleet.live,
+        fleet.discovery,
         fleet.reconciler,
         inputs.nodes,
         inputs.metrics,
@@ -194,7 +196,7 @@ def _register_gauges(
     member: FleetMember | None, views: Views,
 ) -> None:  # fmt: skip
     """Add the gauges that are computed when the page of metrics is read, in the order in which it shows them."""
-    metrics.registry.register(Gauges(fleet.publisher, telemetry, time.monotonic))
+    metrics.registry.register(Gauges(fleet.live, telemetry, time.monotonic))
     metrics.registry.register(PickGauges(picker))
     if member is not None:
         metrics.registry.register(MemberGauges(member))

@@ -6,15 +6,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lbctl.ir.address import Address
+from lbctl.ir.topology import Topology
 from lbctl.runtime.guard import Guard
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.discovery.own_listeners import OwnBinds
+from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.history import FleetHistory
+from lbctl.serve.fleet.inputs import FleetInputs, PickerPlace
+from lbctl.serve.fleet.live import LiveFleet
+from lbctl.serve.fleet.publication_log import PublicationLog
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.fleet.reload_log import ReloadLog
+from lbctl.serve.fleet.saver import FleetSaver
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.ha.presence import steps_of_others
@@ -56,8 +64,12 @@ class TrafficParts:
 class FleetParts:
     """What reads and publishes the fleet."""
 
+    discovery: DiscoveryService
+    """Has the answers of the sources of replicas."""
     publisher: Publisher
-    """Composes and publishes what the proxies get."""
+    """Builds what the proxies get, and sends it."""
+    live: LiveFleet
+    """Publishes every change of the inputs of the fleet."""
     watcher: FleetWatcher
     """Reports changes of the fleet's files."""
     audit: AuditLog
@@ -65,7 +77,7 @@ class FleetParts:
     history: FleetHistory
     """The fleets that were served."""
     reconciler: Reconciler
-    """Reads the files and hands valid fleets to the publisher."""
+    """Reads the files, and has valid fleets published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +118,54 @@ def build_fleet(
     `picker` returns the manager of the picker, which is built later.
     """
     options, restored, state = inputs.options, inputs.restored, inputs.state
-    publisher = Publisher(
-        inputs.metrics, restored.drains or {}, driven, guard, now=inputs.now, traffic_log=traffic.log_address,
-        picker=lambda topology: picker().place(topology),
-        binds=OwnBinds(options.xds_bind, options.api_bind, options.picker_bind),
-        picker_key=lambda topology: picker().own_key(topology),
-    )  # fmt: skip
+    publisher = Publisher(inputs.metrics, driven, guard, inputs.now)
+    discovery = DiscoveryService(guard, binds=OwnBinds(options.xds_bind, options.api_bind, options.picker_bind))
     if restored.fleet is not None:
-        publisher.discovery.seed(restored.fleet.discovered)
+        discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths, guard=guard)
     audit = AuditLog(state, inputs.shared.clock.now if inputs.shared else time.time)
     history = FleetHistory(options.paths, state, restored.history)
-    reconciler = Reconciler(
-        options.paths, publisher, watcher, inputs.metrics, state, audit, history, inputs.on_fleet, events,
-        options.state, writers=inputs.shared.writers if inputs.shared else "this process",
+    saver = FleetSaver(publisher, state, history, restored.drains)
+    publications = PublicationLog(publisher, events, audit)
+    known = FleetInputs(
+        decisions=restored.output, overrides=restored.overrides, rollouts=restored.rollouts,
+        drains=restored.drains or {},
     )  # fmt: skip
-    return FleetParts(publisher, watcher, audit, history, reconciler)
+    live = LiveFleet(publisher, discovery, _Places(traffic, picker), saver, publications, known, inputs.now)
+    reconciler = Reconciler(
+        options.paths, live, watcher, saver, publications, ReloadLog(publisher, inputs.metrics, events), state, audit,
+        history, inputs.on_fleet, events, options.state,
+        writers=inputs.shared.writers if inputs.shared else "this process",
+    )  # fmt: skip
+    return FleetParts(discovery, publisher, live, watcher, audit, history, reconciler)
+
+
+class _Places:
+    """The addresses of this process that the proxies of a fleet get."""
+
+    def __init__(self, traffic: Traffic, picker: Callable[[], PickerManager]) -> None:
+        self._traffic = traffic
+        self._picker = picker
+
+    def picker(self, topology: Topology) -> PickerPlace:
+        """Return where the proxies of this fleet send their questions to the picker."""
+        return self._picker().place(topology)
+
+    def picker_key(self, topology: Topology) -> str:
+        """Return the key of these questions that this process has made."""
+        return self._picker().own_key(topology)
+
+    def traffic_log(self, topology: Topology) -> Address | None:
+        """Return where the proxies of this fleet send their traffic log."""
+        return self._traffic.log_address(topology)
 
 
 def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, traffic: Traffic) -> TelemetryService:
     """Build the scraper and the control loop. Where members share a store, decisions are saved before they are sent."""
     return TelemetryService(
-        fleet.publisher,
-        fleet.reconciler,
+        fleet.live,
         inputs.metrics.latency,
         inputs.state,
-        inputs.restored.output,
         fleet.audit,
         traffic.requests_of,
         guard,
@@ -151,16 +185,13 @@ def build_operator(
     unchecked: Unchecked,
 ) -> OperatorParts:
     """Build overrides, rollouts with the evidence about them, and rollbacks."""
-    publisher, reconciler, audit, state = fleet.publisher, fleet.reconciler, fleet.audit, inputs.state
-    overrides = OverrideService(
-        publisher, reconciler, telemetry.loop, state, audit, inputs.restored.overrides, inputs.now
-    )
+    live, audit, state = fleet.live, fleet.audit, inputs.state
+    overrides = OverrideService(live, telemetry.loop, state, audit, inputs.now)
     evidence = RolloutEvidence(traffic.ledger, traffic.clock)
     rollouts = RolloutService(
-        publisher, reconciler, state, audit, evidence, events.rollouts_changed, steps.routes, unavailable,
-        unchecked, inputs.restored.rollouts, inputs.now,
+        live, state, audit, evidence, events.rollouts_changed, steps.routes, unavailable, unchecked, inputs.now,
     )  # fmt: skip
-    return OperatorParts(overrides, rollouts, RollbackService(reconciler, fleet.history))
+    return OperatorParts(overrides, rollouts, RollbackService(fleet.reconciler, fleet.history))
 
 
 def build_drivers(inputs: Inputs, guard: Guard, telemetry: TelemetryService) -> DriverSupervisor:
@@ -186,7 +217,7 @@ def build_picker(
         ),
         lambda: endpoints.settings.control.xds_tls if endpoints.settings else None,
         inputs.metrics.task_failed,
-        lambda cause: fleet.reconciler.refresh(cause, save=False),
+        lambda cause: fleet.live.apply(fleet.live.inputs, cause, save=False),
         lambda: traffic.ledger.requests,
         own_key=lambda: own_key(endpoints.settings.state) if endpoints.settings else "",
         bind=inputs.options.picker_bind,

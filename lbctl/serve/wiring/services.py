@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.api.views import Views
+from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
@@ -31,10 +33,14 @@ class Services:
     """Starts tasks, and restarts those that fail."""
     watcher: FleetWatcher
     """Reports changes of the fleet's files."""
+    discovery: DiscoveryService
+    """Has the answers of the sources of replicas."""
     publisher: Publisher
-    """Composes and publishes what the proxies get."""
+    """Builds what the proxies get, and sends it."""
+    live: LiveFleet
+    """Publishes every change of the inputs of the fleet."""
     reconciler: Reconciler
-    """Reads the files and hands valid fleets to the publisher."""
+    """Reads the files, and has valid fleets published."""
     telemetry: TelemetryService
     """Scrapes metrics and runs the control loop."""
     overrides: OverrideService

@@ -99,7 +99,7 @@ def test_unknown_name_delays_readiness_and_then_answers_503() -> None:
     with (
         replicas("a") as (a,),
         serving_dns() as dns,
-        short_pauses({"lbctl.serve.fleet.publisher._EMPTY_START": 6.0}),
+        short_pauses({"lbctl.serve.fleet.live._EMPTY_START": 6.0}),
         controlling(_fleet(a.port, dns), start=False) as control,
     ):
         control.start(ready=False)

@@ -21,6 +21,7 @@ from lbctl.store.sqlite import SqliteStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_of, load_fleet, replica
+from tests.support.publishing import publish_files
 
 
 def test_clock_ignores_jumps_and_follows_slewing() -> None:
@@ -57,12 +58,12 @@ def test_drain_survives_a_clock_that_is_set_ahead(
         restored = await wiring.restore(state)
         clock = SteadyClock(lambda: wall[0]())
         services = wiring.build(wiring.Inputs(options, endpoints, metrics, nodes, state, restored, ignore, clock=clock))
-        await services.publisher.serve(loaded, "files")
+        await publish_files(services.live, loaded)
         work = asyncio.create_task(services.overrides.run())
         await services.overrides.put(Override("drain", "pool", "a"), None, 1800, "anna")
         wall[0] = lambda: machine() + 3600
         await asyncio.sleep(0.1)
-        in_force = [item.replica for item in services.publisher.overrides]
+        in_force = [item.replica for item in services.live.inputs.overrides]
         work.cancel()
         await state.close()
         return in_force

@@ -23,6 +23,7 @@ from lbctl.store.sqlite import SqliteStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_of, load_fleet, pool
+from tests.support.publishing import publish_files
 
 
 async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
@@ -44,8 +45,8 @@ def test_failed_follower_is_counted_under_its_own_name(tmp_path: Path, monkeypat
         await state.lead(log.warn)
         endpoints = Endpoints(options, nodes, metrics)
         services, _ = await wiring.build_from(options, endpoints, metrics, nodes, state, ignore)
-        await services.publisher.serve(fleet, "files")
-        await services.publisher.discovery.stop()
+        await publish_files(services.live, fleet)
+        await services.discovery.stop()
         await state.close()
         return set(services.tasks())
 
@@ -73,12 +74,12 @@ def test_dry_run_checks_no_replicas(tmp_path: Path, dry_run: bool) -> None:
         await state.lead(log.warn)
         endpoints = Endpoints(options, nodes, metrics)
         services, _ = await wiring.build_from(options, endpoints, metrics, nodes, state, ignore)
-        await services.publisher.serve(fleet, "files")
+        await publish_files(services.live, fleet)
         drivers = services.guard.start("drivers", services.supervisor.run)
         while not services.supervisor.rows():
             await asyncio.sleep(0.01)
         await end_tasks([drivers])
-        await services.publisher.discovery.stop()
+        await services.discovery.stop()
         await state.close()
         return set(services.supervisor.checks)
 

@@ -22,8 +22,8 @@ def _views(replicas: int, **parts: Any) -> PoolViews:
     whole = SimpleNamespace(topology=Topology((), (), (pool(replicas),)))
     served = SimpleNamespace(composed=SimpleNamespace(whole=whole))
     telemetry = SimpleNamespace(note_state=lambda *_: None)
-    publisher = SimpleNamespace(served=served)
-    return PoolViews(cast(ViewParts, SimpleNamespace(publisher=publisher, telemetry=telemetry, **parts)))
+    live = SimpleNamespace(served=served)
+    return PoolViews(cast(ViewParts, SimpleNamespace(live=live, telemetry=telemetry, **parts)))
 
 
 def test_large_fleet_is_unknown_before_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:

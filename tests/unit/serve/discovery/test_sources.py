@@ -19,13 +19,13 @@ from lbctl.ir.proxies import Proxy
 from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.sources import SOURCES
-from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
 from lbctl.xds.resource import EDS
 from tests.support.discovery import ToyDiscovery, ToySource, toy_replica, with_toy
 from tests.support.fleets import fleet_of, load_fleet, pool, replica
+from tests.support.publishing import Publishing
 
 FLEET = fleet_of(
     routes={name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in ("llama", "filed")},
@@ -55,7 +55,7 @@ def loaded(directory: Path, discovery: PoolDiscovery, targets: str = '["10.1.0.1
 class Running:
     """A publisher with the toy source. `now` is its clock."""
 
-    publisher: Publisher
+    publishing: Publishing
     metrics: Metrics
     toy: ToySource
     directory: Path
@@ -63,20 +63,23 @@ class Running:
 
     @property
     def pool(self) -> Pool:
-        assert self.publisher.served is not None
-        return next(pool for pool in self.publisher.served.composed.whole.topology.pools if pool.name == "llama")
+        return next(pool for pool in self.publishing.served.composed.whole.topology.pools if pool.name == "llama")
 
     @property
     def sent(self) -> str:
         """Return the endpoints that an Envoy receives, as text."""
-        served = self.publisher.served
-        assert served is not None
+        served = self.publishing.served
         (edge,) = (proxy for proxy in served.composed.whole.topology.proxies if proxy.kind == "envoy")
         return repr(served.cached_snapshot.resources(edge).of(EDS)["llama"].body)
 
     async def say(self, *replicas: Any) -> None:
         self.toy.say("llama", *replicas)
-        await self.publisher.refresh()
+        await self.apply()
+
+    async def apply(self) -> None:
+        """Publish the answers of discovery."""
+        live = self.publishing.live
+        await live.apply(replace(live.inputs, discovered=self.publishing.discovery.current), "discovery")
 
 
 @pytest.fixture
@@ -88,14 +91,14 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
     def run(work: Callable[[Running], Awaitable[None]]) -> None:
         async def start_and_run() -> None:
             now, metrics = [1000.0], Metrics()
-            publisher = Publisher(metrics, {}, guard=Guard(metrics.task_failed), now=lambda: now[0])
-            fleet = Running(publisher, metrics, toys[-1], tmp_path, now)
+            publishing = Publishing(metrics=metrics, guard=Guard(metrics.task_failed), now=lambda: now[0])
+            fleet = Running(publishing, metrics, toys[-1], tmp_path, now)
             fleet.toy.say("llama", *FOUR)
-            await publisher.serve(loaded(tmp_path, ToyDiscovery()), "files")
+            await publishing.publish(loaded(tmp_path, ToyDiscovery()))
             try:
                 await work(fleet)
             finally:
-                await publisher.discovery.stop()
+                await publishing.end()
 
         asyncio.run(asyncio.wait_for(start_and_run(), 120))
 
@@ -108,7 +111,7 @@ Run = Callable[[Callable[[Running], Awaitable[None]]], None]
 def test_replicas_are_served_with_zone_priority_and_labels(running: Run) -> None:
     async def work(fleet: Running) -> None:
         assert fleet.pool.replicas == FOUR
-        assert fleet.publisher.accepted.answers == {"toy:llama": ("seen",)}
+        assert fleet.publishing.live.accepted.answers == {"toy:llama": ("seen",)}
         assert "10.0.0.1" in fleet.sent
         await fleet.say(*FOUR[:3])
         assert fleet.pool.replicas == FOUR[:3]
@@ -120,14 +123,12 @@ def test_replicas_are_served_with_zone_priority_and_labels(running: Run) -> None
 def test_terminating_replica_is_removed_after_the_deadline(running: Run) -> None:
     async def work(fleet: Running) -> None:
         await fleet.say(replace(A, drain=True), *FOUR[1:])
-        served = fleet.publisher.served
-        assert served is not None
+        served = fleet.publishing.served
         assert served.composed.drains == {("llama", "a"): 1000.0}
-        assert fleet.publisher.seconds_to_next_deadline() == 30.0
+        assert fleet.publishing.live.seconds_to_next_deadline() == 30.0
         fleet.now[0] = 1031.0
-        await fleet.publisher.refresh()
-        assert fleet.publisher.served is not None
-        assert fleet.publisher.served.composed.removed == {"llama": frozenset({"a"})}
+        await fleet.apply()
+        assert fleet.publishing.served.composed.removed == {"llama": frozenset({"a"})}
         assert "10.0.0.1" not in fleet.sent
 
     running(work)
@@ -137,13 +138,13 @@ def test_failed_source_removes_no_replicas(running: Run) -> None:
     async def work(fleet: Running) -> None:
         fleet.toy.broken = True
         fleet.toy.changed()
-        await fleet.publisher.refresh()
+        await fleet.apply()
         assert fleet.pool.replicas == FOUR
-        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery()), "files")
+        await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery()))
         assert fleet.pool.replicas == FOUR
         fleet.toy.broken = False
         fleet.toy.forget("llama")
-        await fleet.publisher.refresh()
+        await fleet.apply()
         assert fleet.pool.replicas == FOUR
 
     running(work)
@@ -151,8 +152,7 @@ def test_failed_source_removes_no_replicas(running: Run) -> None:
 
 def test_nginx_gets_replicas_instead_of_a_live_source(running: Run) -> None:
     async def work(fleet: Running) -> None:
-        served = fleet.publisher.served
-        assert served is not None
+        served = fleet.publishing.served
         pools = prepared(Proxy("web", "nginx", (1, 27, 3)), served.loaded, served.composed.snapshot).view.pools
         assert (pools["llama"].discovery, pools["llama"].replicas) == (None, FOUR)
         assert pools["filed"].discovery == FileDiscovery("targets.json")
@@ -168,8 +168,8 @@ def failures(fleet: Running) -> float | None:
 def test_source_failing_to_follow_is_logged_and_counted(running: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def work(fleet: Running) -> None:
         fleet.toy.broken = True
-        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery(), '["10.1.0.3:80"]'), "files")
-        assert [str(item.address) for item in fleet.publisher.accepted.pools["filed"]] == ["10.1.0.3:80"]
+        await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery(), '["10.1.0.3:80"]'))
+        assert [str(item.address) for item in fleet.publishing.live.accepted.pools["filed"]] == ["10.1.0.3:80"]
         assert fleet.pool.replicas == FOUR
         assert failures(fleet)
         assert {record.__dict__["fields"]["kind"] for record in caplog.records if record.levelname == "ERROR"} == {
@@ -183,11 +183,11 @@ def test_failed_change_of_service_drops_the_old_replicas(running: Run) -> None:
     async def work(fleet: Running) -> None:
         follow = fleet.toy.follow
         fleet.toy.follow = lambda _: 1 / 0  # type: ignore[assignment,method-assign,return-value]
-        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery("mistral")), "files", allow_shrink=True)
+        await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery("mistral")), allow_shrink=True)
         assert fleet.pool.replicas == ()
         fleet.toy.follow = follow  # type: ignore[method-assign]
         fleet.toy.say("mistral", *FOUR[:2])
-        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery("mistral")), "files")
+        await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery("mistral")))
         assert fleet.pool.replicas == FOUR[:2]
 
     running(work)
@@ -196,7 +196,7 @@ def test_failed_change_of_service_drops_the_old_replicas(running: Run) -> None:
 def test_source_failing_to_restore_answers_is_counted(running: Run) -> None:
     async def work(fleet: Running) -> None:
         fleet.toy.broken = True
-        fleet.publisher.discovery.seed({"toy:llama": ("seen",)})
+        fleet.publishing.discovery.seed({"toy:llama": ("seen",)})
         assert failures(fleet) == 1.0
         assert fleet.toy.seeds == {}
 
@@ -228,14 +228,14 @@ def test_invalid_answer_is_rejected_with_a_diagnostic(running: Run, kind: str) -
     async def work(fleet: Running) -> None:
         await fleet.say(*replicas)
         assert fleet.pool.replicas == FOUR
-        (problem,) = fleet.publisher.refused_answers
+        (problem,) = fleet.publishing.served.refused_answers
         assert (problem.code, problem.path) == ("LB933", ("pools", "llama", "discovery"))
         assert words in problem.message
         assert "toy" in problem.message
         assert problem.position is not None
         await fleet.say(*FOUR[:3])
         assert fleet.pool.replicas == FOUR[:3]
-        assert fleet.publisher.refused_answers == ()
+        assert fleet.publishing.served.refused_answers == ()
 
     running(work)
 
@@ -245,10 +245,10 @@ def test_answer_that_removes_most_replicas_needs_confirmation(running: Run, left
     async def work(fleet: Running) -> None:
         await fleet.say(*FOUR[:left])
         assert fleet.pool.replicas == FOUR
-        assert {item.code for item in fleet.publisher.refused_answers} == {"LB930"}
-        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery()), "files", allow_shrink=True)
+        assert {item.code for item in fleet.publishing.served.refused_answers} == {"LB930"}
+        await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery()), allow_shrink=True)
         assert fleet.pool.replicas == FOUR[:left]
-        assert fleet.publisher.refused_answers == ()
+        assert fleet.publishing.served.refused_answers == ()
 
     running(work)
 
@@ -256,7 +256,7 @@ def test_answer_that_removes_most_replicas_needs_confirmation(running: Run, left
 def test_changed_service_drops_the_old_replicas(running: Run) -> None:
     async def work(fleet: Running) -> None:
         fleet.toy.say("mistral", toy_replica("x", 9), *FOUR[1:])
-        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery("mistral")), "files")
+        await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery("mistral")))
         assert [item.name for item in fleet.pool.replicas] == ["x", "b", "c", "d"]
 
     running(work)
@@ -264,7 +264,7 @@ def test_changed_service_drops_the_old_replicas(running: Run) -> None:
 
 def test_saved_answers_are_passed_to_every_source(running: Run) -> None:
     async def work(fleet: Running) -> None:
-        fleet.publisher.discovery.seed({"toy:llama": ("seen",), "embedder.test": ("10.0.0.7",)})
+        fleet.publishing.discovery.seed({"toy:llama": ("seen",), "embedder.test": ("10.0.0.7",)})
         assert fleet.toy.seeds == {"toy:llama": ("seen",)}
 
     running(work)
@@ -272,10 +272,10 @@ def test_saved_answers_are_passed_to_every_source(running: Run) -> None:
 
 def test_target_file_is_a_source_read_by_the_compiler(running: Run) -> None:
     async def work(fleet: Running) -> None:
-        filed = fleet.publisher.accepted.pools["filed"]
+        filed = fleet.publishing.live.accepted.pools["filed"]
         assert [(str(item.address), item.zone) for item in filed] == [("10.1.0.1:80", "a"), ("10.1.0.2:80", "a")]
-        await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery(), '["10.1.0.3:80"]'), "files")
-        assert [str(item.address) for item in fleet.publisher.accepted.pools["filed"]] == ["10.1.0.3:80"]
+        await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery(), '["10.1.0.3:80"]'))
+        assert [str(item.address) for item in fleet.publishing.live.accepted.pools["filed"]] == ["10.1.0.3:80"]
 
     running(work)
 

@@ -16,9 +16,9 @@ from lbctl.runtime.guard import Guard
 from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.drivers.haproxy import HaproxyDriver
 from lbctl.serve.drivers.runner import DriverRunner
-from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
-from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.fleet.publisher import PublishedFleet
 from tests.support.fleets import fleet_of, load_fleet
+from tests.support.publishing import Publishing
 
 PROXY = Proxy("edge", "toy", (1,))
 FLEET = cast(PublishedFleet, object())
@@ -149,20 +149,19 @@ def test_failed_haproxy_driver_is_counted_and_replaced(tmp_path: Path, monkeypat
         raise ValueError("a secret")
 
     async def drive() -> None:
-        publisher = Publisher(Metrics(), {})
-        await publisher.serve(fleet, "files")
-        assert publisher.served is not None
+        publishing = Publishing()
+        served = await publishing.publish(fleet)
         first, second = HaproxyDriver(proxy, dict), HaproxyDriver(proxy, dict)
         runner, task, failed = started(first, second)
         with monkeypatch.context() as patched:
             patched.setattr(HaproxyUpdater, "apply", fail)
-            runner.update(publisher.served)
+            runner.update(served)
             await until(lambda: bool(failed))
             assert "its driver has failed (ValueError; the log has more)" in runner.status.reason
         await until(lambda: "haproxy.sock" in runner.status.reason)
         assert failed == ["driver"]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await publisher.discovery.stop()
+        await publishing.end()
 
     asyncio.run(drive())

@@ -11,9 +11,8 @@ import pytest
 from lbctl.runtime.guard import Guard
 from lbctl.serve.drivers import supervisor
 from lbctl.serve.drivers.supervisor import DriverSupervisor
-from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.metrics.instruments import Metrics
 from tests.support.fleets import Fleet, fleet_of, load_fleet, pool, replica
+from tests.support.publishing import Publishing
 
 
 def _haproxy_and_nginx(directory: Path, silent: int) -> Fleet:
@@ -35,18 +34,17 @@ def test_haproxy_does_not_wait_for_the_first_checks_of_nginx(tmp_path: Path, mon
 
     async def drive(silent: int) -> None:
         fleet = load_fleet(tmp_path, _haproxy_and_nginx(tmp_path, silent))
-        publisher = Publisher(Metrics(), {})
-        await publisher.serve(fleet, "files")
-        assert publisher.served is not None
+        publishing = Publishing()
+        served = await publishing.publish(fleet)
         driving = DriverSupervisor(lambda _: None, Guard(lambda _: None), dry_run=False)
-        driving.follow(publisher.served)
+        driving.follow(served)
         task = asyncio.create_task(driving.run())
         async with asyncio.timeout(30):
             while not any("haproxy.sock" in row["reason"] for row in driving.rows()):
                 await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await publisher.discovery.stop()
+        await publishing.end()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         asyncio.run(drive(listener.getsockname()[1]))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.metrics.instruments import Metrics
 from lbctl.targets.key_hashes import HashOnly
 from tests.support.fleets import fleet_of, load_fleet
+from tests.support.publishing import Publishing
 
 
 def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,16 +31,16 @@ def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Publisher, "_build", slow)
 
     async def work() -> None:
-        publisher = Publisher(Metrics(), {})
-        serving = asyncio.create_task(publisher.serve(fleet, "files"))
+        publishing = Publishing()
+        serving = asyncio.create_task(publishing.publish(fleet))
         assert await asyncio.to_thread(started.wait, 20)
         serving.cancel()
         asyncio.get_running_loop().call_later(0.1, unblocked.set)
         with pytest.raises(asyncio.CancelledError):
             await serving
         assert ended.is_set()
-        assert publisher.served is None
-        await publisher.discovery.stop()
+        assert publishing.live.served is None
+        await publishing.end()
 
     try:
         asyncio.run(asyncio.wait_for(work(), 120))
@@ -54,12 +54,10 @@ def test_hashed_api_keys_are_reported_for_envoys(tmp_path: Path, key: str, is_re
     fleet = load_fleet(tmp_path, fleet_of(route={"auth": {"api_keys": {"file": "keys"}}}))
 
     async def work() -> None:
-        publisher = Publisher(Metrics(), {})
-        await publisher.serve(fleet, "files")
-        served = publisher.served
-        assert served is not None
+        publishing = Publishing()
+        served = await publishing.publish(fleet)
         assert served.refused_keys == {"envoy": (HashOnly("everything", 1, 1),) if is_refused else ()}
         assert [item.code for item in served.unsupported] == ["LB443"] * is_refused
-        await publisher.discovery.stop()
+        await publishing.end()
 
     asyncio.run(asyncio.wait_for(work(), 120))

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.control.overrides import Override
-from lbctl.serve.api.events import EventLog
-from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
+from lbctl.serve.fleet.inputs import FleetInputs
 from lbctl.serve.fleet.publisher import Publisher, PublishResult
-from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.store.audit import AuditLog
 from lbctl.store.interface import StoreEntry
 from lbctl.store.memory import MemoryStore
 from lbctl.store.saved import SavedState
-from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import UnsoundError
 from tests.support.fleets import fleet_of, load_fleet, write_fleet
+from tests.support.publishing import Publishing
 
 FLEET = fleet_of(proxies={"edge": {"kind": "envoy"}})
+DRAIN = Override("drain", "pool", "a")
 
 
 class _Failing(Publisher):
-    """A publisher whose refresh raises `error`."""
+    """A publisher that raises `error` if it publishes a fleet once more."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(Metrics(), {})
+        super().__init__(Metrics())
         self.error = error
 
-    async def refresh(self) -> PublishResult:
-        raise self.error
+    async def publish(self, inputs: FleetInputs, *, allow_shrink: bool = False) -> PublishResult | None:
+        if inputs.overrides:
+            raise self.error
+        return await super().publish(inputs, allow_shrink=allow_shrink)
 
 
 class _Slow(MemoryStore):
@@ -50,30 +50,19 @@ class _Slow(MemoryStore):
         return await super().put(key, value, expected_version, epoch)
 
 
-def _reconciler(publisher: Publisher, paths: tuple[str, ...], state: SavedState | None = None) -> Reconciler:
-    async def nothing(_loaded: Loaded, _built: bool) -> None:
-        pass
-
-    state = state or SavedState(MemoryStore(), lambda _: None)
-    history = FleetHistory(paths, state, RestoredHistory())
-    return Reconciler(
-        paths, publisher, FleetWatcher(paths), Metrics(), state, AuditLog(state), history, nothing, EventLog()
-    )
-
-
-def _refresh(publisher: Publisher, directory: Path, *, served: bool) -> None:
+def _change(publisher: Publisher, directory: Path) -> None:
     fleet = load_fleet(directory, FLEET)
 
     async def run() -> None:
-        if served:
-            await publisher.serve(fleet, "files")
-        await _reconciler(publisher, (str(directory / "fleet.yaml"),)).refresh("discovery")
-        await publisher.discovery.stop()
+        publishing = Publishing(publisher=publisher)
+        await publishing.publish(fleet)
+        live = publishing.live
+        await live.apply(replace(live.inputs, overrides=(DRAIN,)), "an override")
+        await publishing.end()
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("served", [True, False])
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -82,40 +71,38 @@ def _refresh(publisher: Publisher, directory: Path, *, served: bool) -> None:
     ],
 )
 def test_failed_change_is_logged_with_the_published_state(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, message: str, served: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, message: str
 ) -> None:
-    _refresh(_Failing(error), tmp_path, served=served)
-    stays = "; what is served stays as it is" if served else ""
-    assert caplog.records[-1].getMessage() == message + stays
+    _change(_Failing(error), tmp_path)
+    assert caplog.records[-1].getMessage() == f"{message}; what is served stays as it is"
 
 
 def test_stalled_disk_delays_the_save_but_not_the_change(tmp_path: Path) -> None:
     path = write_fleet(tmp_path, FLEET)
 
     async def run() -> None:
-        store, publisher = _Slow(), Publisher(Metrics(), {})
+        store = _Slow()
         state = SavedState(store, lambda _: None)
         await state.lead(lambda _: None)
-        reconciler = _reconciler(publisher, (str(path),), state)
-        await reconciler.start(None)
+        publishing = Publishing((str(path),), state=state)
+        await publishing.reconciler().start(None)
+        live = publishing.live
         store.works.clear()
-        publisher.set_overrides((Override("drain", "pool", "a"),))
-        drained = asyncio.create_task(reconciler.refresh("an override"))
+        drained = asyncio.create_task(live.apply(replace(live.inputs, overrides=(DRAIN,)), "an override"))
         async with asyncio.timeout(20):
-            while not (publisher.served and publisher.served.composed.drains):
+            while not publishing.served.composed.drains:
                 await asyncio.sleep(0)
-            publisher.set_overrides(())
-            await reconciler.refresh("signals", save=False)
-        assert publisher.served.composed.drains == {}
+            await live.apply(replace(live.inputs, overrides=()), "signals", save=False)
+        assert publishing.served.composed.drains == {}
         assert not drained.done()
         assert await state.drains() == {}
         store.works.set()
         await drained
         assert [*await state.drains()] == [("pool", "a")]
-        reconciler.save_soon()
-        await reconciler.end()
+        live.save_soon()
+        await live.end()
         assert await state.drains() == {}
-        await publisher.discovery.stop()
+        await publishing.end()
 
     asyncio.run(run())
 
@@ -127,12 +114,11 @@ def test_comments_silence_warnings_of_proxies_but_no_errors(tmp_path: Path, monk
     monkeypatch.setattr("lbctl.serve.fleet.reconciler.silenced_by_comments", lambda _: lambda _item: True)
 
     async def run() -> None:
-        publisher = Publisher(Metrics(), {})
-        reconciler = _reconciler(publisher, (str(path),))
+        publishing = Publishing((str(path),))
+        reconciler = publishing.reconciler()
         await reconciler.start(None)
         assert reconciler.last_reload is not None
         assert [item.message for item in reconciler.last_reload.diagnostics if item in found] == ["an error"]
-        await reconciler.end()
-        await publisher.discovery.stop()
+        await publishing.end()
 
     asyncio.run(run())

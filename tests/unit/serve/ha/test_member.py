@@ -17,6 +17,7 @@ from lbctl.api import schema
 from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.weight import Weight
 from lbctl.runtime import guard
+from lbctl.serve.fleet.inputs import FleetInputs
 from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.settings import Options, settings
@@ -159,10 +160,10 @@ def test_decision_is_saved_before_publication_at_most_10_per_s(
 
     async def work() -> None:
         async with leading(tmp_path, redis.port) as first:
-            telemetry, publisher = first.services.telemetry, first.services.publisher
+            telemetry, live = first.services.telemetry, first.services.live
             events: list[tuple[str, LoopOutput, float]] = []
             save_times: list[float] = []
-            save, publish = first.state.save_loop_output, publisher.set_loop_output
+            save, apply = first.state.save_loop_output, live.apply
 
             async def saving(output: LoopOutput, at: float) -> int:
                 save_times.append(at)
@@ -170,12 +171,13 @@ def test_decision_is_saved_before_publication_at_most_10_per_s(
                 events.append(("written", output, time.monotonic()))
                 return length
 
-            def publishing(output: LoopOutput) -> None:
-                events.append(("published", output, time.monotonic()))
-                publish(output)
+            async def publishing(inputs: FleetInputs, cause: str, *, save: bool = True) -> None:
+                if cause == "signals":
+                    events.append(("published", inputs.decisions, time.monotonic()))
+                await apply(inputs, cause, save=save)
 
             first.state.save_loop_output = saving  # type: ignore[method-assign]
-            publisher.set_loop_output = publishing  # type: ignore[method-assign]
+            live.apply = publishing  # type: ignore[method-assign]
             for step in range(1, 31):
                 telemetry.loop._set_output(LoopOutput({"pool": {"a": Weight(step / 10, 1.0)}}))
                 await asyncio.sleep(0.02)
@@ -195,7 +197,7 @@ def test_hanging_store_delays_a_decision_only_briefly(redis: RedisServer, tmp_pa
             redis.signal(signal.SIGSTOP)
             try:
                 first.services.telemetry.loop._set_output(decided)
-                await until(lambda: first.services.publisher.loop_output == decided)
+                await until(lambda: first.services.live.inputs.decisions == decided)
             finally:
                 redis.signal(signal.SIGCONT)
             await until(lambda: first.member.leads and not first.member.election.problem)
@@ -249,7 +251,7 @@ def test_member_uses_the_control_section_of_its_own_files(
     monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)
 
     def ports(member: Running) -> tuple[int, int]:
-        published = member.services.publisher.served
+        published = member.services.live.served
         assert published is not None
         control = published.composed.whole.topology.control
         chosen = settings(Options((str(member.path),)), published.loaded.source)

@@ -77,7 +77,7 @@ def sampled(member: Running) -> list[dict[str, float]]:
     samples: list[dict[str, float]] = []
 
     def sample(_: PublishedFleet) -> None:
-        samples.append(rates(member.services.publisher.loop_output))
+        samples.append(rates(member.services.live.inputs.decisions))
 
     member.services.publisher.subscribe("sampler", sample)
     return samples
@@ -95,13 +95,13 @@ def test_takeover_moves_no_weight_by_more_than_max_step(tmp_path: Path) -> None:
             await until(lambda: first.member.leads)
             second = await stack.enter_async_context(running("cp-2", tmp_path, port, prefix, fleet=fleet))
             samples = sampled(second)
-            await until(lambda: rates(first.services.publisher.loop_output)["slow"] < 0.6)
+            await until(lambda: rates(first.services.live.inputs.decisions)["slow"] < 0.6)
             await until(lambda: samples[-1:] != [] and samples[-1]["slow"] < 0.6)
             await leader.aclose()
             await until(lambda: second.member.leads and modes(second) == {"acting"})
             first_decision = second.services.telemetry.loop.state.now
             await until(lambda: second.services.telemetry.loop.state.now > first_decision + 1.0)
-            assert rates(second.services.publisher.loop_output)["slow"] < 0.6, "the new leader's evidence is the same"
+            assert rates(second.services.live.inputs.decisions)["slow"] < 0.6, "the new leader's evidence is the same"
             for earlier, later in pairwise(samples):
                 for name in STEP_SECONDS:
                     assert -DOWN - 1e-6 <= later[name] - earlier[name] <= UP + 1e-6, (name, samples)

@@ -25,6 +25,7 @@ from lbctl.store.sqlite import SqliteStore
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_of, load_fleet, replica
+from tests.support.publishing import publish_files
 
 
 def load_replicas(directory: Path, *replicas: str) -> Loaded:
@@ -61,10 +62,10 @@ async def drained_after(
     seconds: float, services: Services, replicas: tuple[str, ...], directory: Path, clock: Clock
 ) -> list[str]:
     """Publish these replicas, advance the clock, and return the replicas with a drain override."""
-    await services.publisher.serve(load_replicas(directory, *replicas), "files", allow_shrink=True)
+    await publish_files(services.live, load_replicas(directory, *replicas), allow_shrink=True)
     for passed in (0.0, seconds):
         await clock.pass_by(passed)
-    return [item.replica for item in services.publisher.overrides if item.kind == "drain"]
+    return [item.replica for item in services.live.inputs.overrides if item.kind == "drain"]
 
 
 @asynccontextmanager
@@ -75,11 +76,11 @@ async def serving(directory: Path, clock: Clock) -> AsyncIterator[tuple[Services
     await state.lead(log.warn)
     services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore)
     services.overrides._now = clock.time
-    await services.publisher.serve(load_replicas(directory, "a", "b"), "files")
+    await publish_files(services.live, load_replicas(directory, "a", "b"))
     work = asyncio.create_task(services.overrides.run())
     yield services, state
     work.cancel()
-    await services.publisher.discovery.stop()
+    await services.discovery.stop()
     await state.close()
 
 

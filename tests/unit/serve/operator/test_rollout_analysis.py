@@ -41,6 +41,7 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import Fleet, fleet_of, load_fleet, pool, replica
 from tests.support.processes.ports import free_port
+from tests.support.publishing import publish_files
 
 
 class VirtualClock:
@@ -103,7 +104,7 @@ class Run:
 
     @property
     def state(self) -> RolloutState:
-        (state,) = self.services.publisher.rollouts
+        (state,) = self.services.live.inputs.rollouts
         return state
 
     @property
@@ -155,17 +156,17 @@ async def serving(directory: Path, fleet: Fleet) -> AsyncIterator[Run]:
     state = SavedState(SqliteStore.open(directory / "state"), log.warn)
     await state.lead(log.warn)
     services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore)
-    await services.publisher.serve(loaded, "files")
+    await publish_files(services.live, loaded)
     tasks = [asyncio.create_task(work()) for work in (services.rollouts.run, services.rollouts.run_analysis)]
     try:
-        while not services.publisher.rollouts:
+        while not services.live.inputs.rollouts:
             await asyncio.sleep(0.01)
         yield Run(services, metrics, state)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await services.publisher.discovery.stop()
+        await services.discovery.stop()
         await state.close()
 
 
@@ -482,7 +483,8 @@ def test_errors_never_exceed_requests() -> None:
 def test_state_with_too_many_steps_is_limited_to_the_files(tmp_path: Path) -> None:
     async def script() -> None:
         async with serving(tmp_path, rollout_fleet(hold="60s")) as run:
-            run.services.publisher.set_rollouts((replace(run.state, key="before", step=7),))
+            live = run.services.live
+            live.stage(replace(live.inputs, rollouts=(replace(run.state, key="before", step=7),)))
             assert (run.row.phase, run.row.step) == ("progressing", 1)
 
     run_test(script())

@@ -1,0 +1,222 @@
+"""The one path of change: a source of change hands over new inputs, and `apply` composes, publishes and saves them.
+
+Changes are published one at a time, always with the newest inputs. A change that a proxy would reject is logged, and
+the published fleet stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from lbctl.ir.address import Address
+from lbctl.ir.topology import Topology
+from lbctl.runtime import log
+from lbctl.serve.discovery.guard import unresolved
+from lbctl.serve.discovery.interface import Discovered
+from lbctl.serve.discovery.service import DiscoveryService
+from lbctl.serve.fleet.inputs import FleetInputs, Origin, PickerPlace, Places
+from lbctl.serve.fleet.publication_log import PublicationLog, stays
+from lbctl.serve.fleet.publisher import PublishedFleet, Publisher, PublishResult
+from lbctl.serve.fleet.saver import SAVE_AGAIN, FleetSaver
+from lbctl.targets.load import Loaded
+from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
+
+_FIRST_ANSWER = 5.0
+"""Seconds for which a new fleet waits until its names are resolved."""
+_EMPTY_START = 20.0
+"""Seconds for which the first fleet waits for a pool whose name has no answer: proxies may still have its replicas."""
+
+
+class NoPlaces:
+    """A process at which proxies ask for nothing and to which they send nothing."""
+
+    def picker(self, topology: Topology) -> PickerPlace:
+        """Return that the fleet alone decides."""
+        del topology
+        return PickerPlace()
+
+    def picker_key(self, topology: Topology) -> str:
+        """Return no key."""
+        del topology
+        return ""
+
+    def traffic_log(self, topology: Topology) -> Address | None:
+        """Return that nothing receives the log."""
+        del topology
+        return None
+
+
+class LiveFleet:
+    """The inputs of the published fleet, and the fleet that they lead to."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        discovery: DiscoveryService,
+        places: Places,
+        saver: FleetSaver,
+        publications: PublicationLog,
+        inputs: FleetInputs = FleetInputs(),  # noqa: B008 -- a frozen value
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Publish nothing yet. `inputs` are those that the state has. `now` is the clock of `publisher`."""
+        self._publisher = publisher
+        self._discovery = discovery
+        self._places = places
+        self._saver = saver
+        self._publications = publications
+        self._inputs = inputs
+        self._now = now
+        self._previous: CachedSnapshot | None = None
+        self._unsaved = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    @property
+    def inputs(self) -> FleetInputs:
+        """The newest inputs, which may not be published yet."""
+        return self._inputs
+
+    @property
+    def served(self) -> PublishedFleet | None:
+        """The published fleet, with the inputs that it is composed of; None before the first."""
+        return self._publisher.served
+
+    @property
+    def topology(self) -> Topology | None:
+        """The published fleet as the files have it, without discovered replicas; None before the first."""
+        return self.served.loaded.compiled.topology if self.served else None
+
+    @property
+    def previous_snapshot(self) -> CachedSnapshot | None:
+        """The snapshot that Envoys may still have from the process before; None where that is unknown."""
+        return self._previous
+
+    @property
+    def accepted(self) -> Discovered:
+        """The answers of discovery that count."""
+        return self.served.accepted if self.served else self._inputs.baseline
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Is held during a publication. The reconciler holds it while it reads files and publishes them."""
+        return self._turn
+
+    def seconds_to_next_deadline(self) -> float | None:
+        """Return the seconds until time alone changes the fleet; None where it does not."""
+        now = self._now()
+        deadline = self.served.composed.next_deadline(now) if self.served else None
+        return None if deadline is None else deadline - now
+
+    # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def apply(self, inputs: FleetInputs, cause: str, *, save: bool = True) -> None:
+        """Compose and publish these inputs, and save what a restart must know. `cause` is logged.
+
+        Make them from `self.inputs` without an `await` between, since they replace it at once. `save=False`: nothing
+        has changed that a restart must know, or `save_soon` follows. Nothing that is published later waits for the
+        save: a disk or a store may take seconds. Before the first fleet the inputs only wait for it.
+        """
+        self.stage(inputs)
+        async with self._turn:
+            if self._inputs.loaded is None:
+                return
+            try:
+                result = await self._publish(self._inputs)
+            except UnsoundError as error:
+                log.findings(error.problems)
+                log.error(f"a proxy would reject the change{stays(self._publisher)}", because_of=cause)
+                return
+            except Exception:  # noqa: BLE001 -- what changed must not end what is served
+                log.failure(f"lbctl itself failed{stays(self._publisher)}", because_of=cause)
+                return
+            if result is None:
+                return
+            self._publications.report(result, cause)
+        if save:
+            await self._saver.save(None)
+
+    def stage(self, inputs: FleetInputs) -> None:
+        """Replace the inputs, to be published with the next publication, which the caller sees to."""
+        self._inputs = inputs
+
+    async def publish_files(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> PublishResult:
+        """Publish this fleet with the other inputs. The caller holds `turn`, and saves what is published.
+
+        Raises UnsoundError where a proxy would reject it, and nothing has changed then.
+        """
+        topology = loaded.compiled.topology
+        self._discovery.follow(topology)
+        try:
+            discovered = await self._first_answers(topology)
+            before = self._inputs
+            result = await self._publish(
+                replace(before, loaded=loaded, origin=origin, discovered=discovered), allow_shrink
+            )
+        except BaseException:
+            if self._inputs.loaded is not None:
+                self._discovery.follow(self._inputs.loaded.compiled.topology)
+            raise
+        if self._inputs.discovered is not before.discovered:
+            discovered = self._inputs.discovered  # of the same topology, and newer
+        self._inputs = replace(self._inputs, loaded=loaded, origin=origin, discovered=discovered)
+        return result or PublishResult(new=False)
+
+    async def continue_from(self, earlier: Loaded) -> None:
+        """Compare later answers of discovery with the saved ones of this fleet, which an earlier process served."""
+        topology = earlier.compiled.topology
+        self._discovery.follow(topology)
+        self._inputs = replace(self._inputs, baseline=self._discovery.current)
+        key = self._places.picker_key(topology)
+        self._previous = await self._publisher.build(earlier, self._inputs.baseline, key)
+
+    async def _publish(self, inputs: FleetInputs, allow_shrink: bool = False) -> PublishResult | None:
+        topology = inputs.topology
+        assert topology is not None, "a fleet was read"
+        places = self._places
+        here = replace(inputs, picker=places.picker(topology), traffic_log=places.traffic_log(topology))
+        return await self._publisher.publish(here, allow_shrink=allow_shrink)
+
+    async def _first_answers(self, topology: Topology) -> Discovered:
+        """Wait for the first answers of discovery: longer for the first fleet, which proxies may already have."""
+        deadline = asyncio.get_running_loop().time() + _EMPTY_START
+        discovered = await self._discovery.first(_FIRST_ANSWER)
+        while missing := unresolved(topology, discovered):
+            if self.served is not None or asyncio.get_running_loop().time() > deadline:
+                log.warn("pools whose name has no answer: they answer 503 until it has", pools=",".join(missing))
+                break
+            await asyncio.sleep(0.1)
+            discovered = self._discovery.current
+        return discovered
+
+    # ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def save_soon(self) -> None:
+        """Have `keep_saved` save what is served."""
+        self._unsaved.set()
+
+    async def keep_saved(self) -> None:
+        """Save when `save_soon` asks for it, and repeat a save that has failed, as on a full disk, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_AGAIN):
+                    await self._unsaved.wait()
+            if self._unsaved.is_set() or self._saver.is_pending:
+                await self._save_between_changes()
+
+    async def end(self) -> None:
+        """Save what `keep_saved` has not saved yet."""
+        if self._unsaved.is_set():
+            await self._save_between_changes()
+
+    async def _save_between_changes(self) -> None:
+        async with self._turn:
+            self._unsaved.clear()
+        try:
+            await self._saver.save(None)
+        except asyncio.CancelledError:
+            self._unsaved.set()
+            raise
