@@ -139,6 +139,7 @@ class App:
             "reload at SIGHUP": lambda: self._follow_signals(services),
             "discovery": lambda: self._follow_discovery(services),
             "deadlines of drains": lambda: self._follow_drains(services),
+            "address of the picker": lambda: self._follow_picker(services),
             **services.tasks(),
         }
         await until_one_ends([services.guard.start(name, work) for name, work in tasks.items()])
@@ -226,6 +227,10 @@ class App:
             await asyncio.sleep(_DRAIN_POLL if left is None else min(_DRAIN_POLL, max(0.05, left)))
             if left is not None and left <= _DRAIN_POLL:
                 await live.apply(live.inputs, "the deadline of a drain")
+
+    async def _follow_picker(self, services: Services) -> None:
+        async for _ in services.picker.changes():
+            await services.live.apply(services.live.inputs, "the address of the picker", save=False)
 
     def _reload_soon(self) -> None:
         log.event("reading the files again", signal="SIGHUP")

@@ -33,11 +33,10 @@ _FIRST_CHECKS = 3.0
 
 
 class DriverSupervisor:
-    """`ejected` is called with pool → replicas that the active checks have ejected, when that has changed."""
+    """Runs a driver for each proxy that needs one, and the active checks of proxies that have none of their own."""
 
     def __init__(
         self,
-        ejected: Callable[[Mapping[str, frozenset[str]]], None],
         guard: Guard,
         *,
         dry_run: bool,
@@ -45,7 +44,6 @@ class DriverSupervisor:
     ) -> None:
         """`permit` returns whether this process may change proxies now."""
         self._permit = permit
-        self._ejected = ejected
         self._dry_run = dry_run
         self._guard = guard
         self._since = time.time()
@@ -76,6 +74,14 @@ class DriverSupervisor:
     def accepted(self) -> dict[str, View]:
         """Proxy → what it has of what is composed for it alone."""
         return {name: view for name, item in self._runners.items() if (view := item.accepted) is not None}
+
+    def connected(self) -> set[str]:
+        """Return the names of the driven proxies that run."""
+        return {str(item["node"]) for item in self.rows() if item["connected"]}
+
+    def ejected(self) -> Mapping[str, frozenset[str]]:
+        """Return pool → the replicas that the active checks have ejected."""
+        return self._health_checker.out
 
     @property
     def checks(self) -> Mapping[Key, CheckState]:
@@ -153,7 +159,6 @@ class DriverSupervisor:
         pool, replica = key
         message = "a replica fails its active checks" if state.out else "a replica passes its active checks"
         log.event(message, pool=pool, replica=replica, why=state.reason or None)
-        self._ejected(self._health_checker.out)
         for runner in self._runners.values():
             runner.checks_changed()
 

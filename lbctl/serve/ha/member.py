@@ -22,7 +22,7 @@ from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import write_format
 from lbctl.serve.ha.news import MemberNews
 from lbctl.serve.ha.parts import RoleTasks, SharedParts
-from lbctl.serve.ha.presence import INTERVAL, TTL, MemberInfo, read_infos, write_info
+from lbctl.serve.ha.presence import INTERVAL, TTL, KnownMembers, MemberInfo, read_infos, write_info
 from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, read_leader, write_leader
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
@@ -52,7 +52,7 @@ class FleetMember:
 
     def __init__(
         self,
-        name: str,
+        known: KnownMembers,
         store: SignedStore,
         state: SavedState,
         authority: Authority,
@@ -66,18 +66,17 @@ class FleetMember:
         steps: StepsInForce,
     ) -> None:
         """`addresses` returns the URL of the API and the address for Envoys, each empty while it is closed."""
-        self.name = name
+        self.name = known.name
         self.election = election
         self.clock = clock
-        self.members: tuple[MemberInfo, ...] = ()
-        """What the members have said last."""
+        self._known = known
         self.takeovers = 0
         """How often this member has become the leader."""
         self.store = store
-        self.requests = MemberRequests(name, store.keys, clock.now)
+        self.requests = MemberRequests(self.name, store.keys, clock.now)
         """Signs and verifies the requests between members."""
         self.sharing = PoolSharing(
-            name, parts.telemetry, state, min(TTL, election.ttl), authority.clock, news.pools_shared
+            self.name, parts.telemetry, state, min(TTL, election.ttl), authority.clock, news.pools_shared
         )
         self.records = SharedRecords(parts.history, self.sharing)
         self._state = state
@@ -101,6 +100,11 @@ class FleetMember:
         """The members whose files were not the leader's when that was told last."""
         self.catching_up = False
         """Whether the leader has written what this member does not serve yet."""
+
+    @property
+    def members(self) -> tuple[MemberInfo, ...]:
+        """What the members have announced last."""
+        return self._known.infos
 
     @property
     def leads(self) -> bool:
@@ -354,11 +358,11 @@ class FleetMember:
     async def _announce(self) -> None:
         while True:
             own = await self.info()
-            self.members = tuple(own if item.name == self.name else item for item in self.members)
+            self._known.replace(tuple(own if item.name == self.name else item for item in self.members))
             announced = await self._exchange(own)
             self.sharing.check()
             if announced is not None:
-                self.members = tuple(replace(item, samples="") for item in announced)
+                self._known.replace(tuple(replace(item, samples="") for item in announced))
                 self._tell_differing()
             if self.leads:
                 await self.sharing.lead(announced)

@@ -70,6 +70,27 @@ def steps_of_others(members: Iterable[MemberInfo], own_name: str) -> frozenset[s
     return frozenset(step for item in members if item.name != own_name for step in item.steps)
 
 
+class KnownMembers:
+    """The last announcements of all members. `name`: the name of this member."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self._infos: tuple[MemberInfo, ...] = ()
+
+    @property
+    def infos(self) -> tuple[MemberInfo, ...]:
+        """The announcements; empty where this process is the only one."""
+        return self._infos
+
+    def replace(self, infos: tuple[MemberInfo, ...]) -> None:
+        """Take newer announcements in place of all."""
+        self._infos = infos
+
+    def steps(self) -> frozenset[str]:
+        """Return the ids of the steps of rollouts that the proxies of the other members have."""
+        return steps_of_others(self._infos, self.name)
+
+
 def write_info(info: MemberInfo) -> str:
     """Serialize the announcement of a member."""
     problem = "".join(filter(str.isprintable, info.problem))[: fields.MAX_PROBLEM]

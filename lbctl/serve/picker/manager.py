@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from lbctl.ir.address import Address
@@ -43,9 +43,8 @@ _MOVE = "give control.picker.bind, or --picker-bind, another port"
 class PickerManager:
     """`measure` returns what is measured of the fleet, `tls` the TLS of xDS, for a picker beyond loopback.
 
-    `bind` is the address of the command line; None: the fleet decides. `publish` publishes the fleet again, for a
-    reason that it is given. `requests` returns pool → the requests that proxies have reported, `own_key` the key of
-    questions where the fleet names none.
+    `bind` is the address of the command line; None: the fleet decides. `requests` returns pool → the requests that
+    proxies have reported, `own_key` the key of questions where the fleet names none.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class PickerManager:
         measure: Callable[[], FleetMeasurements],
         tls: Callable[[], ServerTls | None],
         failed: Callable[[str], None],
-        publish: Callable[[str], Awaitable[None]],
         requests: Callable[[], Mapping[str, int]],
         *,
         own_key: Callable[[], str],
@@ -69,7 +67,6 @@ class PickerManager:
         self._dry_run = dry_run
         self._insecure = insecure
         self._option = bind
-        self._publish = publish
         self._own_key = own_key
         self._key, self._made_key = "", ""
         self._place_changed = asyncio.Event()
@@ -161,11 +158,14 @@ class PickerManager:
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks by name; they run as long as the process."""
-        return {
-            "tables of the picker": self.feed.run,
-            "picker": self._run,
-            "address of the picker": self._follow_place,
-        }
+        return {"tables of the picker": self.feed.run, "picker": self._run}
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield whenever `place` gives another result, because another process has got the address or released it."""
+        while True:
+            await self._place_changed.wait()
+            self._place_changed.clear()
+            yield
 
     async def explain(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return how the running picker would decide about a request; None where it does not answer."""
@@ -231,13 +231,6 @@ class PickerManager:
     def _who_else_has(self, bind: Address) -> str:
         """Return who has the picker's address; empty where nobody has it, this process or a picker of this fleet."""
         return "" if self._child.keeps(bind) else self._other(occupant(bind))
-
-    async def _follow_place(self) -> None:
-        """Publish the fleet again whenever another process gets the picker's address or gives it back."""
-        while True:
-            await self._place_changed.wait()
-            self._place_changed.clear()
-            await self._publish("the address of the picker")
 
     def _address(self, topology: Topology) -> Address:
         return self._option or topology.control.picker_bind

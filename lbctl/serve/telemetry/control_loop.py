@@ -50,10 +50,11 @@ class ControlLoop:
         clock: Callable[[], float] = time.monotonic,
         requests_of: RequestsOf = lambda _pool, _replica: UNKNOWN_REQUESTS,
         on_effect: Callable[[Effect], None] = lambda _: None,
+        ejected: Callable[[], Mapping[str, frozenset[str]]] = dict,
     ) -> None:
         """Start with the output that was `saved` before a restart. `clock` is that of the scraper.
 
-        `on_effect` is called with each decision.
+        `on_effect` is called with each decision. `ejected` returns pool → the replicas that active checks have ejected.
         """
         self._on_effect = on_effect
         self.output = saved
@@ -64,7 +65,7 @@ class ControlLoop:
         """(pool, replica) → how often its engine's counters have started again since they are followed here."""
         self.sampled_at: float | None = None
         """When the newest sample that has changed `output` was taken; None where no sample has."""
-        self._ejected_by_checks: Mapping[str, frozenset[str]] = {}
+        self._ejected_by_checks = ejected
         self._requests_of = requests_of
         self._on_change = on_change
         self._latency = latency
@@ -107,10 +108,6 @@ class ControlLoop:
         self._pending.setdefault(report.pool, {})[report.replica] = report
         self._reported.set()
 
-    def eject(self, ejected: Mapping[str, frozenset[str]]) -> None:
-        """Set the replicas that active health checks have ejected: pool → names."""
-        self._ejected_by_checks = ejected
-
     def freeze(self, pools: Mapping[str, str]) -> None:
         """Freeze the weights of these pools (pool → reason), and of no others."""
         now = self._clock()
@@ -144,13 +141,14 @@ class ControlLoop:
         self._reported.clear()
         pending, self._pending = self._pending, {}
         started = time.perf_counter()
+        ejected_by_checks = self._ejected_by_checks() if pending else {}
         for pool, reports in pending.items():
             observations = {
                 name: observation
                 for name, report in reports.items()
                 if (observation := self._observation(report)) is not None
             }
-            ejected = self._ejected_by_checks.get(pool, frozenset())
+            ejected = ejected_by_checks.get(pool, frozenset())
             newest = max((report.at for report in reports.values()), default=None)
             self._handle(Observed(self._clock(), pool, observations, ejected), newest)
         self._handle(Ticked(self._clock()))

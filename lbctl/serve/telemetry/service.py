@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from lbctl.control.loop_output import LoopOutput, controlled
@@ -61,6 +61,35 @@ async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
     return output if now - at <= _WEIGHTS_MAX_AGE else replace(output, weights={})
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The control loop, and what follows its decisions."""
+
+    loop: ControlLoop
+    """Decides on reports of the scraper."""
+    changed: asyncio.Event
+    """Is set when the output of the loop has changed."""
+    audit: DecisionAudit
+    """Collects the decisions for the audit log."""
+
+    @classmethod
+    def of(
+        cls,
+        saved: LoopOutput,
+        audit: AuditLog,
+        latency: LatencyMetrics,
+        requests_of: RequestsOf,
+        ejected: Callable[[], Mapping[str, frozenset[str]]],
+    ) -> Control:
+        """Return a loop that continues from the decisions `saved`; `ControlLoop` describes the other arguments."""
+        decisions, changed = DecisionAudit(audit), asyncio.Event()
+        decisions.adopt(saved)
+        loop = ControlLoop(
+            changed.set, latency, saved, requests_of=requests_of, on_effect=decisions.note, ejected=ejected
+        )
+        return cls(loop, changed, decisions)
+
+
 class TelemetryService:
     """The scraper and the control loop of a fleet."""
 
@@ -69,8 +98,7 @@ class TelemetryService:
         live: LiveFleet,
         latency: LatencyMetrics,
         state: SavedState,
-        audit: AuditLog,
-        requests_of: RequestsOf,
+        control: Control,
         guard: Guard,
         authority: Authority | None = None,
         shared: bool = False,
@@ -94,22 +122,17 @@ class TelemetryService:
         self.plans: Mapping[tuple[str, str], ScrapePlan] = {}
         """(pool, replica) → how its metrics are scraped, by whichever member."""
         self._patience: Mapping[str, float] = {}
-        self._decisions = DecisionAudit(audit)
-        saved = live.inputs.decisions
-        self._decisions.adopt(saved)
-        self.loop = ControlLoop(
-            self._output_changed, latency, saved, requests_of=requests_of, on_effect=self._decisions.note
-        )
+        self._decisions, self._changed = control.audit, control.changed
+        self.loop = control.loop
         self.scraper = Scraper(self._scraped, guard)
         self._live = live
         self._latency = latency
         self._state = state
         self._failure = log.LastingFailure("the weights and ejections are saved for a restart again")
-        self._changed = asyncio.Event()
         self._pools: tuple[Pool, ...] | None = None
         self._keys: Mapping[str, tuple[str, str]] = {}
         """Pool → the header with the key that its replicas ask for, and its value."""
-        self._saved: tuple[LoopOutput, float] = (saved, 0.0)
+        self._saved: tuple[LoopOutput, float] = (live.inputs.decisions, 0.0)
 
     def follow(self, served: PublishedFleet) -> None:
         """Scrape and control the pools of this fleet from now on."""
@@ -124,10 +147,6 @@ class TelemetryService:
             self._patience = _patience(self.plans.values())
             self._watch()
             self._decisions.keep({(pool.name, item.name) for pool in pools for item in pool.replicas})
-
-    def eject(self, ejected: Mapping[str, frozenset[str]]) -> None:
-        """Set the replicas that active health checks have ejected: pool → names."""
-        self.loop.eject(ejected)
 
     def note_state(self, action: str, pool: str, replica: str, reason: str) -> None:
         """Record that a replica is down or back, where this process records decisions."""
@@ -235,9 +254,6 @@ class TelemetryService:
             size = await self._state.save_loop_output(output, now)
             self._saved = (output, now)
             self._pace = max(_PUBLISH_INTERVAL, size / _BYTES_PER_SECOND)
-
-    def _output_changed(self) -> None:
-        self._changed.set()
 
     async def _publish(self) -> None:
         try:

@@ -27,6 +27,7 @@ from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.gauges import MemberGauges
 from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.ha.parts import RoleTasks, SharedParts
+from lbctl.serve.ha.presence import KnownMembers
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.manager import PickerManager
@@ -60,22 +61,26 @@ def build(inputs: Inputs) -> Services:
     events = EventLog()
     failed = partial(_task_failed, inputs.metrics, events)
     guard = Guard(failed, fatal=(CannotListenError,), started=inputs.metrics.task_started)
-    observed = rooms.build_traffic(inputs, guard, drivers=lambda: supervisor)
-    fleet = rooms.build_fleet(inputs, guard, observed.traffic, events, picker=lambda: picker)
-    telemetry = rooms.build_telemetry(inputs, guard, fleet, observed.traffic)
-    steps = rooms.build_steps(inputs, lambda: supervisor, lambda: recent, lambda: member)
+    audit = rooms.build_audit(inputs)
+    supervisor = rooms.build_drivers(inputs, guard)
+    observed = rooms.build_traffic(inputs, guard, supervisor)
+    control = rooms.build_control(inputs, audit, observed.traffic, supervisor)
+    picker = rooms.build_picker(inputs, control.loop, supervisor, observed.traffic)
+    fleet = rooms.build_fleet(inputs, guard, audit, events, observed.traffic, picker)
+    telemetry = rooms.build_telemetry(inputs, guard, fleet, control)
+    recent = rooms.build_recent(inputs, supervisor)
+    known = KnownMembers(inputs.shared.name if inputs.shared else "")
+    steps = rooms.build_steps(inputs, supervisor, recent, known)
     operator = rooms.build_operator(
         inputs, fleet, telemetry, observed.traffic, events, steps, lambda pools: views.unavailable(pools),
         lambda pools: views.unchecked(pools),
     )  # fmt: skip
-    supervisor = rooms.build_drivers(inputs, guard, telemetry)
-    picker = rooms.build_picker(inputs, fleet, telemetry, supervisor, observed.traffic)
-    recent = rooms.build_recent(inputs, supervisor)
     _subscribe(fleet.publisher, telemetry, supervisor, observed, recent, picker, events)
     deciding = telemetry.tasks_of_decisions()
     acting = _acting_tasks(telemetry, operator, fleet.live, supervisor)
     not_acting = {"checks of picked pools": supervisor.check_picked}
-    member = _member(inputs, fleet, telemetry, operator, guard, RoleTasks(deciding, acting, not_acting), events, steps)
+    tasks = RoleTasks(deciding, acting, not_acting)
+    member = _member(inputs, fleet, telemetry, operator, guard, tasks, events, steps, known)
     views = _views(inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, member)
     _register_gauges(inputs.metrics, fleet, telemetry, picker, observed, member, views)
     return Services(
@@ -139,7 +144,7 @@ def _acting_tasks(
 
 def _member(
     inputs: Inputs, fleet: FleetParts, telemetry: TelemetryService, operator: OperatorParts, guard: Guard,
-    role_tasks: RoleTasks, events: EventLog, steps: StepsInForce,
+    role_tasks: RoleTasks, events: EventLog, steps: StepsInForce, known: KnownMembers,
 ) -> FleetMember | None:  # fmt: skip
     """Build the election and what follows it; None where this process is the only one."""
     shared, endpoints = inputs.shared, inputs.endpoints
@@ -150,7 +155,7 @@ def _member(
         shared.store, inputs.state, shared.authority, shared.ttl, partial(events.store_changed, shared.name)
     )
     return FleetMember(
-        shared.name, shared.store, inputs.state, shared.authority, election, shared.clock, parts, guard, role_tasks,
+        known, shared.store, inputs.state, shared.authority, election, shared.clock, parts, guard, role_tasks,
         lambda: endpoints.advertised(shared.name), events, steps,
     )  # fmt: skip
 

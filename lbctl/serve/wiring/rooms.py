@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from lbctl.ir.address import Address
@@ -24,8 +23,7 @@ from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.reload_log import ReloadLog
 from lbctl.serve.fleet.saver import FleetSaver
 from lbctl.serve.fleet.watch import FleetWatcher
-from lbctl.serve.ha.member import FleetMember
-from lbctl.serve.ha.presence import steps_of_others
+from lbctl.serve.ha.presence import KnownMembers
 from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollback import RollbackService
@@ -34,7 +32,8 @@ from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.generated_key import own_key
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.tables import FleetMeasurements
-from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.telemetry.control_loop import ControlLoop
+from lbctl.serve.telemetry.service import Control, TelemetryService
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.replica_checks import ReplicaChecks
@@ -92,12 +91,12 @@ class OperatorParts:
     """Serves earlier fleets again."""
 
 
-def build_traffic(inputs: Inputs, guard: Guard, drivers: Callable[[], DriverSupervisor]) -> TrafficParts:
-    """Build what reads the traffic; `drivers` returns the supervisor, which is built later."""
+def build_traffic(inputs: Inputs, guard: Guard, supervisor: DriverSupervisor) -> TrafficParts:
+    """Build what reads the traffic."""
     nodes, endpoints = inputs.nodes, inputs.endpoints
     traffic = Traffic(
         nodes=lambda: (str(row["node"]) for row in nodes.proxies()),
-        connected=lambda: {str(row["node"]) for row in drivers().rows() if row["connected"]},
+        connected=supervisor.connected,
         log_bind=lambda: endpoints.traffic_log_bind,
         guard=guard,
     )
@@ -110,20 +109,27 @@ def build_traffic(inputs: Inputs, guard: Guard, drivers: Callable[[], DriverSupe
     )
 
 
-def build_fleet(
-    inputs: Inputs, guard: Guard, traffic: Traffic, events: EventLog, picker: Callable[[], PickerManager]
-) -> FleetParts:
-    """Build what reads the files, composes them with the saved state and publishes the result.
+def build_audit(inputs: Inputs) -> AuditLog:
+    """Build the record of who has changed what."""
+    return AuditLog(inputs.state, inputs.shared.clock.now if inputs.shared else time.time)
 
-    `picker` returns the manager of the picker, which is built later.
-    """
+
+def build_control(inputs: Inputs, audit: AuditLog, traffic: Traffic, supervisor: DriverSupervisor) -> Control:
+    """Build the control loop."""
+    latency, saved = inputs.metrics.latency, inputs.restored.output
+    return Control.of(saved, audit, latency, traffic.requests_of, supervisor.ejected)
+
+
+def build_fleet(
+    inputs: Inputs, guard: Guard, audit: AuditLog, events: EventLog, traffic: Traffic, picker: PickerManager
+) -> FleetParts:
+    """Build what reads the files, composes them with the saved state and publishes the result."""
     options, restored, state = inputs.options, inputs.restored, inputs.state
     publisher = Publisher(inputs.metrics, driven, guard, inputs.now)
     discovery = DiscoveryService(guard, binds=OwnBinds(options.xds_bind, options.api_bind, options.picker_bind))
     if restored.fleet is not None:
         discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths, guard=guard)
-    audit = AuditLog(state, inputs.shared.clock.now if inputs.shared else time.time)
     history = FleetHistory(options.paths, state, restored.history)
     saver = FleetSaver(publisher, state, history, restored.drains)
     publications = PublicationLog(publisher, events, audit)
@@ -143,31 +149,30 @@ def build_fleet(
 class _Places:
     """The addresses of this process that the proxies of a fleet get."""
 
-    def __init__(self, traffic: Traffic, picker: Callable[[], PickerManager]) -> None:
+    def __init__(self, traffic: Traffic, picker: PickerManager) -> None:
         self._traffic = traffic
         self._picker = picker
 
     def picker(self, topology: Topology) -> PickerPlace:
         """Return where the proxies of this fleet send their questions to the picker."""
-        return self._picker().place(topology)
+        return self._picker.place(topology)
 
     def picker_key(self, topology: Topology) -> str:
         """Return the key of these questions that this process has made."""
-        return self._picker().own_key(topology)
+        return self._picker.own_key(topology)
 
     def traffic_log(self, topology: Topology) -> Address | None:
         """Return where the proxies of this fleet send their traffic log."""
         return self._traffic.log_address(topology)
 
 
-def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, traffic: Traffic) -> TelemetryService:
-    """Build the scraper and the control loop. Where members share a store, decisions are saved before they are sent."""
+def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, control: Control) -> TelemetryService:
+    """Build the scraper, and what publishes decisions: where members share a store, saved before they are sent."""
     return TelemetryService(
         fleet.live,
         inputs.metrics.latency,
         inputs.state,
-        fleet.audit,
-        traffic.requests_of,
+        control,
         guard,
         inputs.authority,
         inputs.shared is not None,
@@ -194,30 +199,27 @@ def build_operator(
     return OperatorParts(overrides, rollouts, RollbackService(fleet.reconciler, fleet.history))
 
 
-def build_drivers(inputs: Inputs, guard: Guard, telemetry: TelemetryService) -> DriverSupervisor:
+def build_drivers(inputs: Inputs, guard: Guard) -> DriverSupervisor:
     """Build the supervisor of the drivers."""
     authority = inputs.authority
-    return DriverSupervisor(telemetry.eject, guard, dry_run=inputs.options.dry_run, permit=lambda: authority.acts)
+    return DriverSupervisor(guard, dry_run=inputs.options.dry_run, permit=lambda: authority.acts)
 
 
-def build_picker(
-    inputs: Inputs, fleet: FleetParts, telemetry: TelemetryService, supervisor: DriverSupervisor, traffic: Traffic
-) -> PickerManager:
+def build_picker(inputs: Inputs, loop: ControlLoop, supervisor: DriverSupervisor, traffic: Traffic) -> PickerManager:
     """Build what runs the picker and feeds it."""
     endpoints = inputs.endpoints
     return PickerManager(
         lambda: FleetMeasurements(
             time.monotonic(),
-            telemetry.loop.reports,
+            loop.reports,
             supervisor.checks,
             lambda key: traffic.ledger.conditions(key, traffic.clock()),
             lambda key: traffic.ledger.judged_by(key, traffic.clock()),
             traffic.assigned(),
-            telemetry.loop.restarts,
+            loop.restarts,
         ),
         lambda: endpoints.settings.control.xds_tls if endpoints.settings else None,
         inputs.metrics.task_failed,
-        lambda cause: fleet.live.apply(fleet.live.inputs, cause, save=False),
         lambda: traffic.ledger.requests,
         own_key=lambda: own_key(endpoints.settings.state) if endpoints.settings else "",
         bind=inputs.options.picker_bind,
@@ -227,21 +229,11 @@ def build_picker(
 
 
 def build_steps(
-    inputs: Inputs,
-    supervisor: Callable[[], DriverSupervisor],
-    recent: Callable[[], RecentSnapshots],
-    member: Callable[[], FleetMember | None],
+    inputs: Inputs, supervisor: DriverSupervisor, recent: RecentSnapshots, known: KnownMembers
 ) -> StepsInForce:
-    """Build what compares the steps of rollouts with what proxies have. The arguments return parts that come later."""
+    """Build what compares the steps of rollouts with what proxies have."""
     nodes = inputs.nodes
-
-    def announced() -> frozenset[str]:
-        current = member()
-        return steps_of_others(current.members, current.name) if current is not None else frozenset()
-
-    return StepsInForce(
-        lambda: [*nodes.proxies(), *supervisor().rows()], lambda version: recent().get(version), announced
-    )
+    return StepsInForce(lambda: [*nodes.proxies(), *supervisor.rows()], recent.get, known.steps)
 
 
 def build_recent(inputs: Inputs, supervisor: DriverSupervisor) -> RecentSnapshots:

@@ -36,7 +36,7 @@ def test_haproxy_does_not_wait_for_the_first_checks_of_nginx(tmp_path: Path, mon
         fleet = load_fleet(tmp_path, _haproxy_and_nginx(tmp_path, silent))
         publishing = Publishing()
         served = await publishing.publish(fleet)
-        driving = DriverSupervisor(lambda _: None, Guard(lambda _: None), dry_run=False)
+        driving = DriverSupervisor(Guard(lambda _: None), dry_run=False)
         driving.follow(served)
         task = asyncio.create_task(driving.run())
         async with asyncio.timeout(30):

@@ -147,7 +147,7 @@ def test_follower_forwards_only_to_an_announced_leader_api(redis: RedisServer, t
             assert member.records.leader is not None
             member.records.leader = replace(member.records.leader, api="https://elsewhere.example")
             assert member.leader_api == ""
-            member.members = (MemberInfo("cp-1", api="https://elsewhere.example"),)
+            member._known.replace((MemberInfo("cp-1", api="https://elsewhere.example"),))
             assert member.leader_api == "https://elsewhere.example"
 
     asyncio.run(work())
