@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lbctl.base.diagnostics import Diagnostic, Position, show
+from lbctl.base.errors import reason_of
 from lbctl.base.paths import is_file
 from lbctl.compile.allowed_files import refusal
 from lbctl.compile.context import Context, FileTarget
@@ -71,7 +72,7 @@ def _unreadable(file: Path) -> str:
     try:
         read_regular(file, MAX_BYTES)
     except OSError as error:
-        return f"this file cannot be read: {error.strerror}"
+        return f"this file cannot be read: {reason_of(error)}"
     return ""
 
 

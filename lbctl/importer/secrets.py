@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from lbctl.importer.statement import Statement
+from lbctl.ir.secrets import looks_like_secret
 
 REDACTED = "(a secret)"
 _NAME = (
@@ -117,7 +118,7 @@ class SecretDirectives:
     def written(self, text: str) -> bool:
         """Whether a text, or an expression, holds a secret of the configuration, or what is a key by how it begins."""
         plain = _EITHER_CASE.sub(r"\1", text.replace("\\", ""))
-        return self.inside(text) or self.inside(plain) or _KEY.search(plain) is not None
+        return self.inside(text) or self.inside(plain) or _KEY.search(plain) is not None or looks_like_secret(plain)
 
     def named(self, name: str) -> bool:
         """Whether a name was made of a secret."""

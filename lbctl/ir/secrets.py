@@ -15,14 +15,27 @@ CREDENTIAL_HEADERS = frozenset(
     ("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key")
 )
 """Lower-case names of request headers whose value certainly lets somebody in."""
-_LIKE_A_CREDENTIAL = re.compile("auth|key|token|secret|password|cookie|credential", re.IGNORECASE)
+_LIKE_A_CREDENTIAL = re.compile(
+    r"auth|key|token|secret|passw|passphrase|pwd|(?:^|[-_])pw(?:$|[-_])|cookie|credential", re.IGNORECASE
+)
 _LIKE_A_SESSION = re.compile("sess|sid", re.IGNORECASE)
 _OF_ANSWERS = frozenset(("set-cookie", "www-authenticate", "proxy-authenticate"))
 """Headers of answers with such names: they let nobody in."""
+_KNOWN_FORM = re.compile(
+    r"\bsk-(?=[\w-]*[0-9])(?:[A-Za-z0-9]+[_-])*[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bnvapi-[\w-]{20,}"
+    r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
+    r"|(?i:[?&](?:token|api_?key|key|password|secret|sig)=[^&{]{4,})"
+)
+"""Known forms of secrets. Words that might be prose match only with a digit or a change of case."""
+
+
+def looks_like_secret(text: str) -> bool:
+    """Return whether a text contains a key or a token in a known form, such as `sk-…`, `hf_…` or a JSON Web Token."""
+    return _KNOWN_FORM.search(text) is not None
 
 
 def may_hold_credential(header: str) -> bool:
-    """Return whether the value of a header may let somebody in, by its name: it is shown to nobody but its owner."""
+    """Return whether the value of a header may be a credential, by the header's name."""
     return header.lower() not in _OF_ANSWERS and _LIKE_A_CREDENTIAL.search(header) is not None
 
 
@@ -31,9 +44,14 @@ def cookie_may_hold_credential(cookie: str) -> bool:
     return _LIKE_A_CREDENTIAL.search(cookie) is not None or _LIKE_A_SESSION.search(cookie) is not None
 
 
+def is_credential(header: str, value: str) -> bool:
+    """Return whether a header's value may be a credential, by the header's name or by the value's form."""
+    return may_hold_credential(header) or looks_like_secret(value)
+
+
 def shown_value(header: str, value: str) -> str:
     """Return the value of a header for display: a digest if it may be a credential."""
-    return digest(value) if may_hold_credential(header) else value
+    return digest(value) if is_credential(header, value) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import HttpCheck, Pool
 from lbctl.ir.routes import Forward, Pin, Route
-from lbctl.ir.secrets import cookie_may_hold_credential, may_hold_credential, shown_value
+from lbctl.ir.secrets import cookie_may_hold_credential, is_credential, looks_like_secret, shown_value
 from lbctl.ir.topology import Topology
 
 _PARAMETER = re.compile(r"([?&])([^=&?]+)=([^&]+)")
@@ -21,25 +21,29 @@ _PARAMETER = re.compile(r"([?&])([^=&?]+)=([^&]+)")
 
 def of_rule(rule: Rule) -> Iterator[str]:
     """Yield the credentials that the conditions of a rule contain."""
-    return (value for name, value in rule.headers if may_hold_credential(name))
+    return (value for name, value in rule.headers if is_credential(name, value))
 
 
 def of_route(route: Route) -> Iterator[str]:
     """Yield the credentials that a route contains."""
-    yield from (value for name, value in route.request_headers.set if may_hold_credential(name))
+    yield from (value for name, value in route.request_headers.set if is_credential(name, value))
     if isinstance(route.action, Forward):
-        yield from (pin.value for pin in route.action.pins if is_credential(pin))
+        yield from (pin.value for pin in route.action.pins if is_credential_pin(pin))
 
 
-def is_credential(pin: Pin) -> bool:
+def is_credential_pin(pin: Pin) -> bool:
     """Return whether the value of a pin may let somebody in."""
-    return cookie_may_hold_credential(pin.name) if pin.kind == "cookie" else may_hold_credential(pin.name)
+    if pin.kind == "cookie":
+        return cookie_may_hold_credential(pin.name) or looks_like_secret(pin.value)
+    return is_credential(pin.name, pin.value)
 
 
 def of_pool(pool: Pool) -> Iterator[str]:
     """Yield the credentials in the query of the path of the pool's health check."""
     if pool.active is not None and isinstance(pool.active.probe, HttpCheck):
-        yield from (value for _, name, value in _PARAMETER.findall(pool.active.probe.path) if may_hold_credential(name))
+        yield from (
+            value for _, name, value in _PARAMETER.findall(pool.active.probe.path) if is_credential(name, value)
+        )
 
 
 def shown_path(path: str) -> str:

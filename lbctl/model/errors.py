@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, quoting_hint, show
-from lbctl.ir.secrets import cookie_may_hold_credential, may_hold_credential
+from lbctl.ir.secrets import cookie_may_hold_credential, looks_like_secret, may_hold_credential
 from lbctl.model import other_names
 from lbctl.model.node import Node, descend, position_of
 from lbctl.model.section import Section
@@ -46,7 +46,7 @@ def _diagnostic(detail: ErrorDetails, root: Node, shape: type[Section], at: Path
     code, message, hint = _message(detail, shape, inner)
     below: Path = tuple(detail.get("ctx", {}).get("at", ()))
     node = descend(root, (*at, *inner, *below))
-    if node is not None and _is_credential(root, (*at, *inner, *below)):
+    if node is not None and (_is_credential(root, (*at, *inner, *below)) or looks_like_secret(str(node.value))):
         message = message.replace(show(node.value), "the value")
     if detail["type"] == "missing":
         position = position_of(root, (*at, *inner[:-1]), key=True)

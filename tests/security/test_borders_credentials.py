@@ -28,6 +28,16 @@ _PLACES: dict[str, dict[str, Any]] = {
     "matched cookie header": {"match": {"path_prefix": "/", "headers": {"cookie": f"a={_SECRET}"}}},
     "pinned header": {"pin": [{"header": "x-api-key", "equals": _SECRET, "pool": "other"}]},
     "pinned header of another name": {"pin": [{"header": "x-team-token", "equals": _SECRET, "pool": "other"}]},
+    "matched header, by the form of the value": {
+        "match": {"path_prefix": "/", "headers": {"x-customer": f"sk-{_SECRET}"}}
+    },
+    "pinned header, by the form of the value": {
+        "pin": [{"header": "x-customer", "equals": f"sk-{_SECRET}", "pool": "other"}]
+    },
+    "pinned cookie, by the form of the value": {
+        "pin": [{"cookie": "shard", "equals": f"sk-{_SECRET}", "pool": "other"}]
+    },
+    "matched header x-admin-pw": {"match": {"path_prefix": "/", "headers": {"x-admin-pw": _SECRET}}},
     "pinned cookie": {"pin": [{"cookie": "session", "equals": _SECRET, "pool": "other"}]},
     "health check": {},
     "set header": {"headers": {"request": {"set": {"authorization": f"Bearer {_SECRET}"}}}},

@@ -10,7 +10,7 @@ from lbctl.ir.listeners import Rule
 from lbctl.ir.secrets import shown_value
 from lbctl.ir.settings.format import Setting, duration, entries, nested, percent
 from lbctl.ir.shares import of_pools
-from lbctl.ir.written_credentials import is_credential
+from lbctl.ir.written_credentials import is_credential_pin
 
 _KEYS = {"exact": "path", "regex": "path_regex", "prefix": "path_prefix"}
 _LISTENERS = "as the listener"
@@ -53,7 +53,7 @@ def _destination(action: r.Forward) -> Iterator[Setting]:
         for share in action.shares:
             yield ("split", share.pool), percent(100 * shares.get(share.pool, 0.0))
     for index, pin in enumerate(action.pins):
-        value = digest(pin.value) if is_credential(pin) else repr(pin.value)
+        value = digest(pin.value) if is_credential_pin(pin) else repr(pin.value)
         yield ("pin", index), f"{pin.kind} {pin.name} equals {value}: {pin.pool}"
     if action.sticky:
         yield ("sticky_split", action.sticky.kind), action.sticky.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path as File
@@ -14,7 +13,7 @@ from lbctl.compile.files import file_of, named_files
 from lbctl.compile.secrets import key_files
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Redirect
-from lbctl.ir.secrets import CREDENTIAL_HEADERS
+from lbctl.ir.secrets import CREDENTIAL_HEADERS, looks_like_secret
 from lbctl.lint.fleet_view import FleetView, telemetries
 from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import sample
@@ -27,12 +26,6 @@ _OWN_CREDENTIAL = (
     "pools.NAME.credentials: {header: authorization, file: FILE} sends a key to the replicas; "
     "auth: forward_credentials: true lets the clients' own through"
 )
-_SECRET = re.compile(
-    r"\bsk-(?=[\w-]*[0-9])(?:[A-Za-z0-9]+[_-])*[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bnvapi-[\w-]{20,}"
-    r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
-    r"|(?i:[?&](?:token|api_?key|key|password|secret|sig)=[^&{]{4,})"
-)
-"""Known forms of secrets. Words that might be prose match only with a digit or a change of case."""
 _CONTROL_KEYS: tuple[Path, ...] = (
     ("control", "xds", "tls", "key"),
     ("control", "api", "tls", "key"),
@@ -189,7 +182,7 @@ def api_without_protection(fleet: FleetView) -> Iterator[RuleFinding]:
 def secret_in_yaml(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB524: values that look like secrets."""
     for path, node in _texts(fleet.loaded.source.root):
-        if _SECRET.search(str(node.value)) or _is_credential(path):
+        if looks_like_secret(str(node.value)) or _is_credential(path):
             hint = _OWN_CREDENTIAL if _is_credential(path) else "a file that git does not hold, named here"
             yield RuleFinding(path, "this looks like a secret (not shown)", hint)
 

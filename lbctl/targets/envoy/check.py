@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path as FilePath
 
 from lbctl.base.diagnostics import Path
-from lbctl.ir.secrets import may_hold_credential
+from lbctl.ir.secrets import is_credential
 from lbctl.targets.envoy.sources import (
     SECRET_CLUSTERS,
     SECRET_LISTENERS,
@@ -167,12 +167,13 @@ def _check_headers(tree: Tree) -> Iterator[str]:
 
 
 def _compared(tree: object) -> Iterator[str]:
-    """Yield each text that a header is compared with or set to, where the header may hold a credential."""
+    """Yield each text that a header is compared with or set to, where it may be a credential."""
     for item in tree if isinstance(tree, list) else tree.values() if isinstance(tree, dict) else ():
         yield from _compared(item)
-    if isinstance(tree, dict) and may_hold_credential(str(tree.get("name") or tree.get("key") or "")):
+    if isinstance(tree, dict) and (name := str(tree.get("name") or tree.get("key") or "")):
         compared = tree.get("string_match", {})
-        yield from filter(None, (compared.get("exact"), compared.get("safe_regex", {}).get("regex"), tree.get("value")))
+        texts = (compared.get("exact"), compared.get("safe_regex", {}).get("regex"), tree.get("value"))
+        yield from (text for text in texts if text and is_credential(name, str(text)))
 
 
 def _keys_below(tree: object, section: str, inside: bool = False) -> Iterator[str]:

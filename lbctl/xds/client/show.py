@@ -15,7 +15,7 @@ from envoy_data_plane.envoy.config.core.v3 import DataSource, HeaderValue
 from envoy_data_plane.google.protobuf import Any as Packed
 from envoy_data_plane.google.protobuf import Duration, ListValue, Struct, Timestamp, Value
 
-from lbctl.ir.secrets import may_hold_credential
+from lbctl.ir.secrets import is_credential, looks_like_secret
 from lbctl.xds.client.decode import DecodeError, decode, set_fields, type_name
 
 Tree = dict[str, object]
@@ -80,7 +80,7 @@ def tree(message: Message) -> Tree:
 
 def _hidden(message: Message, kind: str) -> tuple[str, ...]:
     """Return the fields that are secret because of the values in them or beside them."""
-    if isinstance(message, HeaderValue) and may_hold_credential(message.key):
+    if isinstance(message, HeaderValue) and is_credential(message.key, message.value):
         return ("value", "raw_value")
     if kind.endswith(".JwtProvider") and not _public(getattr(message, "local_jwks", None)):
         return ("local_jwks",)
@@ -121,6 +121,8 @@ def _shown(value: object) -> object:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return REDACTED if looks_like_secret(value) else value
     if isinstance(value, bytes):
         return b64encode(value).decode()
     if isinstance(value, Enum):
