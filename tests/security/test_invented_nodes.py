@@ -9,7 +9,7 @@ import pytest
 from lbctl.api import schema
 from lbctl.cli import overrides
 from lbctl.cli.api_client import ServeClient
-from lbctl.cli.status_check import proxy_problems
+from lbctl.cli.status.check import proxy_problems
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.api.decision_rows import should_have_it
 from lbctl.serve.api.problems import Observed, problems

@@ -13,8 +13,8 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import revision
 from lbctl.cli.api_client import ServeClient, server_options
 from lbctl.cli.api_client import show as show_value
-from lbctl.cli.diff_markdown import markdown
-from lbctl.cli.diff_text import as_json, lines
+from lbctl.cli.diff.markdown import markdown
+from lbctl.cli.diff.text import as_json, lines
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen, unnamed
@@ -70,7 +70,7 @@ def command(
     if new is None or (old is None and against != (_LIVE,)):
         return 1
     if old is None:
-        from lbctl.cli.diff_live import compare
+        from lbctl.cli.diff.live import compare
 
         differs = compare(new.compiled, ServeClient(server, token_file, tls_ca), form)
     else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbctl.cli.diff_text import conditions
-from lbctl.cli.explain_policy import policy
+from lbctl.cli.diff.text import conditions
+from lbctl.cli.explain.policy import policy
 from lbctl.compile.fleet import Compiled
 from lbctl.compile.origin import origin
 from lbctl.ir.listeners import Listener

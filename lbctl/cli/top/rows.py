@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbctl.api import schema
-from lbctl.cli.status_tables import seconds, share
+from lbctl.cli.status.tables import seconds, share
 
 Value = str | float | None
 

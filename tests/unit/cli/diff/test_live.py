@@ -10,8 +10,8 @@ import pytest
 
 from lbctl.api import schema
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.cli import diff_live
 from lbctl.cli.api_client import ServeClient
+from lbctl.cli.diff import live
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.pools import Discovery, DnsDiscovery, FileDiscovery
 from lbctl.targets.load import load
@@ -66,5 +66,5 @@ def compiled(directory: Path, discovery: Discovery) -> Compiled:
 def test_diff_removes_only_replicas_that_files_list(
     discovery: Discovery, is_removed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    diff_live.compare(compiled(tmp_path, discovery), AnsweringServer("http://127.0.0.1:9", None, None), "json")
+    live.compare(compiled(tmp_path, discovery), AnsweringServer("http://127.0.0.1:9", None, None), "json")
     assert ("removed replica" in capsys.readouterr().out) is is_removed

@@ -11,8 +11,8 @@ from rich.console import Console
 from lbctl.api import schema
 from lbctl.cli import run
 from lbctl.cli.keys import keys_of
-from lbctl.cli.top_rows import COLUMNS, pool_line, rows_of, sorted_rows
-from lbctl.cli.top_view import ScreenView
+from lbctl.cli.top.rows import COLUMNS, pool_line, rows_of, sorted_rows
+from lbctl.cli.top.view import ScreenView
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving

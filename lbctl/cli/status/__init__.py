@@ -13,12 +13,12 @@ import click
 from lbctl.api import schema
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli import status_tables
 from lbctl.cli.api_client import ServeClient, as_text, server_options
 from lbctl.cli.options import options_of
 from lbctl.cli.rollout import rollouts_of, rollouts_text
-from lbctl.cli.status_check import StatusCheck
-from lbctl.cli.status_summary import summary_text
+from lbctl.cli.status import tables
+from lbctl.cli.status.check import StatusCheck
+from lbctl.cli.status.summary import summary_text
 from lbctl.cli.watch import watch as watch_text
 
 option = options_of("status")
@@ -76,17 +76,17 @@ def _seconds(wait: str | None) -> float:
 def _text(remote: ServeClient, what: str | None, form: str, pool: str | None) -> str:
     """Return what the command prints."""
     if what == "proxies":
-        return status_tables.proxies(remote.get("/api/v1/proxies", schema.Proxies).proxies, form)
+        return tables.proxies(remote.get("/api/v1/proxies", schema.Proxies).proxies, form)
     if what == "pools":
         pools = remote.get("/api/v1/pools", schema.Pools).pools
-        return status_tables.pools(_of_pool(remote, pools, [item.name for item in pools], pool), form)
+        return tables.pools(_of_pool(remote, pools, [item.name for item in pools], pool), form)
     if what == "signals":
         signals = remote.get("/api/v1/signals", schema.Signals).signals
-        return status_tables.signals(_of_pool(remote, signals, [item.pool for item in signals], pool), form)
+        return tables.signals(_of_pool(remote, signals, [item.pool for item in signals], pool), form)
     if what == "rollouts":
         return rollouts_text(rollouts_of(remote, None), form)
     if what == "members":
-        return status_tables.members(remote.get("/api/v1/members", schema.Members), form)
+        return tables.members(remote.get("/api/v1/members", schema.Members), form)
     summary = remote.get("/api/v1/status", schema.Status)
     if form in ("json", "yaml"):
         return as_text(summary, form)

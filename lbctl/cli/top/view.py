@@ -11,8 +11,8 @@ from rich.text import Text
 
 from lbctl.api import schema
 from lbctl.cli.api_client import age, plain
-from lbctl.cli.status_tables import COLOURS
-from lbctl.cli.top_rows import COLUMNS, Column, ReplicaRow, pool_line, sorted_rows
+from lbctl.cli.status.tables import COLOURS
+from lbctl.cli.top.rows import COLUMNS, Column, ReplicaRow, pool_line, sorted_rows
 
 _POOL_LINES = 4
 """The most pools that have a line above the table."""

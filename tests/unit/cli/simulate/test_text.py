@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbctl.cli.simulate_text import WIDE, best_answer, busy_sentence, drained_sentence, load_sentence, recommendation
+from lbctl.cli.simulate.text import WIDE, best_answer, busy_sentence, drained_sentence, load_sentence, recommendation
 from lbctl.simulate.results import Latency, Summary
 from tests.support.paths import ROOT
 

@@ -14,7 +14,7 @@ import click
 from lbctl.api import schema
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.cli.api_client import ServeClient, age, form_choice, server_options, show
-from lbctl.cli.explain_sentence import observed, sentence
+from lbctl.cli.explain.sentence import observed, sentence
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import place
 from lbctl.targets import KINDS
@@ -76,8 +76,8 @@ def route(
     URL is a whole one, or a path. Nothing is sent: what would match, what decides between routes, the pin or the draw,
     and the policy, each setting with the line that it came from.
     """
-    from lbctl.cli.explain_route import answer
-    from lbctl.cli.route_request import RouteQuery
+    from lbctl.cli.explain.route import answer
+    from lbctl.cli.explain.route_request import RouteQuery
 
     return answer(RouteQuery(method, url, headers, body, kind, listener, form), paths)
 
@@ -106,7 +106,7 @@ def pick(
     the rate, and the request's own by the weight. By the fleet in PATH… every replica is idle and as the files have it;
     without PATH the running picker says what it would do now. Nothing is recorded.
     """
-    from lbctl.cli.explain_pick import PickQuery, answer, explain_running
+    from lbctl.cli.explain.pick import PickQuery, answer, explain_running
 
     query = PickQuery(pool, session, tenant, body, region, zone, form)
     if not paths:

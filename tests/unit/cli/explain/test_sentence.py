@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from lbctl.cli.explain_sentence import observed, sentence
+from lbctl.cli.explain.sentence import observed, sentence
 from tests.support import api
 
 

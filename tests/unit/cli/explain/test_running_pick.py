@@ -30,7 +30,7 @@ from lbctl.serve.picker import tables
 from tests.support.api import Fleet
 from tests.support.api_server import serving
 from tests.support.fleet import compiled
-from tests.unit.cli.test_explain_pick import FLEET
+from tests.unit.cli.explain.test_pick import FLEET
 
 TOKEN = "t" * 32
 COMMAND = ["explain", "pick", "llama"]

@@ -17,10 +17,10 @@ from lbctl.cli.api_client import show as show_value
 from lbctl.cli.api_client import table
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
-from lbctl.cli.simulate_options import SimulationOptions, check, synthetic_load
-from lbctl.cli.simulate_search import StudyResult, compare, search
-from lbctl.cli.simulate_study import Study, studies_of
-from lbctl.cli.simulate_text import HEAD, WIDE, row_of, wide_row_of
+from lbctl.cli.simulate.options import SimulationOptions, check, synthetic_load
+from lbctl.cli.simulate.search import StudyResult, compare, search
+from lbctl.cli.simulate.study import Study, studies_of
+from lbctl.cli.simulate.text import HEAD, WIDE, row_of, wide_row_of
 from lbctl.simulate import compiled, plot
 from lbctl.simulate import trace as traces
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from lbctl.base.diagnostics import dotted
-from lbctl.cli.diff_text import ABSENT, conditions, largest_first, position, summary
+from lbctl.cli.diff.text import ABSENT, conditions, largest_first, position, summary
 from lbctl.cli.markdown import MarkdownTable, code, document
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.diff import Difference, ObjectChange, SettingChange, TrafficChange

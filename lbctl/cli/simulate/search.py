@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import click
 
-from lbctl.cli.simulate_options import SimulationOptions, lost_text
-from lbctl.cli.simulate_study import Study
-from lbctl.cli.simulate_text import (
+from lbctl.cli.simulate.options import SimulationOptions, lost_text
+from lbctl.cli.simulate.study import Study
+from lbctl.cli.simulate.text import (
     ProgressBar,
     best_answer,
     burst_sentence,

@@ -15,7 +15,7 @@ import click
 from lbctl.api import schema
 from lbctl.base.diagnostics import dotted
 from lbctl.cli.api_client import RemoteError, ServeClient, show
-from lbctl.cli.diff_text import ABSENT
+from lbctl.cli.diff.text import ABSENT
 from lbctl.cli.markdown import MarkdownTable, code, document
 from lbctl.compile.fleet import Compiled
 from lbctl.control.splits import shares_of

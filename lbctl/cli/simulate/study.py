@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean
-from lbctl.cli import simulate_options as texts
-from lbctl.cli.simulate_calibrate import calibration
-from lbctl.cli.simulate_options import SimulationOptions
+from lbctl.cli.simulate import options as texts
+from lbctl.cli.simulate.calibrate import calibration
+from lbctl.cli.simulate.options import SimulationOptions
 from lbctl.compile.gpus import GPUS
 from lbctl.compile.pools import with_algorithm
 from lbctl.ir.pools import Pool

@@ -11,7 +11,7 @@ import click
 
 from lbctl.api import schema
 from lbctl.cli.api_client import RemoteError, ServeClient, server_options, table
-from lbctl.cli.top_rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
+from lbctl.cli.top.rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
 
 _INTERVAL = 2.0
 """Seconds between two looks."""
@@ -79,7 +79,7 @@ def _live(feed: _Feed) -> None:
     from rich.live import Live
 
     from lbctl.cli.keys import pressed
-    from lbctl.cli.top_view import ScreenView
+    from lbctl.cli.top.view import ScreenView
 
     console, view = Console(highlight=False, markup=False), ScreenView()
     drawn: tuple[object, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbctl.cli.route_rows import Row
+from lbctl.cli.explain.route_rows import Row
 
 _REPLICAS = 4
 
