@@ -1,6 +1,6 @@
 """Metrics of replicas and GPUs: metrics pages in, signals with a unit and an age out. No I/O, no clock.
 
-A new kind of source is a table in a module of this package, one line here, and its name in `lbctl.model.telemetry`.
+A new kind of source is a table in `engines` or a module, one line here, and its name in `lbctl.model.telemetry`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _MODULES = Registry(
     {
         "vllm": "lbctl.signals.vllm",
         "sglang": "lbctl.signals.sglang",
-        "tgi": "lbctl.signals.tgi",
+        "tgi": "lbctl.signals.engines:TGI",
         "triton": "lbctl.signals.triton",
-        "trtllm": "lbctl.signals.trtllm",
-        "lmdeploy": "lbctl.signals.lmdeploy",
-        "nim": "lbctl.signals.nim",
-        "llamacpp": "lbctl.signals.llamacpp",
+        "trtllm": "lbctl.signals.engines:TRTLLM",
+        "lmdeploy": "lbctl.signals.engines:LMDEPLOY",
+        "nim": "lbctl.signals.engines:NIM",
+        "llamacpp": "lbctl.signals.engines:LLAMACPP",
         "ray": "lbctl.signals.ray",
-        "torchserve": "lbctl.signals.torchserve",
-        "tfserving": "lbctl.signals.tfserving",
-        "kserve": "lbctl.signals.kserve",
+        "torchserve": "lbctl.signals.engines:TORCHSERVE",
+        "tfserving": "lbctl.signals.engines:TFSERVING",
+        "kserve": "lbctl.signals.engines:KSERVE",
         "dcgm": "lbctl.signals.dcgm",
         "nvidia_gpu_exporter": "lbctl.signals.nvidia_gpu_exporter",
         "amd": "lbctl.signals.amd",
@@ -40,5 +40,6 @@ KINDS = _MODULES.names
 @cache
 def table(kind: str) -> MetricsTable:
     """Return the table of that kind; it is imported on first use. Raises UnknownName."""
-    metrics_table: MetricsTable = import_module(_MODULES.get(kind)).TABLE
+    module, _, name = _MODULES.get(kind).partition(":")
+    metrics_table: MetricsTable = getattr(import_module(module), name or "TABLE")
     return metrics_table

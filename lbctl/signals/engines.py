@@ -1,0 +1,201 @@
+"""Metrics tables of engines for which a table is enough. The text below each says what is special about its page."""
+
+from __future__ import annotations
+
+from lbctl.signals.devices import GpuLabels
+from lbctl.signals.source import MetricSeries, MetricsTable
+
+_DECODE = (("method", ("decode",)),)
+
+TGI = MetricsTable(
+    kind="tgi",
+    title="Text Generation Inference",
+    series={
+        "queue": (MetricSeries("tgi_queue_size"),),
+        "running": (MetricSeries("tgi_batch_current_size"),),
+        "iterations": (MetricSeries("tgi_batch_inference_success"), MetricSeries("tgi_batch_inference_success_total")),
+        "prefill_tokens": (MetricSeries("tgi_request_input_length_sum"),),
+        "decode_tokens": (MetricSeries("tgi_request_generated_tokens_sum"),),
+        "itl_seconds": (MetricSeries("tgi_request_mean_time_per_token_duration_sum"),),
+        "itl_count": (MetricSeries("tgi_request_mean_time_per_token_duration_count"),),
+        "compute_seconds": (MetricSeries("tgi_batch_inference_duration_sum", where=_DECODE),),
+        "compute_count": (MetricSeries("tgi_batch_inference_duration_count", where=_DECODE),),
+        "batches": (MetricSeries("tgi_batch_inference_duration_count", where=_DECODE),),
+        "items": (MetricSeries("tgi_request_generated_tokens_sum"),),
+        "finished": (MetricSeries("tgi_request_success"), MetricSeries("tgi_request_success_total")),
+    },
+    evidence="batches",
+    heartbeat="steps",
+    reserves_memory=True,
+    notes=("no time to the first token; the time between tokens is a mean for each request",),
+)
+"""Text Generation Inference.
+
+There is no metric of the cache: the capacity and the content of the batch are in tokens of different counts. A batch is
+a step of the engine, so the time in the model is known for each step; its tokens only when a request ends, which evens
+out over some seconds.
+"""
+
+TRTLLM = MetricsTable(
+    kind="trtllm",
+    title="trtllm-serve",
+    series={
+        "queue": (MetricSeries("trtllm_num_requests_waiting"),),
+        "running": (MetricSeries("trtllm_num_requests_running"),),
+        "kv_cache": (MetricSeries("trtllm_kv_cache_utilization"),),
+        "cache_hits": (MetricSeries("trtllm_kv_cache_hit_rate"),),
+        "prefill_tokens": (MetricSeries("trtllm_prompt_tokens_total"),),
+        "decode_tokens": (MetricSeries("trtllm_generation_tokens_total"),),
+        "ttft_seconds": (MetricSeries("trtllm_time_to_first_token_seconds_sum"),),
+        "ttft_count": (MetricSeries("trtllm_time_to_first_token_seconds_count"),),
+        "itl_seconds": (MetricSeries("trtllm_time_per_output_token_seconds_sum"),),
+        "itl_count": (MetricSeries("trtllm_time_per_output_token_seconds_count"),),
+        "finished": (
+            MetricSeries("trtllm_num_requests_completed_total"),
+            MetricSeries("trtllm_request_success_total"),
+        ),
+    },
+    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
+    heartbeat="requests",
+    reserves_memory=True,
+    notes=(
+        "histograms need `return_perf_metrics: true`; queue, running and cache are missing in older versions",
+        "the time between tokens is a mean for each request",
+    ),
+)
+"""trtllm-serve. Its step metrics are gauges of the last step, and its histograms are updated when a request ends."""
+
+LMDEPLOY = MetricsTable(
+    kind="lmdeploy",
+    title="LMDeploy",
+    series={
+        "queue": (MetricSeries("lmdeploy:num_requests_waiting"),),
+        "running": (MetricSeries("lmdeploy:num_requests_running"),),
+        "kv_cache": (MetricSeries("lmdeploy:gpu_cache_usage_perc"),),
+        "prefill_tokens": (MetricSeries("lmdeploy:prompt_tokens_total"),),
+        "decode_tokens": (MetricSeries("lmdeploy:generation_tokens_total"),),
+        "ttft_seconds": (MetricSeries("lmdeploy:time_to_first_token_seconds_sum"),),
+        "ttft_count": (MetricSeries("lmdeploy:time_to_first_token_seconds_count"),),
+        "itl_seconds": (MetricSeries("lmdeploy:time_per_output_token_seconds_sum"),),
+        "itl_count": (MetricSeries("lmdeploy:time_per_output_token_seconds_count"),),
+        "finished": (MetricSeries("lmdeploy:e2e_request_latency_seconds_count"),),
+    },
+    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
+    heartbeat="steps",
+    reserves_memory=True,
+    notes=("some versions count each generated token twice: compare throughput only between replicas of one version",),
+)
+"""LMDeploy. It counts the tokens of every step, but not the steps."""
+
+NIM = MetricsTable(
+    kind="nim",
+    title="NVIDIA NIM",
+    series={
+        "queue": (MetricSeries("num_requests_waiting"),),
+        "running": (MetricSeries("num_requests_running"),),
+        "kv_cache": (MetricSeries("gpu_cache_usage_perc"),),
+        "prefill_tokens": (MetricSeries("prompt_tokens_total"),),
+        "decode_tokens": (MetricSeries("generation_tokens_total"),),
+        "ttft_seconds": (MetricSeries("time_to_first_token_seconds_sum"),),
+        "ttft_count": (MetricSeries("time_to_first_token_seconds_count"),),
+        "itl_seconds": (MetricSeries("time_per_output_token_seconds_sum"),),
+        "itl_count": (MetricSeries("time_per_output_token_seconds_count"),),
+        "finished": (MetricSeries("request_finish_total"),),
+    },
+    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
+    heartbeat="steps",
+    reserves_memory=True,
+    notes=("the page is `/v1/metrics`; newer NIMs that show vLLM's own page are `kind: vllm`",),
+)
+"""NVIDIA NIM for language models: names without a prefix, at `/v1/metrics`.
+
+They are updated in every step, but no metric counts steps.
+"""
+
+LLAMACPP = MetricsTable(
+    kind="llamacpp",
+    title="llama.cpp",
+    series={
+        "queue": (MetricSeries("llamacpp:requests_deferred"),),
+        "running": (MetricSeries("llamacpp:requests_processing"),),
+        "kv_cache": (MetricSeries("llamacpp:kv_cache_usage_ratio", versions="removed in 2025 (#13660)"),),
+        "iterations": (MetricSeries("llamacpp:n_decode_total"),),
+        "prefill_tokens": (MetricSeries("llamacpp:prompt_tokens_total"),),
+        "decode_tokens": (MetricSeries("llamacpp:tokens_predicted_total"),),
+        "itl_seconds": (MetricSeries("llamacpp:tokens_predicted_seconds_total"),),
+        "itl_count": (MetricSeries("llamacpp:tokens_predicted_total"),),
+    },
+    evidence="tokens",
+    heartbeat="steps",
+    removed={
+        "llamacpp:kv_cache_usage_ratio": "nothing: the server no longer reports it",
+        "llamacpp:kv_cache_tokens": "nothing: the server no longer reports it",
+    },
+    notes=("needs `--metrics`; there is no time to the first token",),
+)
+"""llama.cpp's server, started with `--metrics`.
+
+Tokens and their time are added when a request ends, decodes at once; over some seconds both describe the batch.
+"""
+
+TORCHSERVE = MetricsTable(
+    kind="torchserve",
+    title="TorchServe",
+    series={
+        "gpu": (MetricSeries("GPUUtilization", scale=0.01),),
+        "finished": (MetricSeries("ts_inference_requests_total"),),
+    },
+    no_evidence="the size of the batches is not reported",
+    heartbeat="requests",
+    gpus=GpuLabels(("DeviceId",)),
+    notes=(
+        "`ts_queue_latency_microseconds` and `QueueTime` are times: there is no length of the queue",
+        "needs `metrics_mode=prometheus`; GPU metrics only where the collector of system metrics runs",
+    ),
+)
+"""TorchServe. Its queue is a time, not a length; the utilisation is in percent. The total memory is not reported."""
+
+TFSERVING = MetricsTable(
+    kind="tfserving",
+    title="TensorFlow Serving",
+    series={
+        "compute_seconds": (MetricSeries(":tensorflow:serving:runtime_latency_sum", scale=1e-6),),
+        "compute_count": (MetricSeries(":tensorflow:serving:runtime_latency_count"),),
+        "batches": (MetricSeries(":tensorflow:serving:batching_session:processed_batch_size_count"),),
+        "items": (MetricSeries(":tensorflow:serving:batching_session:processed_batch_size_sum"),),
+        "finished": (
+            MetricSeries(":tensorflow:serving:request_latency_count"),
+            MetricSeries(":tensorflow:serving:request_count"),
+        ),
+    },
+    evidence="batches",
+    heartbeat="requests",
+    notes=(
+        "evidence only with `--enable_batching`; there is no length of the queue",
+        "needs a monitoring configuration with `prometheus_config { enable: true }`",
+    ),
+)
+"""TensorFlow Serving, at `/monitoring/prometheus/metrics`. Names begin with a colon; latencies are microseconds."""
+
+KSERVE = MetricsTable(
+    kind="kserve",
+    title="KServe and MLServer",
+    series={
+        "running": (MetricSeries("rest_server_requests_in_progress", versions="MLServer"),),
+        "compute_seconds": (MetricSeries("request_predict_seconds_sum", versions="KServe"),),
+        "compute_count": (MetricSeries("request_predict_seconds_count", versions="KServe"),),
+        "finished": (
+            MetricSeries("model_infer_request_success_total", versions="MLServer"),
+            MetricSeries("model_infer_request_success", versions="MLServer"),
+            MetricSeries("request_predict_seconds_count", versions="KServe"),
+        ),
+    },
+    no_evidence="the size of batches is not reported, and a slow answer may be a full replica",
+    heartbeat="requests",
+    notes=("MLServer's page is on port 8082; `batch_request_queue` is a histogram, not a queue",),
+)
+"""KServe's Python server and MLServer.
+
+Neither reports its present queue: MLServer's queues are histograms of past lengths. Requests are predicted one by one,
+so no batch is known.
+"""
