@@ -1,4 +1,4 @@
-"""Metrics tables of engines for which a table is enough. The text below each says what is special about its page."""
+"""Metrics tables of engines for which a table is enough, each followed by what is special about its page."""
 
 from __future__ import annotations
 
