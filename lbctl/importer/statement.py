@@ -24,6 +24,8 @@ class Statement:
     """The directives in its block."""
     is_block: bool = False
     """Whether it has a block, which may be empty."""
+    unread: str = ""
+    """Why an include was not read, at least in part; empty if it was."""
 
     @property
     def name(self) -> str:
@@ -38,7 +40,8 @@ class Statement:
     @property
     def text(self) -> str:
         """The directive as one line, without its block."""
-        return " ".join(map(_quoted, self.tokens)) + (" { … }" if self.is_block else "")
+        has_braces = self.is_block and self.name != "include"
+        return " ".join(map(_quoted, self.tokens)) + (" { … }" if has_braces else "")
 
     def named(self, *names: str) -> Iterator[Statement]:
         """Yield the directives of the block that have one of the names."""

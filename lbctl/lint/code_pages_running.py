@@ -115,8 +115,10 @@ RUNNING = (
     code_page(
         "LB983",
         "an include that was not read",
-        "It is missing, includes itself, or leads out of the directory of the main file.",
-        "Copy it below that directory and import again; what it holds is not in the fleet.",
+        "It is missing, includes itself, or leads out of the directory of the main file. It may contain rules about "
+        "access: `lbctl import` closes the routes of the location or server around it, or all routes (LB988). Files "
+        "such as `mime.types` that contain none, by their names, close nothing.",
+        "Copy it below that directory, write that path in the configuration, and import again.",
         "warning",
     ),
     code_page(

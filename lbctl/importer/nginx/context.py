@@ -57,6 +57,10 @@ class NginxImport:
     """A `server` → its listeners."""
     addresses: dict[tuple[str, str, tuple[str, ...]], Path] = field(default_factory=dict)
     """Scheme, upstream or address of a `proxy_pass`, and the secrets that it is asked with → its pool."""
+    unread: dict[Statement, list[Statement]] = field(default_factory=dict)
+    """A block → its includes that were not read, and that may protect it."""
+    examined: set[Path] = field(default_factory=set)
+    """The routes that are closed where such an include may protect them."""
 
 
 def flat(block: Statement, *names: str) -> Iterator[Statement]:

@@ -9,7 +9,7 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer import headers
 from lbctl.importer.draft import Draft
 from lbctl.importer.ledger import WRITTEN, Ledger
-from lbctl.importer.nginx import metrics, pools
+from lbctl.importer.nginx import includes, metrics, pools
 from lbctl.importer.nginx import own as own_lines
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.listeners import Listeners
@@ -57,6 +57,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     http = next(flat(root, "http"), root)
     context = NginxImport(draft, Scope((http, root)))
     _collect(context, http)
+    includes.collect(context, http)
     servers = list(flat(http, "server"))
     if not any(_is_server(item) for item in servers):
         hint = "give the main file, or a file of conf.d with `server` and `upstream` blocks"

@@ -9,7 +9,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
-from lbctl.importer.nginx import hosted, pools, values
+from lbctl.importer.nginx import hosted, includes, pools, values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import HOST, hosts_of, label
 from lbctl.importer.nginx.policy import CLIENT_HOST
@@ -234,7 +234,9 @@ def _mapped(
 ) -> Iterator[PassTarget | None]:
     """Yield a target for each value of a map, if a route can match on what it maps."""
     source = table.args[0] if table.args else ""
-    for item in table.block:
+    for item in includes.unread(table.block):
+        misroute(context, item, f"the pools that {item.args[0]} names")
+    for item in flat(table):
         if item.name in {"hostnames", "volatile"}:
             context.draft.ledger.imply("it is how maps are read", item)
             continue

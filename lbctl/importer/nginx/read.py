@@ -8,12 +8,13 @@ read, as are missing files, cycles, and more files than any configuration has.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer.limits import MAX_FILES, read_text
+from lbctl.importer.nginx.includes import is_harmless
 from lbctl.importer.statement import Statement
 
 _MAX_DEPTH = 64
@@ -25,6 +26,9 @@ _MIN_ARGUMENTS = {
     **dict.fromkeys(("allow", "deny", "access_log", "error_page", "proxy_hide_header", "proxy_set_header"), 1),
 }
 """crossplane counts arguments in whole files only, not in those of conf.d."""
+_PATTERN = re.compile(r"[*?\[]")
+_HINT = "copy it below the directory of the main file, write that path, and import again"
+_CLOSING_HINT = f"{_HINT}; until then the routes that it may protect are closed"
 Parsed = Mapping[str, Any]
 
 
@@ -71,14 +75,14 @@ class _Reader:
         for item in parsed:
             position = Position(name, item["line"], columns.of(item["line"], item["directive"]))
             if item["directive"] == "include" and len(item["args"]) == 1:
-                block = self._within(self._included(item["args"][0], position))
-                yield Statement(position, ("include", *item["args"]), block, True)
+                yield self._include(item["args"][0], position)
                 continue
             tokens = (item["directive"], *item["args"])
             if len(item["args"]) < _MIN_ARGUMENTS.get(item["directive"], 0):
                 self._fail(position, f"nginx would not read this: {item['directive']} needs an argument")
             block = self._within(self._statements(item.get("block", ()), name, columns))
-            yield Statement(position, tokens, block, "block" in item)
+            unread = "it has more than one argument" if item["directive"] == "include" else ""
+            yield Statement(position, tokens, block, "block" in item, unread)
 
     def _within(self, block: Iterator[Statement]) -> tuple[Statement, ...]:
         self._depth += 1
@@ -86,31 +90,49 @@ class _Reader:
         self._depth -= 1
         return statements
 
-    def _included(self, pattern: str, position: Position) -> Iterator[Statement]:
-        if re.search(r"[*?\[]", pattern) and not pattern.startswith("/"):
-            matches = sorted(map(str, self._root.glob(pattern)))
-        else:
-            matches = [str(self._root / pattern)]
-        for match in matches:
-            path = Path(match)
-            problem = self._problem(path)
-            if problem:
-                self._diagnostics.add(
-                    Diagnostic(
-                        "LB983", f"the include {pattern!r} is not read: {problem}", position, severity="warning",
-                        hint="copy it below the directory of the main file, and import again",
-                    )
-                )  # fmt: skip
+    def _include(self, pattern: str, position: Position) -> Statement:
+        """Return the include with the directives of its files."""
+        files, problems = self._matches(pattern)
+        block = list[Statement]()
+        for file in files:
+            path = Path(file)
+            if problem := self._problem(path):
+                problems.append(problem)
             else:
-                yield from self.file(path, match)
+                block += self._within(self.file(path, file))
+        hint = _HINT if is_harmless(pattern) else _CLOSING_HINT
+        for problem in problems:
+            message = f"the include {pattern!r} is not read: {problem}"
+            self._diagnostics.add(Diagnostic("LB983", message, position, hint=hint, severity="warning"))
+        return Statement(position, ("include", pattern), tuple(block), True, "; ".join(problems))
+
+    def _matches(self, pattern: str) -> tuple[list[str], list[str]]:
+        """Return the files that a pattern names, and why it is not followed."""
+        parts = Path(pattern).parts
+        fixed = next((index for index, part in enumerate(parts) if _PATTERN.search(part)), None)
+        if fixed is None:
+            return [str(self._root / pattern)], []
+        directory = self._root.joinpath(*parts[:fixed])
+        if problem := self._leads_out(directory):
+            return [], [problem]
+        if not directory.is_dir():
+            return [], ["there is no such directory"]
+        rest = [re.sub(r"\*+", "*", part) for part in parts[fixed:]]
+        found = directory.glob("/".join(rest))
+        return sorted(str(path) for path in found if not _is_hidden(path, rest)), []
+
+    def _leads_out(self, path: Path) -> str:
+        """Return why a path must not be followed; empty for one below the directory of the main file."""
+        try:
+            is_below = path.resolve().is_relative_to(self._root.resolve())
+        except (OSError, RuntimeError, ValueError) as error:
+            return str(error)
+        return "" if is_below else "it leads out of the directory of the main file"
 
     def _problem(self, path: Path) -> str:
-        try:
-            resolved = path.resolve()
-        except (OSError, RuntimeError) as error:
-            return str(error)
-        if not resolved.is_relative_to(self._root.resolve()):
-            return "it leads out of the directory of the main file"
+        if problem := self._leads_out(path):
+            return problem
+        resolved = path.resolve()
         if resolved in self._open:
             return "it includes itself"
         if self._count >= MAX_FILES:
@@ -119,6 +141,14 @@ class _Reader:
 
     def _fail(self, position: Position, message: str) -> None:
         self._diagnostics.add(Diagnostic("LB980", message, position))
+
+
+def _is_hidden(path: Path, patterns: Sequence[str]) -> bool:
+    """Whether a part of a path begins with a dot, and its pattern does not: nginx skips such files."""
+    parts = path.parts[-len(patterns) :]
+    return any(
+        part.startswith(".") and not pattern.startswith(".") for part, pattern in zip(parts, patterns, strict=True)
+    )
 
 
 class _Columns:

@@ -11,7 +11,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.importer.draft import REDIRECTS, Draft
 from lbctl.importer.matching import rank, takes
-from lbctl.importer.nginx import access, forward, metrics, policy
+from lbctl.importer.nginx import access, forward, includes, metrics, policy
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import label, path_of
 from lbctl.importer.numbers import is_whole
@@ -46,6 +46,7 @@ def routes(context: NginxImport, server: RoutedServer) -> None:
         path = _add(context, server, block, {})
         _respond(context, path, server.scope, action)
         _headers_of_answer(context, path, server.scope)
+        includes.close(context)
         for inner in flat(block, "location"):
             context.draft.ledger.omit(inner, "the server answers before it looks for a location")
         return
@@ -53,12 +54,14 @@ def routes(context: NginxImport, server: RoutedServer) -> None:
     locations = list(_locations(server.scope))
     for scope in locations:
         _location(context, server, scope, guards)
+    includes.close(context)
     _close_overlaps(context, [scope.block for scope in locations])
     _server_conditions(context, server, guards)
     _headers_of_others(context, server)
     if server.hosts and not any(path_of(scope.block) == {} for scope in locations):
         path = _add(context, server, block, {}, suffix="others")
         context.draft.put((*path, "respond"), {"status": 404, "body": "not found"})
+    includes.close(context)
 
 
 def _locations(scope: Scope) -> Iterator[Scope]:
@@ -278,6 +281,9 @@ def _fallback(context: NginxImport, path: Path, scope: Scope) -> None:
         passing = next(flat(block, "proxy_pass"), None) if block is not None else None
         if block is None or passing is None:
             context.draft.ledger.omit(item, "lbctl answers with its own JSON bodies", path)
+            continue
+        if block in context.unread:
+            context.draft.ledger.omit(item, "an include that was not read may protect the fallback", path)
             continue
         targets = forward.targets(context, scope.inside(block), passing)
         if targets:

@@ -14,10 +14,12 @@ from lbctl.importer.compare.sources.nginx_variables import known_variables, unde
 from lbctl.importer.compare.sources.removed import CLOSED_HEADER, ClosedError, Removals, Rewritten
 from lbctl.importer.draft import CLOSED_STATUS
 from lbctl.importer.nginx import values as nginx_values
+from lbctl.importer.nginx.includes import may_protect, unread
 from lbctl.importer.nginx.listeners import bind_of
 from lbctl.importer.statement import Statement
 
 NOT_LISTED = "not on the list of what a comparison runs"
+NOT_READ = "it was not read"
 _ARGUMENTS = "its arguments are not of the kinds that a comparison runs"
 _ELSEWHERE = "it leads to no replica of the fleet"
 _MAY_LEAD_ELSEWHERE = "its variable may lead to no replica of the fleet"
@@ -40,7 +42,8 @@ def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
     for item in _flat(statements) if http else ():
         if item.name != "http":
             removals.leave_out(item, left_out(item.name) or NOT_LISTED)
-    text = _Nginx(list(_flat(http or statements)), places, removals).text()
+    includes = http or [item for item in statements if item.name == "include"]
+    text = _Nginx(list(_flat(http or statements)), includes, places, removals).text()
     return Rewritten(text, removals.items)
 
 
@@ -76,8 +79,11 @@ def _closed(number: int) -> list[str]:
 class _Nginx:
     """Writes the block `http`."""
 
-    def __init__(self, http: Sequence[Statement], places: StandIns, removals: Removals) -> None:
+    def __init__(
+        self, http: Sequence[Statement], includes: Sequence[Statement], places: StandIns, removals: Removals
+    ) -> None:
         self._http = http
+        self._includes = includes
         self._places = places
         self._removals = removals
         self._known = known_variables(http)
@@ -90,7 +96,7 @@ class _Nginx:
         lines = [line(f"{name}_temp_path", f"{self._places.directory}/{name}") for name in _TEMPORARY]
         lines += ["access_log off;", line("root", self._places.no_files)]
         upstreams = [each for item in self._http if item.name == "upstream" for each in self._upstream(item)]
-        closed: int | None = None
+        closed = self._unread_closing()
         servers = []
         for item in self._http:
             if item.name == "server" and item.is_block:
@@ -105,6 +111,21 @@ class _Nginx:
         http = [*lines, *upstreams, *maps, *written]
         empty = [each for name in undefined(self._known, http) for each in _block(f'map "" ${name}', ['default "";'])]
         return "\n".join(["events {", "}", *_block("http", [*empty, *http])]) + "\n"
+
+    def _unread_closing(self) -> int | None:
+        """Return the number of an include of `http` that was not read and closes all servers; None without one."""
+        try:
+            self._check_includes(self._includes)
+        except ClosedError as error:
+            return error.number
+        return None
+
+    def _check_includes(self, block: Iterable[Statement]) -> None:
+        """Raise ClosedError if a block has an include that was not read, and that may protect it."""
+        for item in unread(block):
+            if may_protect(item):
+                raise self._removals.close(item, NOT_READ)
+            self._removals.leave_out(item, "files that were not read", " ".join(item.tokens))
 
     def _upstream(self, item: Statement) -> list[str]:
         """Return an upstream; one that cannot be taken over is left out, and closes what leads to it."""
@@ -182,6 +203,7 @@ class _Nginx:
 
     def _body(self, block: Sequence[Statement], scope: str) -> list[str]:
         """Return the lines of a block. Raises ClosedError if one of them must not run, and answers may depend on it."""
+        self._check_includes(block)
         lines = [each for item in _flat(block) for each in self._directive(item, scope)]
         for item in _flat(block):
             found = self._destination(item) if item.name in _PASSES else None

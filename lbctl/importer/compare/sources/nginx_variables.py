@@ -14,6 +14,7 @@ from lbctl.importer.compare.sources.nginx_values import (
     named_captures,
     value_of,
 )
+from lbctl.importer.nginx.includes import unread
 from lbctl.importer.statement import Statement, walk
 
 _NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
@@ -65,6 +66,7 @@ def _definitions(item: Statement) -> Iterator[_Definition]:
         entries += [inner for each in item.block if each.name == "include" for inner in _included(each)]
         texts = [value_of(token) for each in entries for token in each.args]
         sources = len(values) == 2 or (item.name == "geo" and len(values) == 1)
+        sources = sources and not any(unread(item.block))
         yield match[1].lower(), (*values[:-1], *texts), sources and all(map(_FORMS[item.name], entries))
 
 

@@ -60,16 +60,16 @@ class Removals:
         """The directives that do not run."""
         return tuple(self._items)
 
-    def leave_out(self, item: Statement, reason: str) -> None:
-        """Record a directive without which the answers are the same."""
-        self._add(item, reason, closes=False)
+    def leave_out(self, item: Statement, reason: str, name: str = "") -> None:
+        """Record a directive without which the answers are the same; `name` replaces its own."""
+        self._add(item, reason, name, closes=False)
 
     def close(self, item: Statement, reason: str) -> ClosedError:
         """Record a directive that closes the block around it, and return the exception to raise."""
         return ClosedError(self._add(item, reason, closes=True))
 
-    def _add(self, item: Statement, reason: str, *, closes: bool) -> int:
+    def _add(self, item: Statement, reason: str, name: str = "", *, closes: bool) -> int:
         if item not in self._numbers:
             self._numbers[item] = len(self._items)
-            self._items.append(Removed(item.position, item.name, reason, closes))
+            self._items.append(Removed(item.position, name or item.name, reason, closes))
         return self._numbers[item]
