@@ -25,7 +25,7 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import agents, servers
-from lbctl.targets.quantise import quantise
+from lbctl.targets.replica_weights import quantise
 
 Down = Mapping[tuple[str, str], str]
 """Maps (pool, replica) to the reason why the replica is out."""

@@ -9,7 +9,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.weight import Weight
 from lbctl.simulate import choosers, rings
 from lbctl.simulate.columns import FOR_ANY, FOR_ONE, NOWHERE
-from lbctl.targets import effective_weights
+from lbctl.targets import replica_weights
 
 _Convert = Callable[[Pool], Callable[[Sequence[Weight]], Sequence[float]]]
 
@@ -91,15 +91,15 @@ class Policy:
 
 
 def _rates(_: Pool) -> Callable[[Sequence[Weight]], Sequence[float]]:
-    return effective_weights.rates
+    return replica_weights.rates
 
 
 def _in_flight(pool: Pool) -> Callable[[Sequence[Weight]], Sequence[float]]:
-    return lambda weights: effective_weights.in_flight(weights, few_slots=pool.few_slots)
+    return lambda weights: replica_weights.in_flight(weights, few_slots=pool.few_slots)
 
 
 def _deadlines(pool: Pool) -> Callable[[Sequence[Weight]], Sequence[float]]:
-    return lambda weights: effective_weights.deadlines(weights, few_slots=pool.few_slots)
+    return lambda weights: replica_weights.deadlines(weights, few_slots=pool.few_slots)
 
 
 _NGINX_RELOAD = 30.0

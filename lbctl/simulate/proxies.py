@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from lbctl.ir.weight import Weight
-from lbctl.targets import effective_weights
+from lbctl.targets import replica_weights
 
 Weights = Sequence[float | None]
 
@@ -129,11 +129,11 @@ class BalancerKind(NamedTuple):
 
 
 BALANCERS: Mapping[str, BalancerKind] = {
-    "round_robin": BalancerKind(RoundRobin, effective_weights.rates),
-    "least_conn": BalancerKind(LeastConn, partial(effective_weights.in_flight, few_slots=False)),
-    "least_conn_reloaded": BalancerKind(LeastConn, partial(effective_weights.in_flight, few_slots=False), reloads=True),
-    "envoy_w": BalancerKind(Edf, partial(effective_weights.deadlines, few_slots=True)),
-    "envoy_w2": BalancerKind(Edf, partial(effective_weights.deadlines, few_slots=False)),
+    "round_robin": BalancerKind(RoundRobin, replica_weights.rates),
+    "least_conn": BalancerKind(LeastConn, partial(replica_weights.in_flight, few_slots=False)),
+    "least_conn_reloaded": BalancerKind(LeastConn, partial(replica_weights.in_flight, few_slots=False), reloads=True),
+    "envoy_w": BalancerKind(Edf, partial(replica_weights.deadlines, few_slots=True)),
+    "envoy_w2": BalancerKind(Edf, partial(replica_weights.deadlines, few_slots=False)),
 }
 """`least_conn` is HAProxy's, `least_conn_reloaded` nginx's. Envoy's LEAST_REQUEST is `envoy_w` for a pool with few
 slots, `envoy_w2` for every other."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Request
-from lbctl.targets import query_model, request_host, request_method, request_target
+from lbctl.targets import query_model, request_grammar
 
 MODEL_HEADER = "x-model"
 UNCLEAR = "send the body as one plain JSON object with one model, and no other one in x-model"
@@ -57,7 +57,7 @@ class Refusal:
     """What the response says."""
 
 
-AMBIGUOUS_PATH = Refusal(400, request_target.MESSAGE)
+AMBIGUOUS_PATH = Refusal(400, request_grammar.TARGET_MESSAGE)
 
 Version = tuple[int, ...]
 Reader = Callable[[Message, Listener, Version], Request | Refusal]
@@ -66,9 +66,13 @@ Reader = Callable[[Message, Listener, Version], Request | Refusal]
 
 def refused(message: Message) -> Refusal | None:
     """Return the refusal of a method or host that servers read in two ways, which every proxy gives, or None."""
-    if request_method.is_refused(message.method):
-        return Refusal(405, request_method.MESSAGE)
-    return None if not message.host or request_host.is_host(message.host) else Refusal(400, request_host.MESSAGE)
+    if request_grammar.is_refused_method(message.method):
+        return Refusal(405, request_grammar.METHOD_MESSAGE)
+    return (
+        None
+        if not message.host or request_grammar.is_host(message.host)
+        else Refusal(400, request_grammar.HOST_MESSAGE)
+    )
 
 
 def host_of(message: Message) -> str:
@@ -79,7 +83,7 @@ def host_of(message: Message) -> str:
 
 def decoded(path: str) -> str | None:
     """Return the path with every escape decoded, or None if it is ambiguous: every proxy refuses such a path."""
-    if request_target.is_ambiguous(path):
+    if request_grammar.is_ambiguous(path):
         return None
     return _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path)
 

@@ -32,7 +32,7 @@ from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.simulate.lengths import lognormal
-from lbctl.targets.quantise import quantise
+from lbctl.targets.replica_weights import quantise
 from tests.benchmarks.descriptors import many_connections
 from tests.support.fleets import write_fleet
 from tests.support.processes.binaries import Kind, require

@@ -13,7 +13,7 @@ from lbctl.targets.envoy import affinity, clusters, endpoints, tls
 from lbctl.targets.envoy.plan import sheds
 from lbctl.targets.features import BY_ID
 from lbctl.targets.locality import placeless
-from lbctl.targets.rounding import rounded
+from lbctl.targets.replica_weights import rounded
 
 
 def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]:

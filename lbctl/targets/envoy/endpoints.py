@@ -23,10 +23,10 @@ from lbctl.ir.pools import DnsDiscovery, Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
-from lbctl.targets import effective_weights, locality
+from lbctl.targets import locality, replica_weights
 from lbctl.targets.envoy import affinity, hosted
 from lbctl.targets.envoy.protos import metadata
-from lbctl.targets.quantise import quantise, rounding_error
+from lbctl.targets.replica_weights import quantise, rounding_error
 
 _MAXIMUM = 2**24
 """The largest weight; squares of very different capacities need the range."""
@@ -141,8 +141,8 @@ def rounding(pool: Pool, weights: tuple[Weight, ...]) -> list[float]:
 
 def _target_weights(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
     if pool.balance.algorithm in ("least_request", "least_time"):
-        return effective_weights.deadlines(weights, few_slots=pool.few_slots)
-    return effective_weights.rates(weights)
+        return replica_weights.deadlines(weights, few_slots=pool.few_slots)
+    return replica_weights.rates(weights)
 
 
 def _addresses(address: Address, hosts: Hosts, used: set[tuple[str, int]]) -> Sequence[Address]:

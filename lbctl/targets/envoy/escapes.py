@@ -1,6 +1,6 @@
 """Path conditions as Envoy needs them: it compares the path as it was sent, where other proxies decode it first.
 
-Envoy decodes slashes. Paths with malformed escapes, or with escaped letters and digits, are refused (`request_target`).
+Envoy decodes slashes. It refuses paths with malformed escapes or escaped letters and digits (`request_grammar`).
 Every other byte may be sent as itself or as `%XX`, in upper or lower case, and means the same to the replica. An
 expression here accepts both forms, and `%` always begins an escape.
 """

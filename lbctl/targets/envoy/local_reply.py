@@ -13,7 +13,7 @@ from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_networks, request_host, request_method, request_target
+from lbctl.targets import client_networks, request_grammar
 from lbctl.targets.challenge import BEARER, challenge
 from lbctl.targets.envoy import access, external
 from lbctl.targets.envoy.protos import extension
@@ -59,9 +59,9 @@ def error(status: int) -> str:
 
 CODED = error_body(CODED_MESSAGE, "bad_request")
 FRAMING = error_body("HTTP/1.0 has no transfer-encoding", "bad_request")
-HOST = error_body(request_host.MESSAGE, "bad_request")
-METHOD = error_body(request_method.MESSAGE, "bad_request")
-PATH = error_body(request_target.MESSAGE, "bad_request")
+HOST = error_body(request_grammar.HOST_MESSAGE, "bad_request")
+METHOD = error_body(request_grammar.METHOD_MESSAGE, "bad_request")
+PATH = error_body(request_grammar.TARGET_MESSAGE, "bad_request")
 SEVERAL_ADDRESSES = error_body("the client has several addresses", "bad_request")
 UNCLEAR_MODEL = error_body(UNCLEAR, "bad_request")
 

@@ -8,7 +8,7 @@ from envoy.config.route.v3 import route_components_pb2
 
 from lbctl.ir.listeners import PathMatch, Rule
 from lbctl.ir.routes import Pin
-from lbctl.targets import query_model, request_host, request_method, request_target
+from lbctl.targets import query_model, request_grammar
 from lbctl.targets.envoy import escapes
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -88,12 +88,12 @@ def path(path_match: PathMatch) -> dict[str, object]:
 
 def ambiguous_path() -> dict[str, object]:
     """Return the path condition of an ambiguous path, which every proxy refuses."""
-    return _regex(f".*(?:{request_target.AMBIGUOUS}).*")
+    return _regex(f".*(?:{request_grammar.AMBIGUOUS}).*")
 
 
 def malformed_host() -> dict[str, object]:
     """Return the header condition of an invalid Host; Envoy joins several lines with commas."""
-    return {**_header(":authority", {"safe_regex": {"regex": request_host.HOST_WITHOUT_DOT}}), "invert_match": True}
+    return {**_header(":authority", {"safe_regex": {"regex": request_grammar.HOST_WITHOUT_DOT}}), "invert_match": True}
 
 
 def chunked_http_10() -> dict[str, object]:
@@ -113,7 +113,7 @@ def unread_model(match: route_components_pb2.RouteMatch) -> route_components_pb2
 
 def refused_method() -> dict[str, object]:
     """Return the header condition of a method that every proxy refuses."""
-    regex = "|".join((*request_method.NAMES, f".*{request_method.UNFIT}.*"))
+    regex = "|".join((*request_grammar.REFUSED_METHODS, f".*{request_grammar.UNFIT_METHOD}.*"))
     return _header(":method", {"safe_regex": {"regex": regex}})
 
 

@@ -16,7 +16,7 @@ from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import least_fit, locality_tiers, request_limits, sections, servers
 from lbctl.targets.haproxy.locality_tiers import TierBackend
-from lbctl.targets.quantise import quantise
+from lbctl.targets.replica_weights import quantise
 
 State = Literal["ready", "drain", "maint"]
 _LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1}

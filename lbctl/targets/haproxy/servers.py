@@ -12,13 +12,12 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
-from lbctl.targets import effective_weights, replica_token
+from lbctl.targets import replica_token, replica_weights
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import agents, health, locality_tiers, quote, retries, sections, slots
 from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.haproxy.quote import line
-from lbctl.targets.quantise import quantise, rounding_error
-from lbctl.targets.rounding import rounded
+from lbctl.targets.replica_weights import quantise, rounded, rounding_error
 from lbctl.targets.token import Token
 
 MAX_WEIGHT = 256
@@ -58,8 +57,8 @@ def shares_of(part: TierBackend) -> tuple[float, ...]:
 def target_shares(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
     """Return the shares to which HAProxy's weights are proportional."""
     if pool.balance.algorithm in ("least_request", "least_time"):
-        return effective_weights.in_flight(weights, few_slots=pool.few_slots)
-    return effective_weights.rates(weights)
+        return replica_weights.in_flight(weights, few_slots=pool.few_slots)
+    return replica_weights.rates(weights)
 
 
 def haproxy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:

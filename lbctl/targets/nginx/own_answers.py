@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbctl.targets import client_networks, request_host, request_target
+from lbctl.targets import client_networks, request_grammar
 from lbctl.targets.error_body import NO_REPLICA, NO_ROUTE, UNKNOWN_MODEL, error_body, model_not_found
 from lbctl.targets.token import Token
 
@@ -14,14 +14,14 @@ def _quoted(body: str) -> Token:
 ERRORS = {
     name: _quoted(body)
     for name, body in {
-        "ambiguous_path": error_body(request_target.MESSAGE, "bad_request"),
+        "ambiguous_path": error_body(request_grammar.TARGET_MESSAGE, "bad_request"),
         "body_too_large": error_body("the body is too large", "too_large"),
         "broke_off": error_body("the replica broke off its answer", "bad_gateway"),
         "client_certificate": error_body("this needs a valid client certificate", "bad_request"),
         "complex_path": error_body("the path is too complex to match", "bad_request"),
         "headers_too_large": error_body("the headers are too large", "too_large"),
         "malformed": error_body("the request is not valid HTTP", "bad_request"),
-        "malformed_host": error_body(request_host.MESSAGE, "bad_request"),
+        "malformed_host": error_body(request_grammar.HOST_MESSAGE, "bad_request"),
         "no_credentials": error_body("no valid credentials", "unauthorized"),
         "no_replica": NO_REPLICA,
         "no_model": model_not_found(

@@ -15,13 +15,12 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
 from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
-from lbctl.targets import effective_weights, locality, replica_token
+from lbctl.targets import locality, replica_token, replica_weights
 from lbctl.targets.nginx import busy, limits, names, quote
 from lbctl.targets.nginx.blocks import UpstreamBlock, UpstreamServer
 from lbctl.targets.nginx.forward import FOREVER
 from lbctl.targets.nginx.render_context import RenderContext
-from lbctl.targets.quantise import quantise, rounding_error
-from lbctl.targets.rounding import rounded
+from lbctl.targets.replica_weights import quantise, rounded, rounding_error
 from lbctl.targets.token import Token
 
 _MAX_WEIGHT = 1000
@@ -211,8 +210,8 @@ def _whole_weights(context: RenderContext, pool: Pool, eligible: list[tuple[Repl
 def target_shares(pool: Pool, weights: Sequence[Weight]) -> tuple[float, ...]:
     """Return the shares to which nginx's weights are proportional."""
     if pool.balance.algorithm in ("round_robin", "random") or _hashes(pool):
-        return effective_weights.rates(weights)
-    return effective_weights.in_flight(weights, few_slots=pool.few_slots)
+        return replica_weights.rates(weights)
+    return replica_weights.in_flight(weights, few_slots=pool.few_slots)
 
 
 def nginx_weights(pool: Pool, weights: Sequence[Weight]) -> list[int]:

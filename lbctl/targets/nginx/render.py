@@ -18,8 +18,7 @@ from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
-from lbctl.targets.request_host import HOST
-from lbctl.targets.request_target import AMBIGUOUS
+from lbctl.targets.request_grammar import AMBIGUOUS, HOST
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
 

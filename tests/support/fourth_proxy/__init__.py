@@ -18,7 +18,7 @@ from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.features import FEATURES
-from lbctl.targets.quantise import quantise
+from lbctl.targets.replica_weights import quantise
 from lbctl.targets.target import (
     CONTROL_PLANE,
     Bundle,

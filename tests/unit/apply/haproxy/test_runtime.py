@@ -28,7 +28,7 @@ from lbctl.serve.traffic.haproxy import HaproxySource
 from lbctl.serve.traffic.interface import TrafficReport
 from lbctl.targets.haproxy import TARGET, agents
 from lbctl.targets.haproxy.desired import desired
-from lbctl.targets.quantise import quantise
+from lbctl.targets.replica_weights import quantise
 from tests.support.haproxy import everything, forward, make_view
 from tests.support.weights import row_of_plain
 

@@ -9,7 +9,7 @@ import pytest
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Balance, HashKey, Pool, Replica
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.targets import effective_weights
+from lbctl.targets import replica_weights
 from lbctl.targets.envoy.endpoints import envoy_weights
 from lbctl.targets.haproxy.servers import haproxy_weights
 from lbctl.targets.nginx.pool import nginx_weights
@@ -41,14 +41,14 @@ def test_algorithms_for_arrivals_get_the_rate(kind: str, algorithm: str) -> None
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
 @pytest.mark.parametrize("algorithm", ["least_request", "least_time"])
 def test_algorithms_for_requests_in_flight_get_the_speed(kind: str, algorithm: str) -> None:
-    assert relative_weight(kind, algorithm, SLOW) == pytest.approx(0.25**effective_weights.SPEED_IN_FLIGHT, rel=0.02)
+    assert relative_weight(kind, algorithm, SLOW) == pytest.approx(0.25**replica_weights.SPEED_IN_FLIGHT, rel=0.02)
     assert relative_weight(kind, algorithm, SMALL) == pytest.approx(0.25)
     assert relative_weight(kind, algorithm, FLOOR) == pytest.approx(0.05, rel=0.05)
 
 
 def test_envoys_least_request_gets_rate_times_room() -> None:
     assert relative_weight("envoy", "least_request", SLOW) == pytest.approx(
-        0.25**effective_weights.SPEED_BY_DEADLINE, rel=0.02
+        0.25**replica_weights.SPEED_BY_DEADLINE, rel=0.02
     )
     assert relative_weight("envoy", "least_request", SMALL) == pytest.approx(0.25**2, rel=0.02)
     assert relative_weight("envoy", "least_request", SMALL, few_slots=True) == pytest.approx(0.25, rel=0.02)
@@ -57,7 +57,7 @@ def test_envoys_least_request_gets_rate_times_room() -> None:
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
 def test_few_slots_raise_the_weight_of_a_small_replica(kind: str) -> None:
     weight = relative_weight(kind, "least_request", SMALL, few_slots=True)
-    assert weight == pytest.approx(0.25**effective_weights.SLOTS_IN_FLIGHT, rel=0.02)
+    assert weight == pytest.approx(0.25**replica_weights.SLOTS_IN_FLIGHT, rel=0.02)
     assert weight > 0.25
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lbctl.targets.quantise import quantise, rounding_error
+from lbctl.targets.replica_weights import quantise, rounding_error
 
 CAPACITIES = st.lists(
     st.integers(1, 10**12).map(lambda millionths: millionths / 10**6) | st.floats(1e-6, 1e6), min_size=1, max_size=40
