@@ -18,7 +18,7 @@ from tests.support.processes import background
 from tests.support.processes.certs import Authority
 from tests.support.processes.fleet import fleet_of, pool_of, put
 from tests.support.processes.nginx_driver import OWN, Site, driving
-from tests.support.processes.ports import HOST
+from tests.support.processes.ports import HOST, await_listeners
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
@@ -66,12 +66,14 @@ def test_weights_change_shares_and_no_request_fails() -> None:
 def test_streams_complete_during_a_reload() -> None:
     with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b)) as site:
         _apply(site, fleet)
-        streams = [site.send("GET", "/sse?n=6&gap=0.3") for _ in range(4)]
+        a.paused = b.paused = True
+        streams = [site.send("GET", "/sse?n=6&gap=0.3", timeout=100) for _ in range(4)]
         eventually(lambda: a.in_flight + b.in_flight == 4)
         applied = site.converge(fleet, drained=frozenset({"b"}))
         assert (applied.outcome, applied.finishing > 0) == ("applied", True)
         served = b.requests
         load = site.load(40, 4)
+        a.paused = b.paused = False
         assert [len(stream.result(60).events()) for stream in streams] == [6] * 4
     assert load.by_replica == {"a": 40}
     assert b.requests == served
@@ -202,7 +204,7 @@ def test_stopped_nginx_starts_with_the_new_configuration() -> None:
         fleet = _fleet(a)
         with driving(fleet) as site:
             site.nginx.process.terminate()
-            site.nginx.process.wait(5)
+            site.nginx.process.wait(60)
             absent = site.converge(fleet)
             assert absent.outcome == "absent", absent
             site.nginx.ports = [site.port]
@@ -220,7 +222,8 @@ def test_nginx_without_workers_yet_is_not_reported_as_reloaded() -> None:
                 site.config.with_name("nginx.conf.orig").replace(site.config)
             site.restart_driver()
             newest = site.prepared(fleet)
-            site.nginx.start()
+            site.nginx._spawn(site.nginx._command())
+            assert not await_listeners(site.nginx.ports)
             assert background.wait(site.driver.converge(newest)).outcome == "applied"
             assert site.get().replica == "a"
 

@@ -110,6 +110,15 @@ class Nginx(Proxy):
         where = ["-p", f"{self.directory}/", "-c", str(self.config), "-e", "stderr"]
         return [str(self.binary), *where, "-g", "daemon off; pid nginx.pid;"]
 
+    def _await_ports(self) -> None:
+        """Wait for its workers too: before it has some, the master may miss a signal."""
+        super()._await_ports()
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not self._workers():
+            self.assert_alive()
+            assert time.monotonic() < deadline, f"nginx has no workers\n{self.logs()}"
+            time.sleep(0.005)
+
     def reload(self) -> None:
         old = self._workers()
         self.process.send_signal(signal.SIGHUP)

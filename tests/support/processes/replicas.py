@@ -92,6 +92,8 @@ class Replica:
         self.behaviour = Behaviour()
         self.held = False
         """While it is true, no request is answered; checks are."""
+        self.paused = False
+        """While it is true, each stream of events stops after its first event."""
         self.requests = 0
         self.checks = 0
         self.in_flight = 0
@@ -255,6 +257,8 @@ class Replica:
         for number in range(int(query.get("n", 3))):
             if number:
                 await asyncio.sleep(float(query.get("gap", 0)))
+            while number and self.paused:
+                await asyncio.sleep(_AT_ONCE)
             event = {"n": number, "replica": self.name, "pad": pad, "sent": time.monotonic()}
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         await response.write_eof()
