@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from threading import Timer
 
 import pytest
 
 from lbctl.cli import run
 from tests.support.processes import edges
 from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.driving import synced
 from tests.support.processes.fleet import fleet_of
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
@@ -33,19 +35,25 @@ def test_drain_reports_streams_and_proxies_truly(
         with controlling(fleet) as control, control.envoy("edge", ["edge"], by_socket=True) as edge:
             with edges.started_edge(ha, fleet):
                 eventually(lambda: control.proxies["ha"]["state"] == "SYNCED")
-                streams = [edge.client().send("GET", "/sse?n=16&gap=0.5") for _ in range(2)]
+                a.paused = b.paused = True
+                streams = [edge.client().send("GET", "/sse", timeout=150) for _ in range(2)]
                 eventually(lambda: (a.in_flight, b.in_flight) == (1, 1))
                 assert _command(control, "drain", "pool/a", "--wait") == 0
                 assert "lbctl: applied by edge, ha" in capsys.readouterr().err
                 assert (a.in_flight, _state(control)) == (1, "draining")
                 began = time.monotonic()
+                Timer(2, setattr, (a, "paused", False)).start()
                 assert _command(control, "drain", "pool/a", "--wait-idle") == 0
                 assert a.in_flight == 0
                 assert time.monotonic() - began > 1
                 assert _state(control) == "drained"
                 assert "pool/a: it has no requests in flight" in capsys.readouterr().err
+                b.paused = False
                 for stream in streams:
-                    stream.result(30)
+                    assert stream.result(30).ok
+            assert _command(control, "undrain", "pool/a") == 0
+            eventually(lambda: control.proxies["ha"]["state"] == "FAILING")
+            synced(control, "edge")
             monkeypatch.setattr("lbctl.cli.overrides._WAIT_TIMEOUT", 2.0)
             assert _command(control, "undrain", "pool/a", "--wait") == 3
             assert "lbctl: not applied by ha (FAILING: " in capsys.readouterr().err

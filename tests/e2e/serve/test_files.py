@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sqlite3
 import time
@@ -173,25 +174,33 @@ def test_drain_deadline_removes_the_replica_despite_a_restart() -> None:
         control.envoy("edge") as envoy,
     ):
         eventually(lambda: len(envoy.hosts("pool")) == 2)
-        drained = pool_of([one, two], drain_deadline="4s")
-        drained["replicas"][0]["drain"] = True
+        drained = fleet_of(pool_of([one, two]))
+        drained["listeners"] = written(control)["listeners"]
+        drained["pools"]["pool"]["replicas"][0]["drain"] = True
         begun = time.monotonic()
-        control.write({**fleet_of(drained), "listeners": written(control)["listeners"]})
+        control.write(_with_deadline(drained, 3600))
         eventually(lambda: envoy.hosts("pool")[one.address]["health_status"].get("eds_health_status") == "DRAINING")
         (row,) = (row for row in rows(control) if row["name"] == one.name)
         assert row["share"] == 0
         assert row["drained"] is not None
         eventually(lambda: one.name in saved_drains(control))
         control.kill()
+        deadline = math.ceil(time.monotonic() - begun) + 4
+        control.write(_with_deadline(drained, deadline))
         control.start()
         assert next(row for row in rows(control) if row["name"] == one.name)["drained"] == row["drained"]
         eventually(lambda: list(envoy.hosts("pool")) == [two.address])
-        assert time.monotonic() - begun > 3.5
+        assert time.monotonic() - begun > deadline - 0.5
         assert next(item for item in rows(control) if item["name"] == one.name)["out"] is True
         lines = [line.split() for line in status(control, "pools").stdout.splitlines() if line.startswith("pool ")]
         states = {line[1]: line[2] for line in lines}
         assert states == {one.name: "removed", two.name: "in"}
         settled(envoy)
+
+
+def _with_deadline(fleet: Fleet, seconds: int) -> Fleet:
+    fleet["pools"]["pool"]["drain_deadline"] = f"{seconds}s"
+    return fleet
 
 
 def test_node_without_a_proxy_is_refused_and_named() -> None:

@@ -91,7 +91,8 @@ def test_added_replica_serves_and_removed_one_finishes(version: Binary, three: l
     fleet = fleet_of(pool_of([a, b], **ROUND_ROBIN))
     with driven(version, fleet) as gateway:
         worker = gateway.worker
-        streams = [gateway.send("GET", STREAM.path) for _ in range(2)]
+        a.paused = b.paused = True
+        streams = [gateway.send("GET", STREAM.path, timeout=100) for _ in range(2)]
         eventually(lambda: a.in_flight == 1)
         with gateway.steady(100) as steady:
             gateway.change({**fleet, "pools": {"pool": pool_of([b, c], **ROUND_ROBIN)}})
@@ -101,6 +102,7 @@ def test_added_replica_serves_and_removed_one_finishes(version: Binary, three: l
         assert applied.leaving == (("pool_pool", "a"),)
         half = pytest.approx({"b": 0.5, "c": 0.5}, abs=0.03)
         eventually(lambda: gateway.load(100, 4).shares() == half)
+        a.paused = b.paused = False
         assert all(stream.result(60).ok for stream in streams)
         assert gateway.apply().retry_after is None
         assert gateway.server("pool_pool", "a") == {}
@@ -179,13 +181,15 @@ def test_drain_deadline_cuts_streams_of_that_replica_alone(version: Binary, thre
     a, b = three[:2]
     fleet = fleet_of(pool_of([a, b], **ROUND_ROBIN))
     with driven(version, fleet) as gateway:
-        streams = [gateway.send("GET", "/sse?n=60&gap=0.1") for _ in range(2)]
+        a.paused = b.paused = True
+        streams = [gateway.send("GET", "/sse?n=60&gap=0.1", timeout=100) for _ in range(2)]
         eventually(lambda: a.in_flight == b.in_flight == 1)
         gateway.apply(drained={"pool": ["a"]})
         assert not gateway.apply(drained={"pool": ["a"]}, cut=[("pool", "b")]).sent
         gateway.change({**fleet, "pools": {"pool": pool_of([b], **ROUND_ROBIN)}})
         gateway.apply(cut=[("pool", "a")])
         eventually(lambda: a.in_flight == 0 and a.abandoned == 1)
+        b.paused = False
         assert sum(stream.result(60).ok for stream in streams) == 1
 
 
