@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,18 @@ class _Master(Haproxy):
 class Driven(Client):
     """A client of the fleet's only listener, with the proxy behind it and its driver.
 
-    `proxy` keys go to the fleet's entry of the proxy."""
+    `proxy` keys go to the fleet's entry of the proxy, and `clock` to the driver."""
 
-    def __init__(self, name: Binary, fleet: Fleet, directory: Path, proxy: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: Binary, fleet: Fleet, directory: Path, proxy: Mapping[str, Any], clock: Callable[[], float]
+    ) -> None:
         super().__init__(int(str(next(iter(fleet["listeners"].values()))["bind"]).rsplit(":", 1)[1]))
         self.directory = directory
         self.config = directory / "haproxy.cfg"
         self.socket = directory / "admin.sock"
         self._keys = {"kind": "haproxy", "version": _NUMBERS[name], "config": str(self.config), **proxy}
         self._fleet = fleet
+        self._clock = clock
         self._prepared()
         self.proxy = _Master(require(name), directory, self.config, [self.port])
         for file in target("haproxy").render(self._prepared().view).files:
@@ -68,7 +71,7 @@ class Driven(Client):
         """Start the driver, once the proxy runs: how it is reloaded is known only then."""
         command = ["/usr/bin/env", "kill", "-USR2", str(self.proxy.process.pid)]
         self._keys.setdefault("reload", {"command": command})
-        self.driver = HaproxyUpdater(self._named())
+        self.driver = HaproxyUpdater(self._named(), clock=self._clock)
 
     @property
     def listeners(self) -> dict[str, Any]:
@@ -157,10 +160,18 @@ class Driven(Client):
 
 
 @contextmanager
-def driven(name: Binary, fleet: Fleet, files: Mapping[str, bytes] | None = None, **proxy: Any) -> Iterator[Driven]:
+def driven(
+    name: Binary,
+    fleet: Fleet,
+    files: Mapping[str, bytes] | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    **proxy: Any,
+) -> Iterator[Driven]:
     """Run this HAProxy with the fleet, and a Runtime API unless `proxy` has an `agent_check` or `runtime_api=None`.
 
-    `files` lie beside the fleet's YAML under their relative paths.
+    `files` lie beside the fleet's YAML under their relative paths. `clock` returns seconds and measures the
+    intervals between reloads.
     """
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
     try:
@@ -168,7 +179,8 @@ def driven(name: Binary, fleet: Fleet, files: Mapping[str, bytes] | None = None,
         keys = {"runtime_api": str(directory / "admin.sock"), **proxy}
         if "agent_check" in proxy:
             del keys["runtime_api"]
-        gateway = Driven(name, fleet, directory, {key: value for key, value in keys.items() if value is not None})
+        given = {key: value for key, value in keys.items() if value is not None}
+        gateway = Driven(name, fleet, directory, given, clock)
         with started(gateway.proxy):
             gateway.drive()
             try:
