@@ -12,6 +12,7 @@ from lbctl import __version__
 from lbctl.cli import run
 from tests.support.processes.control import controlling
 from tests.support.processes.fleet import fleet_of
+from tests.support.processes.lbctl_process import PICKER_MAY_HANG, short_pauses
 from tests.support.processes.picker import frozen, picker_section, pid_of
 from tests.support.processes.ports import HOST
 from tests.support.processes.waiting import eventually
@@ -47,7 +48,7 @@ def test_doctor_checks_the_picker_of_the_fleet(capsys: pytest.CaptureFixture[str
     section = picker_section()
     given = fleet_of({"replicas": [{"name": "a", "address": address}], "balance": {"algorithm": "pick"}}, **section)
     bind = section["control"]["picker"]["bind"]
-    with controlling(given) as control:
+    with short_pauses(PICKER_MAY_HANG), controlling(given) as control:
 
         def doctor() -> tuple[int, dict[str, dict[str, str]]]:
             command = ["doctor", str(control.files), "--state", str(control.state), "--server", control.url]

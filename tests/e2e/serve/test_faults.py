@@ -22,6 +22,7 @@ from tests.support.processes.engines import Engine, engines
 from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.invocation import invoke
+from tests.support.processes.lbctl_process import PICKER_MAY_HANG, short_pauses
 from tests.support.processes.picker import frozen, picked, picker_section, pid_of
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import replicas
@@ -220,7 +221,7 @@ def _proxies_gone(count: int) -> Iterator[ControlPlane]:
 
 @contextmanager
 def _picker_gone() -> Iterator[ControlPlane]:
-    with replicas("a", "b") as members:
+    with short_pauses(PICKER_MAY_HANG), replicas("a", "b") as members:
         pool = {"replicas": [entry(item) for item in members], "balance": {"algorithm": "pick"}}
         with picked("envoy", pool) as (control, _), frozen(pid_of(control)):
             yield control

@@ -13,7 +13,7 @@ from tests.support.processes.picker import KINDS, picked
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
-PICK = {"algorithm": "pick", "pick": {"timeout": "2s", "prefix": "off", "session": ["x-session-id"]}}
+PICK = {"algorithm": "pick", "pick": {"timeout": "20s", "prefix": "off", "session": ["x-session-id"]}}
 
 
 def _chat(kind: str, model: str, session: str = "s") -> Request:

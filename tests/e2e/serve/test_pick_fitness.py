@@ -14,7 +14,7 @@ from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane
 from tests.support.processes.fleet import entry
 from tests.support.processes.http1 import Request
-from tests.support.processes.picker import EDGE, KINDS, picked
+from tests.support.processes.picker import EDGE, KINDS, PICK, picked
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import at_rest, eventually
 
@@ -59,10 +59,10 @@ def _reasons(control: ControlPlane) -> dict[str, str]:
 )
 def test_replica_failing_checks_or_with_broken_gpu_is_not_picked(kind: str) -> None:
     with replicas("a", "b", "c", "d") as (a, b, c, d), _Gpus() as gpus:
-        active = {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 1}
+        active = {"http": {"path": "/health"}, "interval": "1s", "timeout": "1s", "unhealthy_threshold": 5}
         pool: dict[str, Any] = {
             "replicas": [entry(item) for item in (a, b, c, d)],
-            "balance": {"algorithm": "pick"},
+            "balance": PICK,
             "health": {"active": active, "passive": {"ejection_time": "10m"}, "deep": {}},
             "telemetry": {
                 "interval": "1s",
@@ -85,7 +85,7 @@ def test_replica_failing_checks_or_with_broken_gpu_is_not_picked(kind: str) -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_client_headers_bypass_no_limits_and_versions(kind: str) -> None:
     with replicas("a", "b", "hidden", "outside") as (a, b, hidden, outside):
-        pick: dict[str, Any] = {"balance": {"algorithm": "pick"}}
+        pick: dict[str, Any] = {"balance": PICK}
         pool = {"replicas": [entry(a), entry(b)], "circuit_breaker": {"per_replica": {"max_requests": 1}}, **pick}
         other = {"replicas": [entry(hidden)], **pick}
         pins = [{"header": "x-version", "equals": name, "pool": name} for name in ("pool", "other")]
@@ -123,7 +123,7 @@ def _limit(client: Client, version: tuple[str, str], pool: tuple[Replica, Replic
 @pytest.mark.parametrize("kind", KINDS)
 def test_request_is_unchanged_and_a_broken_one_moves_no_session(kind: str) -> None:
     with replicas("a", "b") as two:
-        pool = {"replicas": [entry(item) for item in two], "balance": {"algorithm": "pick"}}
+        pool = {"replicas": [entry(item) for item in two], "balance": PICK}
         with picked(kind, pool) as (control, client):
             session = [("x-session-id", "s"), ("content-type", "application/json")]
 
@@ -147,10 +147,10 @@ def test_request_is_unchanged_and_a_broken_one_moves_no_session(kind: str) -> No
 )
 def test_slow_start_follows_an_outage_and_not_a_drain(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with replicas("a", "b", "c") as (a, b, c):
-        active = {"http": {"path": "/health"}, "interval": "500ms", "unhealthy_threshold": 1, "healthy_threshold": 1}
+        active = {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 5, "healthy_threshold": 1}
         pool: dict[str, Any] = {
             "replicas": [entry(item) for item in (a, b, c)],
-            "balance": {"algorithm": "pick"},
+            "balance": PICK,
             "health": {"active": active},
             "slow_start": {"window": "1h"},
         }

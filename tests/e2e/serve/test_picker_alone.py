@@ -6,12 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import requests
-
 from tests.support.processes.control import controlling
 from tests.support.processes.fleet import Gateway, entry, fleet_of, serving
 from tests.support.processes.http1 import Request
-from tests.support.processes.picker import alone, key_of, picker_section
+from tests.support.processes.picker import alone, key_of, open_picks, picker_section
 from tests.support.processes.ports import HOST, free_pair, free_port
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -105,12 +103,6 @@ def _homes(gateway: Gateway) -> dict[str, set[str | None]]:
     return homes
 
 
-def _open_picks(picker: int) -> float:
-    """The requests that the picker believes to be in flight, by its own page of metrics."""
-    lines = requests.get(f"http://{HOST}:{picker + 1}/metrics", timeout=10).text.splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_pick_open "))
-
-
 def test_standalone_picker_outlives_its_control_plane() -> None:
     with replicas("a", "b", "c") as (a, b, c):
         places = [entry(item) for item in (a, b, c)]
@@ -132,4 +124,4 @@ def test_standalone_picker_outlives_its_control_plane() -> None:
                 eventually(lambda: all(names == {"b"} for names in _homes(gateway).values()))
                 control.stop()
                 assert all(names == {"b"} for names in _homes(gateway).values()), "its last tables stay"
-                eventually(lambda: _open_picks(picker) == 0)
+                eventually(lambda: open_picks(picker) == 0)

@@ -31,6 +31,8 @@ HAPROXY_RELOADS: Mapping[str, float] = {"lbctl.apply.haproxy.reload.MIN_INTERVAL
 """HAProxy is reloaded at most twice a second, instead of every five seconds."""
 PICKER_ADDRESS: Mapping[str, float] = {"lbctl.serve.picker.manager._RETURN": 3.0}
 """The address of an ended picker is left free for its own control plane for 3 s, instead of 20 s."""
+PICKER_MAY_HANG: Mapping[str, float] = {"lbctl.serve.picker.child._SILENT": 600.0}
+"""A picker that hangs is not ended and started again after ten seconds, so that a test has time to look at it."""
 _constants: dict[str, float] = {}
 
 

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import requests
 
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
@@ -25,6 +27,8 @@ CLUSTER = "picker|lbctl"
 KINDS = ("envoy", "haproxy", "nginx")
 EDGE = "edge"
 """The name of the proxy that asks."""
+PICK: Mapping[str, Any] = {"algorithm": "pick", "pick": {"timeout": "20s"}}
+"""Balance of a pool. A proxy waits for the picker of a busy machine, and does not choose by `otherwise`."""
 
 
 def picker_section() -> Fleet:
@@ -68,6 +72,12 @@ def alone(control: ControlPlane, port: int) -> Iterator[None]:
 def key_of(control: ControlPlane) -> dict[str, str]:
     """Return the header with the key of questions that a control plane has made."""
     return {"x-lbctl-pick-key": (control.state / "picker-key").read_text().strip()}
+
+
+def open_picks(port: int) -> float:
+    """Return how many requests the picker at this port counts as in flight, by its own page of metrics."""
+    lines = requests.get(f"http://{HOST}:{port + 1}/metrics", timeout=30).text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_pick_open "))
 
 
 def pid_of(control: ControlPlane) -> int:
