@@ -113,14 +113,16 @@ def test_saturated_engine_stays_healthy() -> None:
         controlling(_fleet(members, health=deep)) as control,
         control.envoy("edge", ["edge"]) as envoy,
     ):
-        # about 30 requests for each engine, which takes 0.4 s for two of them
-        load = envoy.client().send_load(60, 60, Request("POST", "/v1/completions?n=40", timeout=60.0))
+        # about 200 requests for each engine, which takes 0.4 s for two of them
+        load = envoy.client().send_load(400, 400, Request("POST", "/v1/completions?n=40", timeout=100.0))
         eventually(lambda: min(item.in_flight for item in members) > 8)
         time.sleep(4)
         assert [_health(envoy, item) for item in members] == ["HEALTHY", "HEALTHY"]
         assert len(set(_weights(envoy, members))) == 1
         assert min(item.in_flight for item in members) > 0
         assert not control.metric("lbctl_replica_out")
+        for engine in members:
+            engine.slots = 400
         load.result(60).assert_no_failure()
 
 
