@@ -45,7 +45,7 @@ def _in_step(planes: tuple[MemberPlane, ...]) -> bool:
 def test_members_serve_the_same_and_replace_a_killed_leader(redis: RedisServer) -> None:
     with replicas("a", "b") as (a, b):
         fleet = fleet_of([a, b])
-        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="5s", signed=True) as (first, second):
+        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="15s", signed=True) as (first, second):
             assert first.leads
             assert not second.leads
             eventually(lambda: _in_step((first, second)))
@@ -118,7 +118,7 @@ def test_rollout_does_each_step_once_despite_a_killed_leader(redis: RedisServer)
         fleet = fleet_of([a, b], routes={"everything": route}, pools=pools)
         with (
             short_pauses({"lbctl.serve.operator.rollouts._INTERVAL": 0.3}),
-            members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="2s", start=False) as (first, second),
+            members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="8s", start=False) as (first, second),
         ):
             first.control.start()
             eventually(lambda: first.leads and _steps(first) != [], pause=0.02)
@@ -142,7 +142,7 @@ def test_resumed_old_leader_changes_no_haproxy(redis: RedisServer) -> None:
         fleet = edges.add(fleet_of([a, b]), site)
         del fleet["listeners"]["gateway"]
         stack.enter_context(edges.started_edge(site, fleet))
-        first, second = stack.enter_context(members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="2s"))
+        first, second = stack.enter_context(members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="8s"))
         pool = next(iter(fleet["pools"]))
 
         def drained() -> bool:

@@ -47,7 +47,7 @@ def test_isolated_members_refuse_writes_and_report_their_age(
     redis: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"redis://127.0.0.1:{redis.port}/0"
-    with replicas("a", "b") as pair, members(fleet_of(pair), url, lease="4s") as (first, second):
+    with replicas("a", "b") as pair, members(fleet_of(pair), url, lease="10s") as (first, second):
         eventually(lambda: all(len(plane.rows) == 2 for plane in (first, second)))
         eventually(lambda: second.control.status["member"]["leader"] == "cp-1")
         assert _age(first) is None
@@ -90,7 +90,7 @@ def test_isolated_members_refuse_writes_and_report_their_age(
 def test_deviating_files_and_moved_pools_are_events(redis: RedisServer) -> None:
     with replicas("a", "b") as pair:
         fleet = fleet_of(pair)
-        with members(fleet, f"redis://127.0.0.1:{redis.port}/0") as (first, second):
+        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="10s") as (first, second):
             events = _events(first, "files_differ", "pools")
             assert [next(events)[1]["members"] for _ in range(2)] == [["cp-1"], ["cp-1", "cp-2"]]
             file = second.control.files / "fleet.yaml"
