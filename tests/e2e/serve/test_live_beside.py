@@ -12,7 +12,8 @@ import pytest
 from lbctl.apply.haproxy.runtime import Runtime
 from tests.support.fleets import Fleet
 from tests.support.processes import background, edges
-from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.driving import next_share
 from tests.support.processes.edges import Edge
 from tests.support.processes.engines import Engine, engines
 from tests.support.processes.fleet import fleet_of, pool_of
@@ -55,10 +56,9 @@ def test_all_proxies_move_load_from_a_slow_engine() -> None:
             members[0].speed = 0.5
             eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.6)
             _follow(control, "edge", "ha", "ng")
-            moved = time.monotonic()
-            time.sleep(3)  # 90 requests through each proxy, distributed in turn
-            shares = [load.since(moved).shares()["a"] for load in loads]
-            assert shares == pytest.approx([0.5 / 3.5] * 3, abs=0.05)
+            wanted = pytest.approx(0.5 / 3.5, abs=0.05)
+            for load in loads:  # 90 requests, distributed in turn
+                eventually(lambda load=load: next_share(load, "a", 3) == wanted)
         for load in loads:
             load.load.assert_no_failure()
 
@@ -99,10 +99,8 @@ def test_agent_checks_carry_weights_without_runtime_api() -> None:
         members[0].speed = 0.4
         eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.5)
         assert control.status["snapshot"]["version"] != before
-        time.sleep(3)  # HAProxy asks every two seconds
-        moved = time.monotonic()
-        time.sleep(2.5)  # 150 requests, distributed in turn
-        assert load.since(moved).shares()["a"] == pytest.approx(0.4 / 2.4, abs=0.06)
+        wanted = pytest.approx(0.4 / 2.4, abs=0.06)
+        eventually(lambda: next_share(load, "a", 2.5) == wanted)  # 150 requests, distributed in turn
         load.load.assert_no_failure()
 
 
@@ -114,16 +112,17 @@ def test_lbctl_checks_the_replicas_of_nginx() -> None:
         fleet = _fleet(members, ng, health=health)
         with _driving(fleet, ng) as control, ng.steady(20, _GENERATE) as load:
             members[0].behave(health=503)
-            eventually(lambda: "fails its active checks" in control.log)
+            eventually(lambda: _fails_checks(control.log, members[0]))
             eventually(lambda: control.proxies["ng"]["reloads"] >= 2 and control.proxies["ng"]["state"] == "SYNCED")
             count = at_rest(lambda: members[0].requests)
             time.sleep(1)
             assert members[0].requests == count
             members[0].behave(health=200)
             eventually(lambda: members[0].requests > count)
+            before = len(control.log)
             for member in members:
                 member.behave(health=503)
-            eventually(lambda: control.log.count("fails its active checks") == 3)
+            eventually(lambda: all(_fails_checks(control.log[before:], member) for member in members))
             eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
             time.sleep(1)
             counts = [member.requests for member in members]
@@ -202,17 +201,25 @@ def test_restart_keeps_weights_and_health() -> None:
             eventually(lambda: _weights(control)["a"] < 0.5)
             members[1].wedged = True
             eventually(lambda: "a replica is out" in control.log)
-            time.sleep(1.5)  # decisions are saved once a second
-            before = envoy.weights("pool")
+            eventually(lambda: _eds_health(envoy, members[1]) == "UNHEALTHY")
             control.stop()
+            before = envoy.weights("pool")
             for engine in members:
                 engine.silent = True
             control.start()
             assert _weights(control)["a"] < 0.5
             assert envoy.weights("pool") == before
             eventually(lambda: control.proxies.get("edge", {}).get("state") == "SYNCED")
-            assert envoy.hosts("pool")[members[1].address]["health_status"]["eds_health_status"] == "UNHEALTHY"
+            assert _eds_health(envoy, members[1]) == "UNHEALTHY"
             members[1].wedged = False
+
+
+def _fails_checks(log: str, engine: Engine) -> bool:
+    return any("fails its active checks" in line and f"replica={engine.name} " in line for line in log.splitlines())
+
+
+def _eds_health(envoy: XdsEnvoy, engine: Engine) -> str:
+    return str(envoy.hosts("pool")[engine.address]["health_status"].get("eds_health_status", "HEALTHY"))
 
 
 def _follow(control: ControlPlane, *names: str) -> None:

@@ -63,6 +63,13 @@ def loaded(
         load.load.assert_no_failure()
 
 
+def next_share(load: Steady, replica: str, seconds: float) -> float:
+    """Wait for `seconds`, and return the replica's share of the requests that were sent in them."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return load.since(began).shares().get(replica, 0.0)
+
+
 def change(control: ControlPlane, fleet: Fleet, *nodes: str) -> None:
     """Writes the fleet; returns when all Envoys (or these) have accepted all of it, removals too."""
     before = control.status["snapshot"]["version"]
