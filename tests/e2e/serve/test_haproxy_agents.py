@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from tests.support.processes import edges
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.edges import Edge
 from tests.support.processes.fleet import fleet_of, pool_of
-from tests.support.processes.ports import HOST, listening
+from tests.support.processes.ports import HOST, hold
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
@@ -35,9 +35,12 @@ def _fleet(members: list[Replica], edge: Edge, *, drained: str = "") -> Fleet:
 
 
 def _first_port() -> int:
-    """The first of five ports in a row that nobody listens on, below those that the system gives away."""
-    tries = (random.randrange(20_000, 32_000) for _ in range(1000))
-    return next(port for port in tries if not any(listening(port + each) for each in range(5)))
+    """Return the first of five ports in a row, reserved until all tests end, below those that the system gives away."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError):  # another process has one of them
+            hold(*range(port, port + 5))
+            return port
 
 
 @contextmanager
