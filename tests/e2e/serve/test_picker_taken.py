@@ -86,7 +86,11 @@ def _is_picked(control: ControlPlane, client: Client, kind: str) -> bool:
 
 def test_restarted_serve_gets_its_picker_address_back() -> None:
     section = picker_section()
-    with replicas("a") as one, controlling(fleet_of(_pool(one), **section)) as first:
+    with (
+        short_pauses({"lbctl.serve.picker.manager._RETURN": 300.0}),  # a start takes long on a busy machine
+        replicas("a") as one,
+        controlling(fleet_of(_pool(one), **section)) as first,
+    ):
         eventually(lambda: first.status["picker"]["running"])
         with controlling(fleet_of(_pool(one), **section)) as second:
             eventually(lambda: TAKEN in second.log)
