@@ -130,7 +130,7 @@ def test_drain_of_the_last_replica_warns(
         assert "warning" not in capsys.readouterr().err
         assert run(["drain", "pool/b", *where]) == 0
         assert "warning: pool pool has no available replica: route " in capsys.readouterr().err
-        (running.files / "fleet.yaml").write_text("version: 1\npools: {pool: {replicas: 7}}\n")
+        running.write_text("version: 1\npools: {pool: {replicas: 7}}\n")
         eventually(lambda: not running.get("status")["fleet"]["valid"])
         assert run(["undrain", "pool/b", *where]) == 0
         err = capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_proxies_follow_dns_addresses_without_resolving() -> None:
             eventually(lambda: {a.host, b.host} == _hosts(edge))
             dns.names[_NAME] = [b.host, c.host]
             eventually(lambda: {b.host, c.host} == _hosts(edge))
-            time.sleep(0.1)
+            eventually(lambda: set(load.since(time.monotonic()).by_replica) == {"b", "c"})
             moved = time.monotonic()
             time.sleep(1)
         load.load.assert_no_failure()
@@ -99,7 +99,7 @@ def test_unknown_name_delays_readiness_and_then_answers_503() -> None:
     with (
         replicas("a") as (a,),
         serving_dns() as dns,
-        short_pauses({"lbctl.serve.fleet.live._EMPTY_START": 6.0}),
+        short_pauses({"lbctl.serve.fleet.live._EMPTY_START": 15.0}),
         controlling(_fleet(a.port, dns), start=False) as control,
     ):
         control.start(ready=False)

@@ -22,6 +22,7 @@ from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.prometheus import CONTRIB, prometheus, until_series
+from tests.support.processes.waiting import eventually
 
 _DCGM = """\
 # TYPE DCGM_FI_DEV_GPU_TEMP gauge
@@ -45,7 +46,7 @@ def test_prometheus_has_series_for_every_query(tmp_path: Path) -> None:
             stack.enter_context(client.steady(10, _GENERATE))
         others[0].wedged = True
         server = stack.enter_context(prometheus(tmp_path, lbctl=[f"127.0.0.1:{control.api}"], replicas=[a.address]))
-        assert _unknown_names(control) == _PICKER_METRICS
+        eventually(lambda: _unknown_names(control) == _PICKER_METRICS)
         control.reload()
         assert until_series(server, [*_queries()], timeout=90) == []
         assert set(server.targets().values()) == {"up"}

@@ -12,7 +12,7 @@ from tests.support.processes.control import ControlPlane
 @contextmanager
 def refusing(control: ControlPlane) -> Iterator[None]:
     """Let the database take no new value and no changed one, as with a full disk."""
-    database = sqlite3.connect(control.state / "lbctl.db", isolation_level=None)
+    database = sqlite3.connect(control.state / "lbctl.db", isolation_level=None, timeout=60)
     for event in ("INSERT", "UPDATE"):
         database.execute(
             f"CREATE TRIGGER refuse_{event} BEFORE {event} ON entries BEGIN SELECT RAISE(ABORT, 'no room'); END"
