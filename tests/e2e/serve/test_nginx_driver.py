@@ -56,8 +56,8 @@ def test_weights_change_shares_and_no_request_fails() -> None:
         time.sleep(0.7)
         before = (a.requests, b.requests)
         _apply(site, fleet, weights={"a": 1.0, "b": 3.0})
-        after = site.load(200, 4)
         load = running.result(60)
+        after = site.load(200, 4)
     load.assert_no_failure()
     assert abs(before[0] - before[1]) <= 4
     assert 0.72 <= after.shares()["b"] <= 0.78
