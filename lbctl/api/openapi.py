@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from itertools import pairwise
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -189,16 +190,24 @@ def _about(kind: type) -> str:
     return " ".join(inspect.cleandoc(kind.__doc__ or "").split())
 
 
-@cache
 def _docstrings(kind: type) -> dict[str, str]:
     """Return attribute → the string that follows it in the source of the class, of its base classes too."""
     docstrings: dict[str, str] = {}
-    for base in reversed([each for each in kind.__mro__ if is_dataclass(each)]):
-        body = ast.parse(inspect.getsource(base)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for item, after in zip(body.body, body.body[1:], strict=False):
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                assert isinstance(after, ast.Expr), item.target.id
-                assert isinstance(after.value, ast.Constant), item.target.id
-                docstrings[item.target.id] = re.sub(r"\s+", " ", str(after.value.value))
+    for base in reversed(kind.__mro__):
+        docstrings |= _attributes().get(base.__name__, {})
     return docstrings
+
+
+@cache
+def _attributes() -> dict[str, dict[str, str]]:
+    """Return class of the schema → its attributes, each with the string that follows it in the source."""
+    classes = [item for item in ast.parse(inspect.getsource(schema)).body if isinstance(item, ast.ClassDef)]
+    return {item.name: dict(_attributes_of(item)) for item in classes}
+
+
+def _attributes_of(kind: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for item, after in pairwise(kind.body):
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            assert isinstance(after, ast.Expr), item.target.id
+            assert isinstance(after.value, ast.Constant), item.target.id
+            yield item.target.id, re.sub(r"\s+", " ", str(after.value.value))
