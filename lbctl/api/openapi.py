@@ -10,15 +10,17 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from msgspec import Struct
 
 from lbctl import __version__
 from lbctl.api import schema
-from lbctl.api.codec import alternatives, json_name, type_hints
+from lbctl.api.codec import fields, json_name, type_hints
+from lbctl.api.fields import json_schema
 from lbctl.api.routes import ROUTES, ApiRoute, Parameter
 from lbctl.base import ports
 
@@ -154,9 +156,9 @@ def _add(kind: type, types: dict[str, dict[str, Any]]) -> None:
     hints, docstrings = type_hints(kind), _docstrings(kind)
     for item in fields(kind):
         properties[json_name(item)] = {"description": docstrings[item.name], **_schema(hints[item.name], types)}
-        if item.default is not MISSING:
+        if not item.required:
             properties[json_name(item)]["default"] = item.default
-    required = [json_name(item) for item in fields(kind) if item.default is MISSING]
+    required = [json_name(item) for item in fields(kind) if item.required]
     if required:
         types[kind.__name__]["required"] = required
 
@@ -164,19 +166,23 @@ def _add(kind: type, types: dict[str, dict[str, Any]]) -> None:
 def _schema(hint: Any, types: dict[str, dict[str, Any]]) -> dict[str, Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return {**_schema(arguments[0], types), "format": arguments[1]}
-    if origin is Literal:
-        return {"type": "string", "enum": list(arguments)}
+        return {**_schema(arguments[0], types), **json_schema(hint)}
     if origin is tuple:
         return {"type": "array", "items": _schema(arguments[0], types)}
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": _schema(arguments[1], types)}
-    if len(alternatives(hint)) > 1:
-        return _union(alternatives(hint), types)
-    if is_dataclass(hint) and isinstance(hint, type):
+    if len(members := _alternatives(hint)) > 1:
+        return _union(members, types)
+    if isinstance(hint, type) and issubclass(hint, Struct):
         _add(hint, types)
         return _reference(hint)
-    return {"type": _SCALARS[hint]}
+    return {"type": _SCALARS[members[0]]}
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union, without `int` next to `float`; the type itself if it is not a union."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else getattr(hint, "members", (hint,))
+    return tuple(item for item in members if item is not int or float not in members)
 
 
 def _union(members: tuple[Any, ...], types: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from lbctl.api import schema
+from lbctl.api.fields import choices
 
 Access = Literal["public", "read", "write"]
 """public: never a token. read: a token beyond loopback alone. write: always a token."""
@@ -84,7 +85,7 @@ def _question(
 
 _SERIES = (
     Parameter("pool", "query", "The pool", required=True),
-    Parameter("metric", "query", f"One of {', '.join(get_args(schema.SeriesMetric))}", required=True),
+    Parameter("metric", "query", f"One of {', '.join(choices(schema.SeriesMetric))}", required=True),
     Parameter("replica", "query", "A replica, or `*` for every one; without it the pool's own values"),
     Parameter("points", "query", "The most values of a series, 2 to 720; 240 without it"),
 )

@@ -1,8 +1,8 @@
-"""Every document that the HTTP API answers, takes and streams, as frozen dataclasses.
+"""Every document that the HTTP API answers, takes and streams, as frozen structs.
 
-The server encodes these types, the commands decode them, and the OpenAPI document and docs/api.md are generated from
-them: a field is a field of the JSON object with the same name (`field(metadata={"json": …})` where Python reserves it),
-its docstring is its description. The module imports the standard library alone, so that commands stay quick to start.
+The server encodes these types and the commands decode them. The OpenAPI document and docs/api.md are generated from
+them. A field is a field of the JSON object with the same name (`field(name=…)` where Python reserves it), and its
+docstring is its description. The module imports msgspec and the standard library alone, so that commands start fast.
 
 Rules that hold everywhere: a field is always present; None is JSON's null and its docstring says when; a `Timestamp` is
 ISO 8601 in UTC with milliseconds; durations and ages are seconds. A client ignores fields and enum values that it does
@@ -12,33 +12,35 @@ not know: both may be added.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
 
-from lbctl.control.fitness import StateName
+from msgspec import Struct, field
+
+from lbctl.api.fields import AnyOf, Number, OneOf, Timestamp
 
 # ── Types of values that several documents share ──────────────────────────────────────────────────────────────────────
 
 
-Timestamp = Annotated[str, "date-time"]
-"""ISO 8601 in UTC with milliseconds, as 2026-01-31T12:00:00.000Z."""
-OverrideKind = Literal["drain", "weight", "freeze", "split"]
-ReloadOutcome = Literal["published", "unchanged", "invalid", "refused", "unsound", "rolled_back"]
+OverrideKind = OneOf["drain", "weight", "freeze", "split"]
+ReloadOutcome = OneOf["published", "unchanged", "invalid", "refused", "unsound", "rolled_back"]
+Severity = OneOf["error", "warning", "note"]
+Origin = OneOf["files", "state", "history", "leader"]
+ProblemSeverity = OneOf["critical", "warning"]
+HistoryAction = OneOf["files", "reload", "rollback"]
+RolloutMode = OneOf["manual", "timed", "analysis"]
+ClosedReason = OneOf["shutdown", "slow"]
 
 
 # ── Probes and errors ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """The answer to a probe of the process."""
 
     status: str
     """`ok`, or why the process is not ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+class Error(Struct, frozen=True):
     """Every answer with a status of 400 or above, except that of `/readyz`."""
 
     error: str
@@ -48,13 +50,12 @@ class Error:
 # ── `GET /api/v1/status` and the values that other documents share with it ────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(Struct, frozen=True):
     """An error, a warning or a note about the files or about what the proxies cannot express of them."""
 
     code: str
     """`LB` and three digits; `lbctl rule CODE` explains it."""
-    severity: Literal["error", "warning", "note"]
+    severity: Severity
     """An error keeps the files from being served."""
     message: str
     """What is wrong."""
@@ -72,17 +73,16 @@ class Diagnostic:
     """The line that the commands print: position, severity, code, path, message and hint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The fleet that is published to the proxies."""
 
     version: str
     """The version that proxies acknowledge; the same content has the same version."""
     at: Timestamp
     """Since when this version is published."""
-    age: float
+    age: Number
     """Seconds since `at`."""
-    origin: Literal["files", "state", "history", "leader"] = field(metadata={"json": "from"})
+    origin: Origin = field(name="from")
     """`files`; `state` while the files cannot be served and the last good fleet of the state is; `history` after a
     rollback."""
     pools: int
@@ -91,8 +91,7 @@ class Snapshot:
     """The number of replicas, with those that are drained, ejected or removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetFiles:
+class FleetFiles(Struct, frozen=True):
     """The result of the last read of the fleet's files."""
 
     paths: tuple[str, ...]
@@ -111,8 +110,7 @@ class FleetFiles:
     """Everything that the last read reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rollback:
+class Rollback(Struct, frozen=True):
     """A rollback that is in force: an earlier fleet is served until the files change."""
 
     ignored: str
@@ -125,8 +123,7 @@ class Rollback:
     """Why, in the operator's words; None where none was given."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedFiles:
+class ServedFiles(Struct, frozen=True):
     """The files that are served."""
 
     digest: str
@@ -141,8 +138,7 @@ class ServedFiles:
     """The rollback because of which these are served, and not the files on disk; None without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnmatchedNode:
+class UnmatchedNode(Struct, frozen=True):
     """An Envoy that is connected and is given nothing."""
 
     node: str
@@ -151,8 +147,7 @@ class UnmatchedNode:
     """Why it is given nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Struct, frozen=True):
     """What an operator holds by hand, over the files and over the control loop."""
 
     kind: OverrideKind
@@ -162,7 +157,7 @@ class Override:
     """The pool; empty for `split`."""
     replica: str | None
     """The replica; None for `freeze` and `split`."""
-    value: float | None
+    value: Number | None
     """The weight, on the scale of capacities; None for other kinds."""
     route: str | None
     """The route of a `split`; None for other kinds."""
@@ -178,8 +173,7 @@ class Override:
     """When it ends by itself; None where somebody has to remove it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolControl:
+class PoolControl(Struct, frozen=True):
     """How the control loop treats one pool with telemetry."""
 
     pool: str
@@ -197,8 +191,7 @@ class PoolControl:
     """Replica kept at the floor weight → why."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCounts:
+class SourceCounts(Struct, frozen=True):
     """Sources of telemetry, over all replicas that are watched."""
 
     total: int
@@ -209,8 +202,7 @@ class SourceCounts:
     """Pool → its failing sources; a pool without any is absent."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveredName:
+class DiscoveredName(Struct, frozen=True):
     """A DNS name that is resolved for the fleet, or a Kubernetes service that is watched."""
 
     name: str
@@ -233,8 +225,7 @@ class DiscoveredName:
     """When a question last failed; None: never."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listens:
+class Listens(Struct, frozen=True):
     """Where the process listens, and where it keeps its state."""
 
     xds: str | None
@@ -247,8 +238,7 @@ class Listens:
     """The state directory; None in a dry run, which keeps nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberStatus:
+class MemberStatus(Struct, frozen=True):
     """This process as a member of a control plane."""
 
     name: str
@@ -257,12 +247,12 @@ class MemberStatus:
     """`leader`, `follower`, or `isolated`: the last leader, whose store does not answer."""
     leader: str | None
     """The member that leads; null where none is known."""
-    age: float | None
+    age: Number | None
     """Seconds since it has seen the leader's last sign of life, and so how old what it shows may be; null in the one
     that decides."""
 
 
-ProblemKind = Literal[
+ProblemKind = OneOf[
     "not_ready", "files", "pool_down", "pool_shedding", "pool_failing", "no_proxy", "proxy", "picker",
     "picker_unasked", "shrink", "rollout_waiting", "store", "pool_errors", "replica_down", "replica_errors",
     "replica_unknown", "replica_starting", "picks_missed", "metrics", "proxy_gone", "rollout_failed", "state",
@@ -270,11 +260,10 @@ ProblemKind = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Something that is wrong now."""
 
-    severity: Literal["critical", "warning"]
+    severity: ProblemSeverity
     """`critical`: requests fail, or what the files say is not in force. `lbctl status --check` then fails."""
     kind: ProblemKind
     """What is wrong, as one word."""
@@ -286,8 +275,7 @@ class Problem:
     """The command to run next."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaCounts:
+class ReplicaCounts(Struct, frozen=True):
     """All replicas of the fleet by their states."""
 
     total: int
@@ -298,8 +286,7 @@ class ReplicaCounts:
     """State, other than `in`, `ramping`, `slow` and `hot` → its replicas as POOL/REPLICA, at most ten."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """What this control plane serves, and what it waits for."""
 
     version: str
@@ -347,16 +334,14 @@ class Status:
 # ── Overrides and reload ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(Struct, frozen=True):
     """The answer of `GET /api/v1/overrides`."""
 
     overrides: tuple[Override, ...]
     """What operators hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverrideRequest:
+class OverrideRequest(Struct, frozen=True):
     """The body of `POST /api/v1/overrides`."""
 
     kind: OverrideKind
@@ -365,7 +350,7 @@ class OverrideRequest:
     """The pool; empty for `split`."""
     replica: str | None = None
     """The replica; None for `freeze` and `split`."""
-    value: float | None = None
+    value: Number | None = None
     """The weight, above 0 on the scale of capacities; for `weight` alone."""
     route: str | None = None
     """The route; for `split` alone."""
@@ -373,12 +358,11 @@ class OverrideRequest:
     """Pool → its share, a whole number from 0, for each pool of the route's split; for `split` alone."""
     reason: str | None = None
     """Why; at most 200 characters are kept."""
-    ttl: float | None = None
+    ttl: Number | None = None
     """Seconds after which it ends by itself; None: somebody has to remove it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverrideRemoval:
+class OverrideRemoval(Struct, frozen=True):
     """The body of `DELETE /api/v1/overrides`."""
 
     kind: OverrideKind
@@ -391,8 +375,7 @@ class OverrideRemoval:
     """The route; for `split` alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverrideResult:
+class OverrideResult(Struct, frozen=True):
     """The answer of `POST /api/v1/overrides`."""
 
     override: Override
@@ -403,8 +386,7 @@ class OverrideResult:
     """What else is to be known: pools without an available replica, and files that are not served."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalResult:
+class RemovalResult(Struct, frozen=True):
     """The answer of `DELETE /api/v1/overrides`."""
 
     removed: bool
@@ -415,16 +397,14 @@ class RemovalResult:
     """What else is to be known: pools without an available replica, and files that are not served."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadRequest:
+class ReloadRequest(Struct, frozen=True):
     """The body of `POST /api/v1/reload`."""
 
     allow_shrink: bool = False
     """Whether to serve the files even where they lose more replicas or keys than `control.max_shrink` allows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadResult:
+class ReloadResult(Struct, frozen=True):
     """The answer of `POST /api/v1/reload`."""
 
     result: ReloadOutcome
@@ -443,8 +423,7 @@ class ReloadResult:
 # ── `GET /api/v1/history` and `POST /api/v1/rollback` ─────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
+class HistoryEntry(Struct, frozen=True):
     """A fleet that was served."""
 
     digest: str
@@ -457,7 +436,7 @@ class HistoryEntry:
     """The git commit that its files were read from; None where they were in no git checkout."""
     dirty: bool
     """Whether the files differed from the commit."""
-    action: Literal["files", "reload", "rollback"]
+    action: HistoryAction
     """What led to it: a change of the files, `lbctl reload`, or `lbctl rollback`."""
     actor: str
     """The name of the token that was used; `lbctl` for a change of the files."""
@@ -471,16 +450,14 @@ class HistoryEntry:
     """The number of its replicas, with those that were discovered at that time."""
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """The answer of `GET /api/v1/history`."""
 
     entries: tuple[HistoryEntry, ...]
     """The newest 20 at most, the oldest first; fewer where their files are large."""
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackRequest:
+class RollbackRequest(Struct, frozen=True):
     """The body of `POST /api/v1/rollback`."""
 
     digest: str | None = None
@@ -492,8 +469,7 @@ class RollbackRequest:
     """Why; at most 200 characters are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackResult:
+class RollbackResult(Struct, frozen=True):
     """The answer of `POST /api/v1/rollback`."""
 
     result: ReloadOutcome
@@ -512,46 +488,43 @@ class RollbackResult:
 # ── `GET` and `POST /api/v1/rollouts` ─────────────────────────────────────────────────────────────────────────────────
 
 
-RolloutAction = Literal["start", "promote", "pause", "resume", "set", "abort"]
-RolloutPhase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
-RolloutVerdict = Literal["good", "bad", "inconclusive"]
+RolloutAction = OneOf["start", "promote", "pause", "resume", "set", "abort"]
+RolloutPhase = OneOf["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
+RolloutVerdict = OneOf["good", "bad", "inconclusive"]
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutStep:
+class RolloutStep(Struct, frozen=True):
     """One step of a rollout."""
 
-    percent: float
+    percent: Number
     """The share of the target pool."""
-    hold: float | None
+    hold: Number | None
     """Seconds until the next step at the earliest; None where somebody has to promote it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutCounts:
+class RolloutCounts(Struct, frozen=True):
     """Requests of one side of a rollout, as the proxies have counted them."""
 
     requests: int
     """Requests that have ended."""
     errors: int
     """Those among them that failed: a status of 500 or more, or a connection that failed or broke."""
-    rate: float | None
+    rate: Number | None
     """The share of errors, from 0 to 1; None without requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutMetric:
+class RolloutMetric(Struct, frozen=True):
     """The values of a latency or of a PromQL metric in one evaluation."""
 
     name: str
     """Its name in the file; of a latency what is measured and the percentile, such as `first_byte p95`."""
-    new: float | None
+    new: Number | None
     """The value of the target pool, of a latency in milliseconds; None where there is none."""
-    old: float | None
+    old: Number | None
     """The value of the other pools; None where there is none."""
-    ratio: float | None
+    ratio: Number | None
     """The first divided by the second; None where that is no number."""
-    max_ratio: float
+    max_ratio: Number
     """The largest ratio that is good."""
     verdict: RolloutVerdict
     """The verdict on this metric alone."""
@@ -559,8 +532,7 @@ class RolloutMetric:
     """Why there is no verdict; None where there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutEvaluation:
+class RolloutEvaluation(Struct, frozen=True):
     """The verdict of the analysis on one interval, with its numbers."""
 
     at: Timestamp
@@ -580,8 +552,7 @@ class RolloutEvaluation:
     """The latency, then the PromQL metrics by name; empty where the other pools get no requests at this step."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutAnalysis:
+class RolloutAnalysis(Struct, frozen=True):
     """The evidence of a rollout in the mode `analysis`."""
 
     waits_for: str | None
@@ -600,15 +571,14 @@ class RolloutAnalysis:
     """The last ones, the oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
+class Rollout(Struct, frozen=True):
     """How far the rollout of one route is."""
 
     route: str
     """The route."""
     to: str
     """The pool that the traffic moves to."""
-    mode: Literal["manual", "timed", "analysis"]
+    mode: RolloutMode
     """What ends a step: an operator, its hold, or its hold with good evaluations."""
     phase: RolloutPhase
     """`waiting`: it has not begun. `progressing`: a step is held. `paused`: the share stays. `promoted`: all steps are
@@ -619,7 +589,7 @@ class Rollout:
     """The number of the current step, from 1."""
     steps: tuple[RolloutStep, ...]
     """All steps."""
-    percent: float | None
+    percent: Number | None
     """The current share of the target pool; None where the rollout does not decide the split."""
     split: Mapping[str, int]
     """Pool → its current share, relative to the others, as the file would have it."""
@@ -640,28 +610,26 @@ class Rollout:
     unavailable: str | None = None
     """Why the target pool has no available replica, so that the rollout does not move on; None where it has one, where
     an operator has allowed it, and after the end."""
-    observed: float | None = None
+    observed: Number | None = None
     """The target's part of the last minute's requests to the pools of the split, from 0 to 1, as the proxies count
     them, those of other routes to these pools included; None without reported requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rollouts:
+class Rollouts(Struct, frozen=True):
     """The answer of `GET /api/v1/rollouts`."""
 
     rollouts: tuple[Rollout, ...]
     """The rollouts of the served fleet, by route."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutRequest:
+class RolloutRequest(Struct, frozen=True):
     """The body of `POST /api/v1/rollouts`."""
 
     route: str
     """The route."""
     action: RolloutAction
     """What to do. `set` needs `percent`."""
-    percent: float | None = None
+    percent: Number | None = None
     """The share of the target pool, from 0 to 100; for `set` alone."""
     reason: str | None = None
     """Why; at most 200 characters are kept."""
@@ -669,8 +637,7 @@ class RolloutRequest:
     """Whether the rollout may go on without an available replica in the target pool, until it starts again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutResult:
+class RolloutResult(Struct, frozen=True):
     """The answer of `POST /api/v1/rollouts`."""
 
     rollout: Rollout
@@ -682,8 +649,7 @@ class RolloutResult:
 # ── `GET /api/v1/members` ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A member of the control plane, as it has announced itself last."""
 
     name: str
@@ -708,11 +674,11 @@ class Member:
     """Whether it serves what the leader serves."""
     files_differ: bool
     """Whether its files are not the leader's; the leader's are served then."""
-    lag: float | None
+    lag: Number | None
     """Seconds since it has seen the leader's last sign of life; null in the leader."""
-    clock: float
+    clock: Number
     """Seconds that the leader's clock is ahead of its own."""
-    latency: float | None
+    latency: Number | None
     """Seconds of the store's last answer; null before the first."""
     problem: str | None
     """Why it cannot use the store; null where it can."""
@@ -722,8 +688,7 @@ class Member:
     """When it said so, by its own clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(Struct, frozen=True):
     """The answer of `GET /api/v1/members`."""
 
     store: str | None
@@ -737,8 +702,7 @@ class Members:
 # ── `GET /api/v1/proxies` ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceTypeStatus:
+class ResourceTypeStatus(Struct, frozen=True):
     """What one Envoy has of one xDS resource type."""
 
     type: str
@@ -765,8 +729,7 @@ class ResourceTypeStatus:
     """The names of the resources that it rejects."""
 
 
-@dataclass(frozen=True, slots=True)
-class NackRecord:
+class NackRecord(Struct, frozen=True):
     """A rejection by an Envoy."""
 
     at: Timestamp
@@ -783,8 +746,7 @@ class NackRecord:
     """The error for each resource at its place in the YAML, as one line each."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ProxyStatus:
+class _ProxyStatus(Struct, frozen=True):
     """What is common to all proxies."""
 
     node: str
@@ -815,8 +777,7 @@ class _ProxyStatus:
     """The last rejections, the newest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class XdsProxy(_ProxyStatus):
+class XdsProxy(_ProxyStatus, frozen=True):
     """An Envoy, or a reader, as its xDS streams show it."""
 
     cluster: str
@@ -837,8 +798,7 @@ class XdsProxy(_ProxyStatus):
     """Why its reports of traffic are not taken; empty where they are, or where it sends none."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrivenProxy(_ProxyStatus):
+class DrivenProxy(_ProxyStatus, frozen=True):
     """A HAProxy or nginx that lbctl drives on its own machine."""
 
     reloads: int
@@ -847,11 +807,10 @@ class DrivenProxy(_ProxyStatus):
     """Replicas that are to be removed and still have requests."""
 
 
-Proxy = XdsProxy | DrivenProxy
+Proxy = AnyOf[XdsProxy, DrivenProxy]
 
 
-@dataclass(frozen=True, slots=True)
-class Proxies:
+class Proxies(Struct, frozen=True):
     """The answer of `/api/v1/proxies`."""
 
     proxies: tuple[Proxy, ...]
@@ -861,11 +820,12 @@ class Proxies:
 # ── `GET /api/v1/pools` and `GET /api/v1/fleet` ───────────────────────────────────────────────────────────────────────
 
 
-ReplicaState = StateName
+ReplicaState = OneOf[
+    "in", "ramping", "slow", "hot", "unknown", "starting", "down", "ejected", "draining", "drained", "removed",
+]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """A replica with everything that acts on it."""
 
     name: str
@@ -880,7 +840,7 @@ class Replica:
     """The GPU's name; None where the fleet gives none."""
     priority: int
     """0 gets requests first; higher numbers are reserves."""
-    capacity: float
+    capacity: Number
     """What it can carry, relative to the others of its pool."""
     state: ReplicaState
     """`in`: it gets its share. `ramping`: its weight rises after it has joined or come back. `slow`: its
@@ -894,34 +854,34 @@ class Replica:
     """Why it is in this state, as a sentence that names the check or the proxy; empty for `in`."""
     state_since: Timestamp | None
     """When it came into this state; None where it is in it since before lbctl started."""
-    weight: float
+    weight: Number
     """The published weight, on the scale of capacities."""
-    declared: float
+    declared: Number
     """Its part of the pool's requests by the files alone, their capacities and drains, from 0 to 1."""
-    share: float
+    share: Number
     """Its part of the pool's requests as decided, from 0 to 1: the mean over the proxies, with measured weights,
     drains, and what lbctl does for a proxy that lacks it (active checks, slow start)."""
-    acknowledged: float | None
+    acknowledged: Number | None
     """The same part by the newest fleet that all connected proxies have; None where one of them has none yet."""
-    observed: float | None
+    observed: Number | None
     """Its part of the pool's requests in the last minute, as the proxies count them; None without reported requests."""
-    requests_per_second: float | None
+    requests_per_second: Number | None
     """Requests in the last minute, per second; None where no proxy reports any counts."""
-    errors: float | None
+    errors: Number | None
     """The part of its requests in the last minute that failed, from 0 to 1: a status of 500 or more, or no whole
     answer. None without reported requests."""
-    first_byte_p50: float | None
+    first_byte_p50: Number | None
     """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
-    first_byte_p99: float | None
+    first_byte_p99: Number | None
     """The same of 99 % of the answers."""
     in_flight: int | None
     """Requests that it has now, of the proxies that report them; None where none does."""
     idle: bool | None
     """Whether it is drained and has no requests in flight, by reports since all connected proxies have applied the
     drain; None where it is not drained, or where not all of them report requests in flight."""
-    ramp: float
+    ramp: Number
     """The factor of slow start by lbctl, from 0 to 1: the lowest of all proxies that need it."""
-    picker_ramp: float
+    picker_ramp: Number
     """The factor of slow start that the picker counts, from 0 to 1."""
     drained: Timestamp | None
     """When its drain began; None where it is not drained."""
@@ -931,8 +891,7 @@ class Replica:
     """Why it is out, down or drained, and which weight an operator holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecentPicks:
+class RecentPicks(Struct, frozen=True):
     """The requests of a picked pool in the last minute."""
 
     requests: int
@@ -943,12 +902,11 @@ class RecentPicks:
     """At least so many went without a pick, by `otherwise`; proxies may report requests ten seconds late."""
     in_flight: int
     """Picked requests that have not ended."""
-    share: float | None
+    share: Number | None
     """The part of the requests that were picked, from 0 to 1; None without reported requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """A pool of replicas."""
 
     name: str
@@ -959,16 +917,16 @@ class Pool:
     """The protocol to its replicas."""
     algorithm: str
     """The load balancing algorithm."""
-    drain_deadline_seconds: float
+    drain_deadline_seconds: Number
     """Seconds that a drained replica keeps its requests."""
-    requests_per_second: float | None
+    requests_per_second: Number | None
     """Requests in the last minute, per second; None where no proxy reports any counts."""
-    errors: float | None
+    errors: Number | None
     """The part of its requests in the last minute that failed, from 0 to 1, those included that proxies refused
     themselves; None without reported requests."""
-    first_byte_p50: float | None
+    first_byte_p50: Number | None
     """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
-    first_byte_p99: float | None
+    first_byte_p99: Number | None
     """The same of 99 % of the answers."""
     picks: RecentPicks | None
     """Its picks; None without the algorithm `pick`, and where pickers that this control plane does not run pick too."""
@@ -990,16 +948,14 @@ class Pool:
     """All replicas, in the order of the fleet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pools:
+class Pools(Struct, frozen=True):
     """The answer of `/api/v1/pools`."""
 
     pools: tuple[Pool, ...]
     """The pools, in the order of the fleet."""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSettings:
+class FleetSettings(Struct, frozen=True):
     """The answer of `/api/v1/fleet`."""
 
     settings: Mapping[str, str]
@@ -1009,15 +965,14 @@ class FleetSettings:
 # ── `GET /api/v1/signals` ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """A signal of a replica."""
 
-    value: float
+    value: Number
     """The value."""
     unit: str
     """The unit."""
-    age: float
+    age: Number
     """Seconds since it was read."""
     source: str
     """The kind of the source that it was read from."""
@@ -1025,8 +980,7 @@ class Signal:
     """Whether it is younger than `stale_after`, and counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedMetric:
+class RefusedMetric(Struct, frozen=True):
     """A metric of a page that gave no sample."""
 
     metric: str
@@ -1035,8 +989,7 @@ class RefusedMetric:
     """Why it was refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A source of telemetry of a replica, as the last scrape left it."""
 
     kind: str
@@ -1045,7 +998,7 @@ class Source:
     """The URL, without the values of its query."""
     ok: bool
     """Whether the last scrape gave samples."""
-    age: float | None
+    age: Number | None
     """Seconds since it last gave samples; None: never."""
     reason: str | None
     """A short name for why the last scrape failed; None where it did not."""
@@ -1053,21 +1006,20 @@ class Source:
     """The same for people; None where it did not fail."""
     bytes: int
     """The size of the page."""
-    seconds: float
+    seconds: Number
     """The time that the scrape took."""
     refused: tuple[RefusedMetric, ...]
     """Metrics of the page that gave no sample."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSignals:
+class ReplicaSignals(Struct, frozen=True):
     """What is read of a replica."""
 
     pool: str
     """The pool."""
     replica: str
     """The replica."""
-    stale_after: float
+    stale_after: Number
     """Seconds after which a signal no longer counts."""
     signals: Mapping[str, Signal]
     """Name → signal."""
@@ -1075,8 +1027,7 @@ class ReplicaSignals:
     """The sources, in the order of the fleet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
+class Signals(Struct, frozen=True):
     """The answer of `/api/v1/signals`."""
 
     signals: tuple[ReplicaSignals, ...]
@@ -1086,20 +1037,18 @@ class Signals:
 # ── `GET /api/v1/decisions` ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionSignal:
+class DecisionSignal(Struct, frozen=True):
     """A signal that a decision was made from."""
 
-    value: float
+    value: Number
     """The value."""
     unit: str
     """The unit."""
-    age: float
+    age: Number
     """Seconds since it was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(Struct, frozen=True):
     """Which proxies have the published version."""
 
     proxies: int
@@ -1110,8 +1059,7 @@ class Acknowledged:
     """The nodes that have not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """Every number between a replica's signals and its weight in the proxies."""
 
     pool: str
@@ -1124,52 +1072,52 @@ class Decision:
     """The mode of the pool, as in `PoolControl`."""
     mode_words: str | None
     """Why the mode is not `acting`; None while it is."""
-    capacity: float
+    capacity: Number
     """The capacity of the replica."""
     signals: Mapping[str, DecisionSignal]
     """Name → signal, with those that are stale."""
     sampled_by: str | None
     """The member of the control plane that has scraped the signals; None: the one that answers, or there is none."""
-    age: float | None
+    age: Number | None
     """Seconds since the last sample; None: there never was one."""
-    evidence_age: float | None
+    evidence_age: Number | None
     """Seconds since the evidence that the estimate rests on; None without evidence."""
-    speed: float | None
+    speed: Number | None
     """Speed per capacity, comparable within the pool alone; None without evidence and for `composite`."""
-    load: float | None
+    load: Number | None
     """Load per capacity, comparable within the pool alone; None without evidence and for other strategies."""
-    normalised: float
+    normalised: Number
     """The natural logarithm of its speed or load, relative to the upper median of its peers."""
-    across_types: float
+    across_types: Number
     """The natural logarithm of the median of its GPU type, relative to that of the pool."""
-    wished: float | None
+    wished: Number | None
     """The proposal of the strategy, as a factor of the capacity; None where it proposes nothing."""
-    clamped: float
+    clamped: Number
     """The factor within floor and ceiling, or the one that health and stale samples impose."""
-    damped: float
+    damped: Number
     """The factor after the limits on the size of a step."""
-    beyond_deadband: float
+    beyond_deadband: Number
     """The factor after the deadband: the decided one."""
-    decided: float
+    decided: Number
     """The decided weight, on the scale of capacities."""
-    sent: float
+    sent: Number
     """The published weight: an operator's where there is an override."""
-    room: float
+    room: Number
     """The requests in flight that the replica should carry, relative to its peers, on the scale of capacities."""
-    of_peers_speed: float
+    of_peers_speed: Number
     """The factor of the weight for the measured speed, relative to replicas with the same GPU."""
-    held: float
+    held: Number
     """The factor of the weight that is neither room nor speed: a floor, a trial, a limited step or a ramp."""
-    share: float
+    share: Number
     """Its part of the pool's requests, from 0 to 1."""
     quantised: Mapping[str, int]
     """Kind of proxy → the integer weight there. `kind name` where proxies of a kind differ; absent where the replica
     gets nothing new."""
     notes: tuple[str, ...]
     """Where a proxy's balancing does not follow the weight."""
-    ramp: float
+    ramp: Number
     """The factor of slow start by lbctl, from 0 to 1: the lowest of all proxies that need it."""
-    picker_ramp: float
+    picker_ramp: Number
     """The factor of slow start that the picker counts, from 0 to 1."""
     verdict: str
     """What deep health says: `in`, `floor` or `out`."""
@@ -1181,8 +1129,7 @@ class Decision:
     """Which proxies have the published version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
+class Decisions(Struct, frozen=True):
     """The answer of `/api/v1/decisions`."""
 
     decisions: tuple[Decision, ...]
@@ -1192,8 +1139,7 @@ class Decisions:
 # ── `GET /api/v1/picks`: the picker of this control plane, what it has decided, and samples of its decisions ──────────
 
 
-@dataclass(frozen=True, slots=True)
-class PickerStatus:
+class PickerStatus(Struct, frozen=True):
     """The process that picks replicas for the pools with `algorithm: pick`."""
 
     listens: str
@@ -1214,8 +1160,7 @@ class PickerStatus:
     """How many pickers get the tables of this control plane, with those on other machines."""
 
 
-@dataclass(frozen=True, slots=True)
-class PickedPool:
+class PickedPool(Struct, frozen=True):
     """The decisions about one pool since the picker's process was started."""
 
     pool: str
@@ -1224,14 +1169,13 @@ class PickedPool:
     """Reason → the number of decisions."""
     finished: int
     """The number of picked requests that have ended."""
-    mean_seconds: float | None
+    mean_seconds: Number | None
     """How long a decision takes on average; None before the first."""
-    cache_hits: Mapping[str, float]
+    cache_hits: Mapping[str, Number]
     """Replica → the part of prompt tokens that its engine found in its prefix cache; absent where that is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class PickSample:
+class PickSample(Struct, frozen=True):
     """One decision. Nothing in it was sent by a client."""
 
     at: Timestamp
@@ -1242,20 +1186,19 @@ class PickSample:
     """The replica that was picked; None where none was."""
     reason: str
     """Why this one, as one word."""
-    seconds: float
+    seconds: Number
     """How long the decision took."""
     session: bool
     """Whether the request names a session."""
     blocks: int
     """The number of blocks of its prompt that were looked up."""
-    tokens: float
+    tokens: Number
     """The estimated length of its prompt."""
     proxy: str
     """The proxy that asked; empty where it does not say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Picks:
+class Picks(Struct, frozen=True):
     """The picker, its counts and samples of its decisions."""
 
     picker: PickerStatus | None
@@ -1269,8 +1212,7 @@ class Picks:
 # ── `POST /api/v1/picks/explain`: which replica a request would be given now, and what speaks for each ────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class PickQuestion:
+class PickQuestion(Struct, frozen=True):
     """A request as a client would send it. Nothing of it is kept."""
 
     pool: str
@@ -1289,15 +1231,14 @@ class PickQuestion:
     """The tenant that sends the request; None: none that the route knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class PickRequest:
+class PickRequest(Struct, frozen=True):
     """What the picker reads of the request."""
 
     session: str | None
     """Its session; None: it has none."""
     body_bytes: int
     """The length of its body."""
-    prompt_tokens: float
+    prompt_tokens: Number
     """The estimated tokens of its prompt."""
     model: str | None
     """The model that it names; None: none."""
@@ -1307,8 +1248,7 @@ class PickRequest:
     """Blocks of the prompt's beginning by which it can be recognised."""
 
 
-@dataclass(frozen=True, slots=True)
-class PickCandidate:
+class PickCandidate(Struct, frozen=True):
     """One replica in a decision."""
 
     name: str
@@ -1319,23 +1259,22 @@ class PickCandidate:
     """Whether the request may go there."""
     reason: str
     """Why it may not; empty if it may."""
-    rate: float | None
+    rate: Number | None
     """What it can do relative to the others, slow start included; None if it is not eligible."""
-    ramp: float
+    ramp: Number
     """The factor of slow start in `rate`, from 0 to 1."""
-    work: float | None
+    work: Number | None
     """The work in flight there, in tokens; None if it is not eligible."""
-    cached: float | None
+    cached: Number | None
     """The request's tokens that its cache may hold; None if none are known."""
     counted: bool
     """Whether its cache counts: its load is within the bound."""
-    wait: float | None
+    wait: Number | None
     """The expected wait without the cache: the work divided by the rate, and the request's own tokens by the rate
     without slow start; None if it is not eligible."""
 
 
-@dataclass(frozen=True, slots=True)
-class PickExplanation:
+class PickExplanation(Struct, frozen=True):
     """The decision that the picker would make now."""
 
     pool: str
@@ -1355,8 +1294,7 @@ class PickExplanation:
 # ── `GET /api/v1/audit` ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
+class AuditRecord(Struct, frozen=True):
     """One action, and who did it."""
 
     number: int
@@ -1377,8 +1315,7 @@ class AuditRecord:
     """SHA-256 of the fields above, as a JSON array in this order without spaces, in hexadecimal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Struct, frozen=True):
     """The kept records of the audit log."""
 
     records: tuple[AuditRecord, ...]
@@ -1388,8 +1325,7 @@ class Audit:
 # ── The events of `GET /api/v1/events` ────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """A new version is published, or weights have moved."""
 
     at: Timestamp
@@ -1403,14 +1339,13 @@ class Published:
     """Short name of the xDS type → the number of resources that are added, changed or removed."""
     names: tuple[str, ...]
     """Their names as `type/name` where they are few; otherwise empty."""
-    weights: Mapping[str, Mapping[str, float]]
+    weights: Mapping[str, Mapping[str, Number]]
     """Pool → replica → its new weight, of the first replicas that had another one."""
     more_weights: int
     """How many more weights have moved than `weights` lists; `/api/v1/pools` has all."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverridesChanged:
+class OverridesChanged(Struct, frozen=True):
     """Operators hold something else than before, or an override has ended."""
 
     at: Timestamp
@@ -1421,8 +1356,7 @@ class OverridesChanged:
     """Overrides that were removed or replaced, or that have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reloaded:
+class Reloaded(Struct, frozen=True):
     """The files were read."""
 
     at: Timestamp
@@ -1437,8 +1371,7 @@ class Reloaded:
     """The number of warnings; `/api/v1/status` has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutChanged:
+class RolloutChanged(Struct, frozen=True):
     """A rollout has moved, or its analysis has evaluated an interval."""
 
     at: Timestamp
@@ -1449,7 +1382,7 @@ class RolloutChanged:
     """The phase now."""
     step: int
     """The number of the step now, from 1."""
-    percent: float | None
+    percent: Number | None
     """The share of the target pool now; None where the rollout does not decide the split."""
     reason: str | None
     """Why somebody, or the analysis, acted on it last; None without a reason."""
@@ -1457,8 +1390,7 @@ class RolloutChanged:
     """The new evaluation; None where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolledBack:
+class RolledBack(Struct, frozen=True):
     """An earlier fleet is served from now on, until the files change."""
 
     at: Timestamp
@@ -1471,8 +1403,7 @@ class RolledBack:
     """Why, in the operator's words; None where none was given."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(Struct, frozen=True):
     """This member of the control plane has another role."""
 
     at: Timestamp
@@ -1485,8 +1416,7 @@ class RoleChanged:
     """The epoch in which it leads or has led last."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreChanged:
+class StoreChanged(Struct, frozen=True):
     """The store of the control plane no longer answers this member, or answers it again."""
 
     at: Timestamp
@@ -1499,8 +1429,7 @@ class StoreChanged:
     """Why it cannot be used; null where it can."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilesDiffer:
+class FilesDiffer(Struct, frozen=True):
     """Other members have files that are not the leader's."""
 
     at: Timestamp
@@ -1509,8 +1438,7 @@ class FilesDiffer:
     """Their names; none: all members have the same files again."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolsShared:
+class PoolsShared(Struct, frozen=True):
     """Pools are scraped by other members than before."""
 
     at: Timestamp
@@ -1521,8 +1449,7 @@ class PoolsShared:
     """The pools that this member scrapes from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(Struct, frozen=True):
     """A task of the control plane has failed. It starts again, or is called again with the next publication.
 
     The log says why.
@@ -1534,19 +1461,17 @@ class TaskFailed:
     """The name of the task, as in the metric `lbctl_task_failures_total`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(Struct, frozen=True):
     """Events between `Last-Event-ID` and the next one are lost: read the state again."""
 
     oldest: int
     """The id of the oldest event that is still kept, or of the next one where none is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """The last event of a stream that the server ends."""
 
-    reason: Literal["shutdown", "slow"]
+    reason: ClosedReason
     """`shutdown`: the process ends. `slow`: the client did not read as fast as events came."""
 
 
@@ -1574,15 +1499,14 @@ EVENTS: Mapping[str, type[Event]] = {
 # ── `GET /api/v1/live` and `GET /api/v1/series` ───────────────────────────────────────────────────────────────────────
 
 
-SeriesMetric = Literal[
+SeriesMetric = OneOf[
     "state", "observed", "share", "requests_per_second", "in_flight", "queue", "kv_cache", "gpu_utilisation",
     "temperature",
 ]  # fmt: skip
 """What the dashboard keeps a history of."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveReplica:
+class LiveReplica(Struct, frozen=True):
     """A replica at this moment, on one row: what it is given, what it gets, and how full it is."""
 
     pool: str
@@ -1601,40 +1525,39 @@ class LiveReplica:
     """Why it is in this state; empty for `in`."""
     since: Timestamp | None
     """When it came into this state; None where it is in it since before lbctl started."""
-    capacity: float
+    capacity: Number
     """What it can carry, relative to the others of its pool."""
-    weight: float
+    weight: Number
     """The published weight, on the scale of capacities."""
-    declared: float | None
+    declared: Number | None
     """Its share of the pool's requests by the files alone, from 0 to 1."""
-    share: float
+    share: Number
     """Its decided share of the pool's requests, from 0 to 1."""
-    acknowledged: float | None
+    acknowledged: Number | None
     """Its share in the snapshot that all connected proxies have; None where none is connected."""
-    observed: float | None
+    observed: Number | None
     """Its share of the last minute's requests by the proxies' own counters; None where they report none."""
-    requests_per_second: float | None
+    requests_per_second: Number | None
     """Requests a second over the last minute; None where no proxy reports them."""
-    errors: float | None
+    errors: Number | None
     """The part of the last minute's requests that failed, from 0 to 1; None without reported requests."""
-    first_byte_p50: float | None
+    first_byte_p50: Number | None
     """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
-    first_byte_p99: float | None
+    first_byte_p99: Number | None
     """The same of 99 % of the answers."""
     in_flight: int | None
     """Requests in flight; None where no proxy reports them."""
-    queue: float | None
+    queue: Number | None
     """Requests that wait in the engine; None without a fresh signal."""
-    kv_cache: float | None
+    kv_cache: Number | None
     """The used part of the key-value cache, from 0 to 1; None without a fresh signal."""
-    gpu_utilisation: float | None
+    gpu_utilisation: Number | None
     """The part of the time in which the GPU was busy, from 0 to 1; None without a fresh signal."""
-    temperature: float | None
+    temperature: Number | None
     """Degrees Celsius of the hottest GPU; None without a fresh signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class LivePool:
+class LivePool(Struct, frozen=True):
     """A pool without its replicas."""
 
     name: str
@@ -1645,22 +1568,21 @@ class LivePool:
     """The load balancing algorithm."""
     replicas: int
     """The number of its replicas."""
-    requests_per_second: float | None
+    requests_per_second: Number | None
     """Requests a second over the last minute; None where no proxy reports them."""
-    errors: float | None
+    errors: Number | None
     """The part of the last minute's requests that failed, from 0 to 1; None without reported requests."""
-    first_byte_p50: float | None
+    first_byte_p50: Number | None
     """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
-    first_byte_p99: float | None
+    first_byte_p99: Number | None
     """The same of 99 % of the answers."""
-    picked: float | None
+    picked: Number | None
     """The part of the last minute's requests that were picked, from 0 to 1; None where that is unknown."""
     silent: tuple[str, ...]
     """The proxies that may send to this pool and report no counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveProxy:
+class LiveProxy(Struct, frozen=True):
     """A proxy, without its resource types."""
 
     node: str
@@ -1685,8 +1607,7 @@ class LiveProxy:
     """The version of an Envoy, or how many reloads a driven proxy has had."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveSplit:
+class LiveSplit(Struct, frozen=True):
     """The split of a route that forwards to several pools."""
 
     route: str
@@ -1695,8 +1616,7 @@ class LiveSplit:
     """Pool → its share in the published fleet, relative to the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaName:
+class ReplicaName(Struct, frozen=True):
     """Which replica is meant."""
 
     pool: str
@@ -1705,8 +1625,7 @@ class ReplicaName:
     """The name in the pool."""
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(Struct, frozen=True):
     """What has changed since the frame before, or everything."""
 
     frame: int
@@ -1731,18 +1650,16 @@ class Live:
     """All splits; None where none has changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSeries:
+class ReplicaSeries(Struct, frozen=True):
     """The history of one replica."""
 
     replica: str
     """The replica."""
-    values: tuple[float | None, ...]
+    values: tuple[Number | None, ...]
     """A value for each of `times`; None where it was unknown. `state` is the index in `states`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """The history of one metric of a pool."""
 
     pool: str
@@ -1751,9 +1668,9 @@ class Series:
     """The metric."""
     states: tuple[str, ...]
     """The states in the order of their numbers, for the metric `state`; empty for others."""
-    times: tuple[float, ...]
+    times: tuple[Number, ...]
     """Seconds since the epoch, the oldest first."""
-    total: tuple[float | None, ...]
+    total: tuple[Number | None, ...]
     """The pool's own values, without `replica`: the sum of requests, the mean of a ratio or a temperature, the number
     of replicas in the state `in`. Empty where replicas are asked for."""
     replicas: tuple[ReplicaSeries, ...]

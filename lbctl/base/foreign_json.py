@@ -36,10 +36,9 @@ class InvalidJsonError(ValueError):
 def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
     """Return the value. Raises InvalidJsonError.
 
-    `max_values` counts commas and opening brackets, also those in strings.
+    `max_values` is a limit on `count_values`.
     """
-    comma, bracket, brace = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
-    if text.count(comma) + text.count(bracket) + text.count(brace) > max_values:  # type: ignore[arg-type]
+    if count_values(text) > max_values:
         raise InvalidJsonError(f"JSON with more than {max_values:,} values")
     try:
         value = json.loads(text)
@@ -52,6 +51,12 @@ def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
     if not _is_shallow(text):
         _check_depth(value)
     return value
+
+
+def count_values(text: str | bytes | bytearray) -> int:
+    """Return the number of commas and opening brackets, also those in strings: an upper bound on the values."""
+    comma, bracket, brace = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
+    return text.count(comma) + text.count(bracket) + text.count(brace)  # type: ignore[arg-type]
 
 
 def parse_object(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> dict[str, Any]:

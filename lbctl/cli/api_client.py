@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,12 +19,12 @@ from urllib.parse import urlsplit
 import click
 
 from lbctl.api import tokens
-from lbctl.api.codec import SchemaError, decode, encode, is_unicode
+from lbctl.api.codec import SchemaError, decode, decode_json, is_unicode, json_text
 from lbctl.api.codec import plain as plain_json
 from lbctl.base import ports
 from lbctl.base.bounded import TooLargeError, whole_of
 from lbctl.base.errors import reason_of
-from lbctl.base.foreign_json import InvalidJsonError, parse_object
+from lbctl.base.foreign_json import InvalidJsonError, count_values, parse_object
 from lbctl.base.hosts import is_loopback
 from lbctl.base.urls import without_user
 from lbctl.cli import terminal, token_guard
@@ -46,6 +47,7 @@ MAX_ANSWER_BYTES = 48 << 20
 """The maximal size of an answer, above that of a fleet with 10,000 replicas."""
 MAX_VALUES = 5_000_000
 """The maximal number of values of an answer."""
+_OK = 200
 _UNAUTHORIZED = 401
 _NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does not"
 T = TypeVar("T")
@@ -84,11 +86,11 @@ class ServeClient:
 
     def get(self, path: str, kind: type[T]) -> T:
         """Return the document of this type at the path."""
-        return self._decoded(path, kind, self.get_object(path))
+        return self._decoded(path, kind, self._request("GET", path, None))
 
     def get_object(self, path: str) -> dict[str, Any]:
         """Return the JSON object at the path, for commands that must also read other versions' answers."""
-        return self._request("GET", path, None)
+        return _object(self.url.rstrip("/") + path, self._request("GET", path, None))
 
     def post(self, path: str, body: object, kind: type[T]) -> T:
         """Send a body of the schema, and return the answer of this type."""
@@ -98,18 +100,22 @@ class ServeClient:
         """Send a body of the schema, and return the answer of this type."""
         return self._decoded(path, kind, self._request("DELETE", path, plain_json(body)))
 
-    def _decoded(self, path: str, kind: type[T], answer: dict[str, Any]) -> T:
+    def _decoded(self, path: str, kind: type[T], answer: _Answer) -> T:
+        """Decode an answer. An answer that is not as expected is read in a slower way, which finds out the reason."""
+        if answer.status == _OK and count_values(answer.content) <= MAX_VALUES:
+            with suppress(SchemaError):
+                return decode_json(kind, answer.content)
+        url = self.url.rstrip("/") + path
         try:
-            return decode(kind, answer)
+            return decode(kind, _object(url, answer))
         except SchemaError as error:
-            url = self.url.rstrip("/") + path
             raise RemoteError(f"{url} answers as another version of lbctl does: {plain(str(error))}") from None
 
     def date(self) -> str:
         """Return the server's `Date`, empty without one. It sends no token."""
         return self._send("GET", "/healthz", None, "").date
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
         if not is_unicode(body):
             raise click.UsageError("an argument is not UTF-8 text, and the API takes no other")
         token = self.token()
@@ -117,7 +123,7 @@ class ServeClient:
         answer = self._send(method, path, body, "" if is_asked_first else token)
         if is_asked_first and token and answer.status == _UNAUTHORIZED:
             answer = self._send(method, path, body, token)
-        return _content(self.url.rstrip("/") + path, answer.status, answer.content)
+        return answer
 
     @property
     def _is_in_clear(self) -> bool:
@@ -267,7 +273,7 @@ def show(value: Any, form: str) -> None:
 
 def as_text(value: Any, form: str) -> str:
     """Return `value`, of JSON's own types or of the schema, as JSON or YAML."""
-    text = encode(value, indent=2)
+    text = json_text(value, indent=2)
     if form == "json":
         return text
     import yaml
@@ -319,19 +325,20 @@ def is_on_loopback(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
 
-def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
+def _object(url: str, answer: _Answer) -> dict[str, Any]:
+    status = answer.status
     try:
-        answer = parse_object(content, MAX_VALUES)
+        content = parse_object(answer.content, MAX_VALUES)
     except InvalidJsonError:
         raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON") from None
-    reason = plain(str(answer.get("error")))
+    reason = plain(str(content.get("error")))
     if status in (401, 403):
         raise RemoteError(f"{url} denies access: {reason} ({_GIVE})")
     if status == 400:
         raise click.ClickException(reason)
-    if status != 200:
+    if status != _OK:
         raise RemoteError(f"{url} answered {status}: {reason}")
-    return answer
+    return content
 
 
 def innermost_reason(error: Exception) -> str:

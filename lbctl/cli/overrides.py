@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from lbctl.api import schema
 from lbctl.base.quantities import QuantityError, parse_duration

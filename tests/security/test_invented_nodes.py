@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from lbctl.api import schema
 from lbctl.cli import overrides
@@ -76,7 +77,7 @@ def test_entry_with_unconfirmed_nodes_alone_is_critical() -> None:
     worst = problems(observed)[0]
     assert worst.severity == "critical"
     assert worst.text == "no envoy of the entry edge has accepted a fleet since lbctl started: edge-1"
-    assert [item.severity for item in problems(replace(observed, seconds=10.0))] == ["warning"]
+    assert [item.severity for item in problems(dataclasses.replace(observed, seconds=10.0))] == ["warning"]
 
 
 def test_drain_waits_for_no_unconfirmed_node(monkeypatch: pytest.MonkeyPatch) -> None:

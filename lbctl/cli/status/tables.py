@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from lbctl.api import schema
+from lbctl.api.fields import Timestamp
 from lbctl.cli.api_client import age, as_text, plain, table_text
 
 _SHORT = 12
@@ -135,7 +136,7 @@ def lacks(row: schema.Proxy) -> Iterator[str]:
             yield f"{kind.type}: it has asked for what does not exist"
 
 
-def _newest(row: schema.Proxy) -> schema.Timestamp | None:
+def _newest(row: schema.Proxy) -> Timestamp | None:
     """Return since when the proxy is in its state: the newest of its types that are in it."""
     times = [kind.since for kind in row.types if kind.since is not None and kind.state == row.state]
     return max(times, default=row.since)
@@ -158,7 +159,7 @@ def _types(row: schema.Proxy) -> Iterator[tuple[str, ...]]:
         yield (*_identity(row), kind.type, state, *versions, good, _since(kind.since), rejection)
 
 
-def _since(since: schema.Timestamp | None) -> str:
+def _since(since: Timestamp | None) -> str:
     return age(time.time() - datetime.fromisoformat(since).timestamp() if since else None)
 
 

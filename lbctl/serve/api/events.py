@@ -17,6 +17,7 @@ from itertools import islice
 
 from lbctl.api import schema
 from lbctl.api.codec import encode
+from lbctl.api.fields import Timestamp
 from lbctl.control.overrides import Override
 from lbctl.control.rollouts import Rollouts, RolloutState
 from lbctl.ir.weight import Weight
@@ -234,7 +235,7 @@ class EventLog:
         for subscription in self._subscriptions:
             subscription.put(encoded)
 
-    def _timestamp(self) -> schema.Timestamp:
+    def _timestamp(self) -> Timestamp:
         return status_rows.timestamp(self._now())
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lbctl.api import schema
+from lbctl.api.fields import Timestamp
 from lbctl.base.diagnostics import Diagnostic, as_json
 from lbctl.ir.proxies import Control
 from lbctl.serve.discovery.interface import NameState
@@ -28,12 +29,12 @@ _NEEDS_RESTART = (
 """The attributes of `control` that are read once, at the start."""
 
 
-def timestamp(seconds: float) -> schema.Timestamp:
+def timestamp(seconds: float) -> Timestamp:
     """Return the time as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def when(seconds: float | None) -> schema.Timestamp | None:
+def when(seconds: float | None) -> Timestamp | None:
     """Return the time as `timestamp` does; None for None."""
     return None if seconds is None else timestamp(seconds)
 

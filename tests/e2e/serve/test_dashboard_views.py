@@ -6,10 +6,10 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from lbctl.api import schema
 from tests.support.chromium import Page, browsing

@@ -6,14 +6,14 @@ import asyncio
 import json
 import subprocess
 import sys
-from dataclasses import fields, replace
 
 import aiohttp
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from lbctl.api import schema
-from lbctl.api.codec import SchemaError, decode, encode
+from lbctl.api.codec import SchemaError, decode, decode_json, encode, fields, json_text, plain
 from lbctl.api.openapi import document
 from lbctl.ir.address import Address
 from lbctl.serve.api.authorization import ApiAccess
@@ -61,6 +61,21 @@ def test_response_survives_json_with_renamed_field() -> None:
     assert decode(schema.Status, json.loads(encode(shown))) == shown
     both = schema.Proxies((replace(api.ENVOY, types=(api.TYPE,)), api.DRIVEN))
     assert decode(schema.Proxies, json.loads(encode(both))) == both
+    assert decode_json(schema.Proxies, encode(both).encode()) == both
+
+
+def test_numbers_keep_their_form() -> None:
+    removal = schema.OverrideRequest("weight", "chat", "a", 2)
+    text = encode(removal, indent=1)
+    assert json.loads(text)["value"] == 2
+    assert "2.0" not in encode(decode_json(schema.OverrideRequest, text.encode()))
+
+
+def test_text_is_laid_out_as_by_python() -> None:
+    shown = api.status(snapshot=schema.Snapshot("v1", api.THEN, 1.0, "state", 1, 2))
+    for indent in (None, 1, 2):
+        assert encode(shown, indent or 0) == json_text(shown, indent) == json.dumps(plain(shown), indent=indent)
+    assert encode({"half": "\ud800", "é": 1e-05}) == '{"half": "\ufffd", "é": 1e-05}'
 
 
 @pytest.mark.parametrize(

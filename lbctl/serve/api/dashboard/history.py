@@ -11,16 +11,17 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import get_args
+from typing import cast
 
 from lbctl.api import schema
+from lbctl.api.fields import choices
 
 MIN_INTERVAL = 5.0
 """Seconds between two samples, at least."""
 BUDGET = 32 * 1024 * 1024
 """Bytes of all samples together, at most."""
 MAX_SAMPLES = 720
-METRICS: tuple[schema.SeriesMetric, ...] = get_args(schema.SeriesMetric)
+METRICS = cast(tuple[schema.SeriesMetric, ...], choices(schema.SeriesMetric))
 STATES = ("in", "ramping", "slow", "hot", "unknown", "starting", "draining", "drained", "ejected", "down", "removed")
 """The states in the order of their numbers, the better ones first."""
 _STATE_NUMBERS = {name: float(number) for number, name in enumerate(STATES)}

@@ -6,7 +6,8 @@ Values are rounded to what a person can see, so that a value that only trembles 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lbctl.api import schema
 from lbctl.signals.merge import Signal

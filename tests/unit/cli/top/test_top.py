@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from lbctl.api import schema

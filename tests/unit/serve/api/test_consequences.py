@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from lbctl.base.diagnostics import Diagnostic, Position
 from lbctl.serve.api.consequences import not_served, unserved

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lbctl.api import schema
 from lbctl.cli.explain import _lines
@@ -177,7 +179,7 @@ def test_status_and_explain_show_the_same_share() -> None:
 def _ramping_pool(*intervals: float) -> tuple[Pool, dict[str, Published], list[schema.Decision]]:
     """Return a pool whose second replica joined 40 s ago, and its weights in nginx proxies with these intervals."""
     grown = pool(2, telemetry=WATCHED, slow_start=SlowStart())
-    alone = replace(grown, replicas=grown.replicas[:1])
+    alone = dataclasses.replace(grown, replicas=grown.replicas[:1])
     before, composed = (
         compose(Snapshot(Topology((), (), (each,))), LoopOutput(), (), {}, 0.0) for each in (alone, grown)
     )

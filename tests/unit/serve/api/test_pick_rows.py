@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lbctl.api import schema
+from lbctl.api import codec, schema
 from lbctl.pick import explain
 from lbctl.picker import statistics
 
@@ -17,4 +17,4 @@ from lbctl.picker import statistics
     [(explain.CandidateRow, schema.PickCandidate), (statistics.DecisionSample, schema.PickSample)],
 )
 def test_row_has_the_fields_of_the_picker_report(reported: Any, shown: Any) -> None:
-    assert [item.name for item in fields(shown)] == [item.name for item in fields(reported)]
+    assert [item.name for item in codec.fields(shown)] == [item.name for item in fields(reported)]

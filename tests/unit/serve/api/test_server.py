@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from lbctl.api import schema
 from lbctl.cli import run

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from lbctl.api import schema
 from lbctl.serve.api.state_changes import StateChanges

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from prometheus_client.core import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 

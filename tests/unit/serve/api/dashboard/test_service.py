@@ -8,12 +8,12 @@ import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from lbctl.serve.api import streaming
 from lbctl.serve.api.dashboard import service
