@@ -48,7 +48,7 @@ class Ads:
 
 def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Pass the options to the command as the argument `ads`; wait `patience` seconds for a `serve` that is starting."""
-    from lbctl.cli.api_client import server_options
+    from lbctl.cli.server_options import server_options
 
     option = options_of("xds")
     settings: list[Callable[[Callable[..., int]], Callable[..., int]]] = [
@@ -123,7 +123,7 @@ class _Running:
     @property
     def is_nearer_than_xds(self) -> bool:
         """Whether --server or --fleet is given more closely than --xds."""
-        from lbctl.cli.api_client import option_precedence
+        from lbctl.cli.server_options import option_precedence
 
         context = click.get_current_context()
         return option_precedence(context, "server") > option_precedence(context, "xds")
@@ -134,7 +134,7 @@ class _Running:
         A socket of another user would put the proxy under that user's control, so it must belong to this user; root
         accepts any. Raises ClickException where the command line names a `serve` that does not answer or is elsewhere.
         """
-        from lbctl.cli.api_client import is_on_loopback
+        from lbctl.api.client import is_on_loopback
 
         is_named = self.is_nearer_than_xds and _is_on_command_line("server")
         if not is_on_loopback(self.url):
@@ -171,7 +171,7 @@ class _Running:
 
     def _listens(self) -> Mapping[str, Any]:
         """Return where the `serve` listens now. Raises ClickException where it does not answer, or not yet."""
-        from lbctl.cli.api_client import ServeClient
+        from lbctl.api.client import ServeClient
 
         status = ServeClient(self.url, self.token_file, self.ca).get_object("/api/v1/status")
         listens = status.get("listens")

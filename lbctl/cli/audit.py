@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 import click
 
 from lbctl.api import schema
-from lbctl.cli.api_client import ServeClient, form_choice, server_options, show, table
+from lbctl.api.client import ServeClient
 from lbctl.cli.options import options_of
+from lbctl.cli.output import form_choice, show, table
+from lbctl.cli.server_options import server_options
 
 _PATH = "/api/v1/audit"
 

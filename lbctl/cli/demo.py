@@ -10,9 +10,9 @@ import click
 
 from lbctl.base.errors import reason_of
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli.api_client import as_text as encoded
-from lbctl.cli.api_client import form_choice
 from lbctl.cli.options import options_of
+from lbctl.cli.output import as_text as encoded
+from lbctl.cli.output import form_choice
 from lbctl.up.launchers import LAUNCHERS
 
 if TYPE_CHECKING:

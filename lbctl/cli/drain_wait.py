@@ -7,7 +7,8 @@ import time
 import click
 
 from lbctl.api import schema
-from lbctl.cli.api_client import RemoteError, ServeClient, plain
+from lbctl.api.client import RemoteError, ServeClient
+from lbctl.base.printable import plain
 
 _DEGRADED = 3
 _POLL_INTERVAL = 0.5

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbctl.api import tokens
-from lbctl.cli import running_fleet, token_guard
-from lbctl.cli.api_client import NO_TOKEN, RemoteError, ServeClient
+from lbctl.api import token_guard, tokens
+from lbctl.api.client import NO_TOKEN, RemoteError, ServeClient
+from lbctl.cli import running_fleet
 
 if TYPE_CHECKING:
     from lbctl.ir.address import Address

@@ -5,9 +5,12 @@ from __future__ import annotations
 import click
 
 from lbctl.api import schema
-from lbctl.cli.api_client import ServeClient, form_choice, plain, server_options, show, table
+from lbctl.api.client import ServeClient
+from lbctl.base.printable import plain
 from lbctl.cli.options import options_of
+from lbctl.cli.output import form_choice, show, table
 from lbctl.cli.overrides import await_proxies
+from lbctl.cli.server_options import server_options
 
 _SHORT = 12
 """Characters of a digest and of a commit that are shown."""

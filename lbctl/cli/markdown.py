@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lbctl.cli.api_client import plain
+from lbctl.base.printable import plain
 
 _MAX_ROWS = 12
 """The number of rows above which a table is folded."""

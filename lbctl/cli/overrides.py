@@ -10,10 +10,12 @@ import click
 from msgspec.structs import replace
 
 from lbctl.api import schema
+from lbctl.api.client import RemoteError, ServeClient
+from lbctl.base.printable import plain
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli.api_client import RemoteError, ServeClient, plain, server_options
 from lbctl.cli.drain_wait import await_idle
 from lbctl.cli.options import options_of
+from lbctl.cli.server_options import server_options
 
 _PATH = "/api/v1/overrides"
 _DEGRADED = 3

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbctl.api.client import ServeClient
 from lbctl.base import ports
-from lbctl.cli.api_client import ServeClient, server_options
 from lbctl.cli.listen_address import picker_address
 from lbctl.cli.options import options_of
+from lbctl.cli.server_options import server_options
 
 if TYPE_CHECKING:
     from lbctl.ir.proxies import ServerTls

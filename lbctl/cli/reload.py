@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from lbctl.api import schema
-from lbctl.cli.api_client import ServeClient, server_options
+from lbctl.api.client import ServeClient
 from lbctl.cli.options import options_of
+from lbctl.cli.server_options import server_options
 
 option = options_of("reload")
 _STAYS = "; what was served before still is"

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import click
 
+from lbctl.api.client import ServeClient
 from lbctl.apply.files import write_bundle
 from lbctl.apply.fleet_files import absent_files
 from lbctl.apply.placeholders import shortened
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.errors import reason_of
 from lbctl.base.paths import is_directory
-from lbctl.cli.api_client import ServeClient, server_url
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen
 from lbctl.cli.rollout import rollouts_of
+from lbctl.cli.server_options import server_url
 from lbctl.compile.files import files_on_disk
 from lbctl.compile.fleet import Compiled
 from lbctl.control import splits

@@ -10,9 +10,12 @@ from typing import Any
 import click
 
 from lbctl.api import schema
-from lbctl.cli.api_client import ServeClient, as_text, form_choice, plain, server_options, table_text
+from lbctl.api.client import ServeClient
+from lbctl.base.printable import plain
 from lbctl.cli.options import options_of
+from lbctl.cli.output import as_text, form_choice, table_text
 from lbctl.cli.overrides import AWAY, await_proxies, warn
+from lbctl.cli.server_options import server_options
 
 _PATH = "/api/v1/rollouts"
 _DEGRADED = 3

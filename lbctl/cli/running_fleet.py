@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lbctl.base.paths import exists, without_links
-from lbctl.cli.api_client import plain
+from lbctl.base.printable import plain
 
 
 def runs(status: Mapping[str, Any], path: str) -> bool:

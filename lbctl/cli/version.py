@@ -34,7 +34,7 @@ def command(form: str) -> None:
         for name, version in packages.items():
             click.echo(f"  {name} {version or 'missing'}")
         return
-    from lbctl.cli.api_client import show
+    from lbctl.cli.output import show
 
     python = {"version": platform.python_version(), "platform": platform.platform()}
     show({"lbctl": __version__, "python": python, "packages": packages}, form)

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from lbctl.cli.api_client import RemoteError
+from lbctl.api.client import RemoteError
 
 INTERVAL = 2.0
 """Seconds between two looks."""

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from lbctl.api import schema
+from lbctl.api.client import ServeClient
 from lbctl.cli import overrides
-from lbctl.cli.api_client import ServeClient
 from lbctl.cli.status.check import proxy_problems
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.api.decision_rows import should_have_it

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.api import token_guard
+from lbctl.api.client import ServeClient
 from lbctl.apply import listening_sockets
 from lbctl.apply.listening_sockets import listening_users
-from lbctl.cli import run, token_guard
-from lbctl.cli.api_client import ServeClient
+from lbctl.cli import run
 from lbctl.ir.address import Address
 from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.server import ApiServer

@@ -9,15 +9,16 @@ from typing import Any
 
 import click
 
+from lbctl.api.client import ServeClient
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import revision
-from lbctl.cli.api_client import ServeClient, server_options
-from lbctl.cli.api_client import show as show_value
 from lbctl.cli.diff.markdown import markdown
 from lbctl.cli.diff.text import as_json, lines
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
+from lbctl.cli.output import show as show_value
 from lbctl.cli.proxy import chosen, unnamed
+from lbctl.cli.server_options import server_options
 from lbctl.ir.diff import difference
 from lbctl.ir.snapshot import Snapshot
 from lbctl.targets import KINDS, target

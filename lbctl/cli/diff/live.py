@@ -13,10 +13,11 @@ from typing import Literal
 import click
 
 from lbctl.api import schema
+from lbctl.api.client import RemoteError, ServeClient
 from lbctl.base.diagnostics import dotted
-from lbctl.cli.api_client import RemoteError, ServeClient, show
 from lbctl.cli.diff.text import ABSENT
 from lbctl.cli.markdown import MarkdownTable, code, document
+from lbctl.cli.output import show
 from lbctl.compile.fleet import Compiled
 from lbctl.control.splits import shares_of
 from lbctl.ir.pools import Pool, Replica

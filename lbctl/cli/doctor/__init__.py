@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lbctl.api.client import DEFAULT_SERVER, NO_TOKEN, ServeClient, is_on_loopback
 from lbctl.base.paths import is_file
+from lbctl.base.printable import plain
 from lbctl.cli import running_fleet
-from lbctl.cli.api_client import (
-    DEFAULT_SERVER,
-    NO_TOKEN,
-    ServeClient,
-    form_choice,
-    is_on_loopback,
-    plain,
-    server_options,
-    show,
-)
 from lbctl.cli.doctor.check import DoctorResult, exit_code
 from lbctl.cli.options import completions, options_of
+from lbctl.cli.output import form_choice, show
+from lbctl.cli.server_options import server_options
 
 if TYPE_CHECKING:
     from lbctl.ir.address import Address

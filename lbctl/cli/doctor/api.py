@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import click
 
 from lbctl import __version__
+from lbctl.api.client import ServeClient
 from lbctl.base import ports
 from lbctl.base.errors import reason_of
-from lbctl.cli.api_client import ServeClient
 from lbctl.cli.doctor.check import DoctorResult, State
 from lbctl.cli.doctor.machine import Skew
 from lbctl.cli.doctor.sources import ANSWER_TIMEOUT, skew_between

@@ -11,10 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from lbctl.api.token_guard import user_name
 from lbctl.base.diagnostics import dotted, show
 from lbctl.base.errors import reason_of
 from lbctl.cli.doctor.check import DoctorResult
-from lbctl.cli.token_guard import user_name
 from lbctl.compile.files import file_of, named_files
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.settings import ServeSettings

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import click
 
 from lbctl.api import schema
+from lbctl.api.client import ServeClient
 from lbctl.base.diagnostics import did_you_mean
-from lbctl.cli.api_client import ServeClient, age, form_choice, server_options, show
 from lbctl.cli.explain.sentence import observed, sentence
 from lbctl.cli.options import options_of
+from lbctl.cli.output import age, form_choice, show
 from lbctl.cli.overrides import place
+from lbctl.cli.server_options import server_options
 from lbctl.targets import KINDS
 
 option = options_of("explain_weight")

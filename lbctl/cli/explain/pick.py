@@ -13,12 +13,12 @@ from pathlib import Path
 import click
 
 from lbctl.api import schema
+from lbctl.api.client import ServeClient
 from lbctl.api.codec import decode
 from lbctl.base.diagnostics import Diagnostics, did_you_mean
 from lbctl.base.errors import reason_of
-from lbctl.cli.api_client import ServeClient
-from lbctl.cli.api_client import show as show_value
 from lbctl.cli.fleet import load, show
+from lbctl.cli.output import show as show_value
 from lbctl.cli.terminal import format_table, wrapped
 from lbctl.ir import pools as ir
 from lbctl.ir.locality import Place

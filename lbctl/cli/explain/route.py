@@ -9,11 +9,11 @@ from __future__ import annotations
 import click
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.cli.api_client import show as show_value
 from lbctl.cli.explain.route_request import RouteQuery, listener_of, message_of, proxies_of, split
 from lbctl.cli.explain.route_rows import grouped, row_of
 from lbctl.cli.explain.route_text import lines
 from lbctl.cli.fleet import load, show
+from lbctl.cli.output import show as show_value
 
 
 def answer(query: RouteQuery, paths: tuple[str, ...]) -> int:

@@ -13,10 +13,10 @@ import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
-from lbctl.cli.api_client import show as show_value
-from lbctl.cli.api_client import table
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
+from lbctl.cli.output import show as show_value
+from lbctl.cli.output import table
 from lbctl.cli.simulate.options import SimulationOptions, check, synthetic_load
 from lbctl.cli.simulate.search import StudyResult, compare, search
 from lbctl.cli.simulate.study import Study, studies_of

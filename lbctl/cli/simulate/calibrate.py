@@ -6,10 +6,10 @@ import time
 
 import click
 
+from lbctl.api.client import innermost_reason
 from lbctl.base.bounded import TooLargeError, whole_of
+from lbctl.base.deadline import within
 from lbctl.base.urls import without_values
-from lbctl.cli.api_client import innermost_reason
-from lbctl.cli.deadline import within
 from lbctl.signals.source import SourceReading
 from lbctl.simulate import calibrate
 

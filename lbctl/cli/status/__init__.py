@@ -11,11 +11,13 @@ from typing import TypeVar
 import click
 
 from lbctl.api import schema
+from lbctl.api.client import ServeClient
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli.api_client import ServeClient, as_text, server_options
 from lbctl.cli.options import options_of
+from lbctl.cli.output import as_text
 from lbctl.cli.rollout import rollouts_of, rollouts_text
+from lbctl.cli.server_options import server_options
 from lbctl.cli.status import tables
 from lbctl.cli.status.check import StatusCheck
 from lbctl.cli.status.summary import summary_text

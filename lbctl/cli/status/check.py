@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lbctl.api import schema
-from lbctl.cli.api_client import RemoteError, ServeClient
+from lbctl.api.client import RemoteError, ServeClient
 
 _FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
 _LOOK_INTERVAL = 0.5

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lbctl.api import schema
-from lbctl.cli.api_client import age, plain
+from lbctl.base.printable import plain
+from lbctl.cli.output import age
 from lbctl.cli.rollout import place_of
 from lbctl.cli.terminal import paint, wrapped
 from lbctl.control.fitness import FIT

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from lbctl.api import schema
 from lbctl.api.fields import Timestamp
-from lbctl.cli.api_client import age, as_text, plain, table_text
+from lbctl.base.printable import plain
+from lbctl.cli.output import age, as_text, table_text
 
 _SHORT = 12
 """Characters of a version that distinguish it from others."""

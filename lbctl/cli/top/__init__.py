@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import click
 
 from lbctl.api import schema
-from lbctl.cli.api_client import RemoteError, ServeClient, server_options, table
+from lbctl.api.client import RemoteError, ServeClient
+from lbctl.cli.output import table
+from lbctl.cli.server_options import server_options
 from lbctl.cli.top.rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
 
 _INTERVAL = 2.0

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lbctl.api import schema
-from lbctl.cli.api_client import age, plain
+from lbctl.base.printable import plain
+from lbctl.cli.output import age
 from lbctl.cli.status.tables import COLOURS
 from lbctl.cli.top.rows import COLUMNS, Column, ReplicaRow, pool_line, sorted_rows
 

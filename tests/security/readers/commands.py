@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import click
 
+from lbctl.api import client as api_client
+from lbctl.api.client import NO_TOKEN, ServeClient
 from lbctl.base import foreign_json
-from lbctl.cli import api_client
-from lbctl.cli.api_client import NO_TOKEN, ServeClient
 from lbctl.init import probe
 from lbctl.init.probe_target import ProbeTarget
 from tests.support.bounds import Reader, against, inputs, json_peers, mib, sends

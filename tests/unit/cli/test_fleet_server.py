@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from lbctl.cli.api_client import RemoteError, ServeClient
+from lbctl.api.client import RemoteError, ServeClient
 from lbctl.cli.fleet_server import server_of_fleet
 from lbctl.serve.settings import remember_api
 from lbctl.up.places import home_of

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from lbctl.api import client as api_client
 from lbctl.api import schema
-from lbctl.cli import api_client, fleet_server, run, running_fleet
-from lbctl.cli.api_client import RemoteError, ServeClient
+from lbctl.api.client import RemoteError, ServeClient
+from lbctl.cli import fleet_server, run, running_fleet
 from lbctl.cli.doctor import places
 from lbctl.cli.doctor.api import ApiCheck
 from lbctl.cli.doctor.check import DoctorResult
@@ -72,7 +73,7 @@ def test_default_server_with_another_fleet_gets_no_token(tmp_path: Path, monkeyp
     (state / "api-token").write_text(TOKEN)
     fleet.write_text(f"version: 1\ncontrol: {{state: {state}}}\n")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(api_client, "_TOKEN", str(state / "api-token"))
+    monkeypatch.setattr(api_client, "TOKEN", str(state / "api-token"))
     monkeypatch.setattr(ServeClient, "get_object", answered)
     monkeypatch.setattr(ServeClient, "post", answered)
     remember_api(state, api_client.DEFAULT_SERVER)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.cli import api_client, run
+from lbctl.api import client as api_client
+from lbctl.cli import run
 
 FLEET = """\
 version: 1

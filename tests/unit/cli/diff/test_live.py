@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lbctl.api import schema
+from lbctl.api.client import ServeClient
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.cli.api_client import ServeClient
 from lbctl.cli.diff import live
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.pools import Discovery, DnsDiscovery, FileDiscovery

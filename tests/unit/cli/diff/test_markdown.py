@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from lbctl.base.printable import plain
 from lbctl.cli import run
-from lbctl.cli.api_client import plain
 from lbctl.cli.markdown import MarkdownTable, code, document
 
 FLEET = """\

@@ -22,7 +22,7 @@ from lbctl.apply.listening_sockets import listening_sockets, listening_users
 if TYPE_CHECKING:
     import requests
 
-_STATES = "lbctl.cli.token_guard.states"
+_STATES = "lbctl.api.token_guard.states"
 """The key of the command's context with the state directories that its fleet names."""
 _ROOT = 0
 

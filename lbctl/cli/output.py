@@ -1,0 +1,51 @@
+"""The output of commands: tables, JSON and YAML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from lbctl.api.codec import json_text
+from lbctl.base.printable import plain
+from lbctl.cli import terminal
+
+form_choice = click.Choice(["table", "json", "yaml"])
+
+
+def show(value: Any, form: str) -> None:
+    """Print `value`, of JSON's own types or of the schema, as JSON or YAML on standard output."""
+    click.echo(as_text(value, form))
+
+
+def as_text(value: Any, form: str) -> str:
+    """Return `value`, of JSON's own types or of the schema, as JSON or YAML."""
+    text = json_text(value, indent=2)
+    if form == "json":
+        return text
+    import yaml
+
+    document: str = yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=120)
+    return document.rstrip("\n")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows on standard output, with each column as wide as its content and as the terminal allows."""
+    click.echo(table_text(head, rows))
+
+
+def table_text(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapping[str, str] | None = None) -> str:
+    """Return what `table` prints. `colours`: the text of a cell → its colour on a terminal."""
+    return terminal.format_table(head, [tuple(plain(cell) for cell in row) for row in rows], colours)
+
+
+def age(seconds: float | None) -> str:
+    """Format a duration in seconds as `3s`, `12m`, `5h` or `9d`; `-` for None."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
