@@ -19,10 +19,8 @@ from lbctl.serve.ha.presence import claim
 from lbctl.serve.settings import Options, ServeSettings, settings
 from lbctl.serve.wiring import Shared
 from lbctl.store.interface import StoreError
-from lbctl.store.lease import Authority
-from lbctl.store.lock import as_store_error
-from lbctl.store.open import open_shared
-from lbctl.store.patience import answered
+from lbctl.store.lease import Authority, as_store_error
+from lbctl.store.open import answered, open_shared
 from lbctl.store.sqlite import DATABASE
 
 _MARKER = "shared"

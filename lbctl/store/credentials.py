@@ -1,17 +1,22 @@
-"""What a store is reached with: the password of a file and the TLS context. Neither is ever logged or saved."""
+"""Credentials from the files that the settings of a store name: its password, certificates and signing keys.
+
+None of them is ever logged or saved.
+"""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lbctl.base.errors import reason_of
 from lbctl.compile.files import read_regular
 from lbctl.ir.proxies import Store
 from lbctl.store.interface import UnusableError
+from lbctl.store.signing import Keyring, parse_keys
 
 _MAX_FILE_BYTES = 4096
-"""Bytes of a file with a password."""
+"""Bytes of a file with a password or with keys."""
 
 
 def password_of(store: Store) -> str | None:
@@ -38,3 +43,24 @@ def tls_of(store: Store) -> ssl.SSLContext:
         files = ", ".join(filter(None, (store.ca, store.certificate, store.key)))
         raise UnusableError(f"the certificates for the store cannot be used: {files}: {reason_of(error)}") from None
     return context
+
+
+def read_keyring(store: Store) -> Keyring:
+    """Return the keys of the store's key file; none where there is no file. Raises UnusableError."""
+    if store.key_file is None:
+        return Keyring()
+    try:
+        content = read_regular(Path(store.key_file), _MAX_FILE_BYTES).decode()
+    except (OSError, ValueError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else "it is not text"
+        raise UnusableError(f"the keys of the control plane cannot be read: {store.key_file}: {reason}") from None
+    try:
+        return parse_keys(content, _scope(store))
+    except ValueError as error:
+        raise UnusableError(f"the file of control.store.key_file cannot be used: {store.key_file}: {error}") from None
+
+
+def _scope(store: Store) -> str:
+    """Return what distinguishes the control plane from others: it stays where the store moves to another address."""
+    url = urlsplit(store.url)
+    return f"{url.netloc}{url.path}" if url.scheme == "kubernetes" else store.key_prefix

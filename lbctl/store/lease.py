@@ -1,15 +1,31 @@
-"""Whether this process may decide and act now, by its own monotonic clock.
+"""The right to write to the store and to act.
 
-A leader that cannot renew its lease stops acting before another process can get it, whatever the store or the clock of
-the machine says. Where the store does not answer, the last leader goes on deciding weights and health for its own
-proxies: they are derived from what it measures, and need nothing of the store.
+`Authority` is that right by this process's monotonic clock. A leader that cannot renew its lease stops acting before
+another process can get it, whatever the store or the clock of the machine reports. If the store does not answer, the
+last leader still decides weights and health for its own proxies: they are derived from what it measures, and need
+nothing of the store.
+
+`LockFile` is the lease of a state directory: one process at a time holds it, and a killed process releases it at once.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import math
+import os
+import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from lbctl.base.diagnostics import show
+from lbctl.base.errors import reason_of
+from lbctl.store.interface import StoreError, UnwritableError
+
+_MAX_PID_BYTES = 32
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def elapsed() -> float:
@@ -56,3 +72,110 @@ class Authority:
     def decides(self) -> bool:
         """Whether weights and health may be decided."""
         return self.isolated or self.acts
+
+
+class LockFile:
+    """An exclusive `flock` on a directory and on a file in it that holds the pid of its owner.
+
+    The lock of the directory stays where the file is removed, so that no second process gets the lock then.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._handle = self._directory = -1
+
+    def acquire(self) -> bool:
+        """Try to get the lock. Returns whether this process has it. Raises StoreError where the file cannot be used."""
+        with as_store_error(self._file.parent), ExitStack() as opened:
+            directory = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, directory)
+            handle = open_private(self._file)
+            opened.callback(os.close, handle)
+            try:
+                _lock_directory(directory)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if not _names(self._file, handle):
+                return False
+            with suppress(OSError):  # a full disk: the pid is for people
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            opened.pop_all()
+            self._handle, self._directory = handle, directory
+            return True
+
+    def held(self) -> bool:
+        """Whether this process has the lock, and the directory is still the one that other processes would lock."""
+        return self._handle >= 0 and _names(self._file.parent, self._directory)
+
+    def release(self) -> None:
+        """Release the lock, where this process has it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            os.close(self._directory)
+            self._handle = self._directory = -1
+
+    def holder(self) -> str:
+        """Which process has the lock, for people."""
+        try:
+            with as_store_error(self._file.parent):
+                handle = open_private(self._file)
+        except StoreError:
+            return "another process"
+        try:
+            text = os.pread(handle, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
+        finally:
+            os.close(handle)
+        return f"the process {text}" if text.isdecimal() else "another process"
+
+
+def _lock_directory(handle: int) -> None:
+    """Lock a directory, where its file system can. Raises BlockingIOError where another process has the lock."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return  # some network file systems lock files alone
+
+
+def open_private(file: Path) -> int:
+    """Open a regular file for its owner alone, and create it where it is missing. Links are not followed.
+
+    Raises OSError, and StoreError for what is not a regular file.
+    """
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise StoreError(f"{show(str(file))} is not a regular file")
+    if stat.S_IMODE(mode) != 0o600:
+        with suppress(PermissionError):
+            os.fchmod(handle, 0o600)
+    return handle
+
+
+@contextmanager
+def as_store_error(directory: Path) -> Iterator[None]:
+    """Translate an OSError inside to a StoreError with the reason of the operating system.
+
+    It is an UnwritableError if the disk is full.
+    """
+    try:
+        yield
+    except (BlockingIOError, StoreError):
+        raise
+    except (OSError, ValueError) as error:
+        reason = reason_of(error).lower()
+        is_full = isinstance(error, OSError) and error.errno in _FULL
+        kind = UnwritableError if is_full else StoreError
+        raise kind(f"the state directory {show(str(directory))} cannot be used: {reason}") from error
+
+
+def _names(file: Path, handle: int) -> bool:
+    """Whether the handle belongs to the file that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(handle), file.stat())
+    except FileNotFoundError:
+        return False

@@ -1,16 +1,22 @@
-"""The stores that several control planes can share, by the scheme of their URL."""
+"""Opens the stores that several control planes can share, by the scheme of their URL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
-from lbctl.store.interface import SharedStore, UnusableError
-from lbctl.store.keyring import read_keyring
+from lbctl.runtime import log
+from lbctl.store.credentials import read_keyring
+from lbctl.store.interface import SharedStore, StoreUnreachableError, UnusableError
 from lbctl.store.signed_store import SignedStore
+
+_T = TypeVar("_T")
+_RETRY = 1.0
+"""Seconds between two attempts."""
 
 
 class StoreModule(NamedTuple):
@@ -49,3 +55,16 @@ def open_shared(store: Store, member: str) -> SignedStore:
         raise UnusableError(f"the store {url.scheme}:// needs {needed}") from None
     opened = cast(Callable[[Store, str, str], SharedStore], getattr(module, kind.name).open)
     return SignedStore(opened(store, member, keys.new_instance(member)), keys)
+
+
+async def answered(work: Callable[[], Awaitable[_T]]) -> _T:
+    """Return what the work returns, which is tried until the store answers. Raises StoreError for all else."""
+    reported = ""
+    while True:
+        try:
+            return await work()
+        except StoreUnreachableError as error:
+            if str(error) != reported:
+                log.error(f"waiting for the store: {error}")
+                reported = str(error)
+            await asyncio.sleep(_RETRY)

@@ -13,8 +13,7 @@ from contextlib import aclosing, suppress
 from typing import Any, cast
 
 from lbctl.runtime import log
-from lbctl.store import envelope as envelopes
-from lbctl.store.envelope import Envelope
+from lbctl.store import signing
 from lbctl.store.interface import (
     ABSENT,
     MAX_EPOCH,
@@ -30,8 +29,8 @@ from lbctl.store.interface import (
     Usage,
     shown,
 )
-from lbctl.store.keyring import Keyring, Purpose
 from lbctl.store.lease import elapsed
+from lbctl.store.signing import Envelope, Keyring, Purpose
 
 FORMAT_KEY = "format"
 """The marker of the key space. It is not signed, so that every version can read it."""
@@ -133,7 +132,7 @@ class SignedStore:
         """Write one key. A refused record counts as absent. Raises FencedError and ConflictError."""
         expected = expected_version or self._versions.get(key, ABSENT)
         stamp = self._next_stamp()
-        text = value if key == FORMAT_KEY else envelopes.seal(self.keys, "record", key, stamp, epoch, value)
+        text = value if key == FORMAT_KEY else signing.seal(self.keys, "record", key, stamp, epoch, value)
         entry = await self._store.put(key, text, expected, epoch)
         if not key.startswith(_WRITTEN_ONCE):
             self._stamps[key] = stamp
@@ -163,8 +162,8 @@ class SignedStore:
         count = 0
         for entry in await self._store.read() if self.keys.keys else ():
             opened = self._opened(entry)
-            sealed = envelopes.parse(entry.value)
-            is_newest = sealed is not None and envelopes.is_newest(self.keys, "record", entry.key, sealed)
+            sealed = signing.parse_envelope(entry.value)
+            is_newest = sealed is not None and signing.is_newest(self.keys, "record", entry.key, sealed)
             if opened is None or is_newest or entry.key == FORMAT_KEY:
                 continue
             with suppress(ConflictError, FencedError):
@@ -177,7 +176,7 @@ class SignedStore:
     async def announce(self, member: str, value: str, ttl: float) -> None:
         """Announce this process as `member` for `ttl` seconds."""
         name = _announced(member, self.instance)
-        text = envelopes.seal(self.keys, "announcement", name, self._next_stamp(), 0, value)
+        text = signing.seal(self.keys, "announcement", name, self._next_stamp(), 0, value)
         await self._store.announce(member, text, ttl)
 
     async def members(self) -> tuple[Presence, ...]:
@@ -198,7 +197,7 @@ class SignedStore:
         """Return the entry without its signature; None where it is refused."""
         if entry.key == FORMAT_KEY:
             return entry
-        sealed = envelopes.parse(entry.value)
+        sealed = signing.parse_envelope(entry.value)
         problem = self._problem(entry.key, "record", entry.key, sealed)
         if problem:
             self._refuse(entry.key, problem)
@@ -210,7 +209,7 @@ class SignedStore:
 
     def _heard_of(self, presence: Presence) -> Presence | None:
         """Return the announcement without its signature; None where it is refused, or no longer renewed."""
-        subject, sealed = _member(presence.member), envelopes.parse(presence.value)
+        subject, sealed = _member(presence.member), signing.parse_envelope(presence.value)
         problem = self._problem(subject, "announcement", _announced(presence.member, presence.instance), sealed)
         if problem:
             self._refuse(subject, problem)
@@ -231,7 +230,7 @@ class SignedStore:
             return ""
         if sealed is None:
             return "" if self.keys.accepts_unsigned else _UNSIGNED
-        if not envelopes.is_valid(self.keys, purpose, name, sealed):
+        if not signing.is_valid(self.keys, purpose, name, sealed):
             return _FORGED
         if not subject.startswith(_WRITTEN_ONCE):
             if sealed.stamp < self._stamps.get(subject, 0):

@@ -33,7 +33,7 @@ from lbctl.store.interface import (
     changes_between,
     matches,
 )
-from lbctl.store.lock import LockFile, as_store_error, open_private
+from lbctl.store.lease import LockFile, as_store_error, open_private
 from lbctl.store.sqlite_schema import VERSION, DamagedError
 
 __all__ = ["DATABASE", "VERSION", "SqliteStore"]

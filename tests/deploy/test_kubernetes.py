@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from lbctl.cli import group, run
-from lbctl.store.keyring import parse_keys
 from lbctl.store.kubernetes_objects import rights
+from lbctl.store.signing import parse_keys
 from tests.docs.pages import blocks
 from tests.support import helm
 from tests.support.paths import ROOT

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lbctl.serve.ha.requests import SCHEME, MemberRequest, MemberRequests, NotSignedError
-from lbctl.store.keyring import Keyring
+from lbctl.store.signing import Keyring
 
 KEY, OTHER = b"key-" * 8, b"not-" * 8
 SIGNED = Keyring("lbctl", (KEY,), accepts_unsigned=False)

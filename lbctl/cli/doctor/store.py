@@ -19,10 +19,10 @@ from lbctl.serve.ha.presence import MemberInfo, read_infos
 from lbctl.serve.ha.records import FOLLOWED
 from lbctl.serve.settings import ServeSettings
 from lbctl.store.interface import NEARLY_FULL, StoreError, StoreUnreachableError, Usage
-from lbctl.store.keyring import UNSIGNED
 from lbctl.store.kubernetes_objects import rights
 from lbctl.store.open import open_shared
 from lbctl.store.signed_store import SignedStore
+from lbctl.store.signing import UNSIGNED
 
 _SKEW = 1.0
 """Seconds by which the clocks of members may differ."""

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from lbctl.base.foreign_json import parse_object
 from lbctl.serve.ha import fields
-from lbctl.store.keyring import Keyring, request_key, request_signature
 from lbctl.store.records import UNREADABLE
+from lbctl.store.signing import Keyring, request_key, request_signature
 
 _T = TypeVar("_T")
 SCHEME = "lbctl-member"

@@ -37,7 +37,7 @@ from lbctl.serve.wiring import rooms
 from lbctl.serve.wiring.inputs import Inputs, OnFleet, RestoredState, Shared, restore
 from lbctl.serve.wiring.rooms import FleetParts, OperatorParts, TrafficParts
 from lbctl.serve.wiring.services import Services
-from lbctl.store.patience import answered
+from lbctl.store.open import answered
 from lbctl.store.saved import SavedState
 from lbctl.xds.protocol.node_status import NodeStatus
 

@@ -48,10 +48,9 @@ from lbctl.serve.traffic.timer_line import timers_of
 from lbctl.signals.exposition import MetricsReader
 from lbctl.signals.prometheus import NoValueError, single_value
 from lbctl.simulate.trace import read as read_trace
-from lbctl.store import envelope
 from lbctl.store.interface import Presence
-from lbctl.store.keyring import Keyring, parse_keys
 from lbctl.store.records import UNREADABLE
+from lbctl.store.signing import Keyring, parse_envelope, parse_keys
 from lbctl.xds.protocol import load_reports, request_logs
 from lbctl.xds.protocol import wire as xds_wire
 from tests.support.importer import samples
@@ -253,7 +252,7 @@ PARSERS: dict[str, Parser] = {
     "the leader's sign of life": Parser(
         _text(read_leader), (write_leader(LeaderStatus("cp-1", 7, "https://cp-1:1", 1000.0)).encode(),), UNREADABLE
     ),
-    "a signed text": Parser(_text(envelope.parse), (f"signed:1:17.4:{'0' * 64}:[]".encode(),)),
+    "a signed text": Parser(_text(parse_envelope), (f"signed:1:17.4:{'0' * 64}:[]".encode(),)),
     "a key file": Parser(_text(parse_keys), (b"key-" * 8 + b"\nunsigned\n",), (ValueError,)),
     "a forwarded request": Parser(
         _text(lambda text: _MEMBER.verify(text, MemberRequest("POST", "/", b""), [])),

@@ -20,8 +20,8 @@ from lbctl.serve.api import forwarding
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker import standalone
 from lbctl.serve.telemetry import samples
-from lbctl.store.keyring import Keyring
 from lbctl.store.records import UNREADABLE
+from lbctl.store.signing import Keyring
 from tests.support.bounds import Case, Reader, against, inputs, json_peers, mib, sends, trickles
 
 _SECONDS = 0.8

@@ -9,9 +9,9 @@ import pytest
 
 from lbctl.store import signed_store
 from lbctl.store.interface import ABSENT, Presence
-from lbctl.store.keyring import Keyring
 from lbctl.store.memory import MemoryStore
 from lbctl.store.signed_store import SignedStore
+from lbctl.store.signing import Keyring
 
 KEYS = Keyring("lbctl", (b"key-" * 8,), accepts_unsigned=False)
 

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from lbctl.api.tokens import ApiToken, Principal
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
 from lbctl.serve.ha.requests import SCHEME, MemberRequest, MemberRequests
-from lbctl.store.keyring import Keyring
+from lbctl.store.signing import Keyring
 
 CALLER = ApiToken(Principal("anna", "operate"), b"secret")
 KEYS = Keyring("lbctl", (b"0123456789abcdef" * 2,), accepts_unsigned=False)

@@ -28,7 +28,7 @@ from lbctl.serve.api.connections import MAX_CONNECTIONS, ConnectionLimit, Limite
 from lbctl.serve.api.server import ApiServer
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.store.keyring import Keyring
+from lbctl.store.signing import Keyring
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.processes.certs import Authority, client_context, server_context

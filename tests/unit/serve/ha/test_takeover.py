@@ -166,7 +166,7 @@ def test_recorded_but_unsaved_rollout_step_is_done_once(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_joined_member_waits_for_a_store_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbctl.store.patience._RETRY", 0.1)
+    monkeypatch.setattr("lbctl.store.open._RETRY", 0.1)
     server = RedisServer()
     server.start()
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from lbctl.ir.proxies import Store
-from lbctl.store import envelope
+from lbctl.store import signing
+from lbctl.store.credentials import read_keyring
 from lbctl.store.interface import UnusableError
-from lbctl.store.keyring import Keyring, parse_keys, read_keyring
+from lbctl.store.signing import Keyring, parse_keys
 
 OLD, NEW = "old-" * 8, "new-" * 8
 
@@ -81,20 +82,20 @@ def test_instance_belongs_to_its_member() -> None:
 
 def test_envelope_has_the_text_and_is_valid_for_its_name() -> None:
     ring = keys(NEW)
-    written = envelope.seal(ring, "record", "overrides", 1700, 12, 'any "text":\n\ud800')
-    sealed = envelope.parse(written)
+    written = signing.seal(ring, "record", "overrides", 1700, 12, 'any "text":\n\ud800')
+    sealed = signing.parse_envelope(written)
     assert sealed is not None
     assert (sealed.stamp, sealed.epoch, sealed.text) == (1700, 12, 'any "text":\n\ud800')
-    assert envelope.is_valid(ring, "record", "overrides", sealed)
-    assert not envelope.is_valid(ring, "record", "rollouts", sealed)
-    changed = envelope.parse(written.replace("1700.12", "1701.12"))
+    assert signing.is_valid(ring, "record", "overrides", sealed)
+    assert not signing.is_valid(ring, "record", "rollouts", sealed)
+    changed = signing.parse_envelope(written.replace("1700.12", "1701.12"))
     assert changed is not None
-    assert not envelope.is_valid(ring, "record", "overrides", changed)
+    assert not signing.is_valid(ring, "record", "overrides", changed)
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"a": 1}', "null", "eJwDAAAAAAE=", "signed:1:1.1:ab:x", "signed:1:-1.1:" + "0" * 64 + ":x"]
 )
 def test_text_without_an_envelope_is_not_signed(text: str) -> None:
-    assert envelope.parse(text) is None
-    assert envelope.seal(Keyring(), "record", "a", 1, 1, text) == text
+    assert signing.parse_envelope(text) is None
+    assert signing.seal(Keyring(), "record", "a", 1, 1, text) == text

@@ -1,24 +1,20 @@
-"""The keys that the members of a control plane share, and the signatures that they make with them.
+"""The keys that the members of a control plane share, and the texts that they sign with them.
 
 Everything in a shared store, and every request of one member to another, is signed by HMAC-SHA256. Each purpose has a
-key of its own, derived from the key of the file, so that a signature for one purpose is never valid for another.
+separate key, derived from the key of the file, so that a signature for one purpose is never valid for another.
+A signed text is `signed:1:STAMP.EPOCH:SIGNATURE:TEXT`. The stamp grows with each text that a control plane signs, so
+that an older one that is written again is recognised.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
-
-from lbctl.base.errors import reason_of
-from lbctl.compile.files import read_regular
-from lbctl.ir.proxies import Store
-from lbctl.store.interface import UnusableError
 
 Purpose = Literal["record", "announcement", "lease", "request"]
 UNSIGNED = "unsigned"
@@ -26,10 +22,9 @@ UNSIGNED = "unsigned"
 MIN_KEY = 32
 """Characters of a key."""
 _MAX_KEYS = 4
-_MAX_FILE = 4096
-"""Bytes of a key file."""
 _SHORT = 32
 """Characters of the signature in an instance."""
+_FORM = re.compile(r"signed:1:([0-9]{1,17})\.([0-9]{1,17}):([0-9a-f]{64}):")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +64,6 @@ class Keyring:
         return not self.keys or any(_equal(each, signature) for each in made)
 
 
-def read_keyring(store: Store) -> Keyring:
-    """Return the keys of the store's key file; none where there is no file. Raises UnusableError."""
-    if store.key_file is None:
-        return Keyring()
-    try:
-        content = read_regular(Path(store.key_file), _MAX_FILE).decode()
-    except (OSError, ValueError) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else "it is not text"
-        raise UnusableError(f"the keys of the control plane cannot be read: {store.key_file}: {reason}") from None
-    try:
-        return parse_keys(content, _scope(store))
-    except ValueError as error:
-        raise UnusableError(f"the file of control.store.key_file cannot be used: {store.key_file}: {error}") from None
-
-
 def parse_keys(content: str, scope: str = "") -> Keyring:
     """Return the keys of a file's lines. Raises ValueError with the reason, which repeats no key."""
     lines = list(_lines(content))
@@ -107,16 +87,46 @@ def request_signature(key: bytes, *parts: str | int) -> str:
     return _mac(key, "", "request", parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A signed text, taken apart and not verified."""
+
+    stamp: int
+    """Milliseconds since the epoch at which it was signed, or more; it grows with each text."""
+    epoch: int
+    """The epoch in which it was written; 0 for an announcement."""
+    signature: str
+    """The signature, in hexadecimal."""
+    text: str
+    """The text."""
+
+
+def seal(keys: Keyring, purpose: Purpose, name: str, stamp: int, epoch: int, text: str) -> str:
+    """Return the text with its signature, which is valid for this name alone; the text itself without a key."""
+    signature = keys.sign(purpose, name, stamp, epoch, text)
+    return f"signed:1:{stamp}.{epoch}:{signature}:{text}" if signature else text
+
+
+def parse_envelope(value: str) -> Envelope | None:
+    """Take a signed text apart; None for one that is not signed."""
+    match = _FORM.match(value)
+    return Envelope(int(match[1]), int(match[2]), match[3], value[match.end() :]) if match else None
+
+
+def is_valid(keys: Keyring, purpose: Purpose, name: str, envelope: Envelope) -> bool:
+    """Return whether a member with one of the keys has signed the text for this name."""
+    return keys.verifies(envelope.signature, purpose, name, envelope.stamp, envelope.epoch, envelope.text)
+
+
+def is_newest(keys: Keyring, purpose: Purpose, name: str, envelope: Envelope) -> bool:
+    """Return whether the text is signed with the key that signs now."""
+    return keys.is_newest(envelope.signature, purpose, name, envelope.stamp, envelope.epoch, envelope.text)
+
+
 def _lines(content: str) -> Iterator[str]:
     for line in map(str.strip, content.splitlines()):
         if line and not line.startswith("#"):
             yield line
-
-
-def _scope(store: Store) -> str:
-    """Return what distinguishes the control plane from others: it stays where the store moves to another address."""
-    url = urlsplit(store.url)
-    return f"{url.netloc}{url.path}" if url.scheme == "kubernetes" else store.key_prefix
 
 
 def _mac(key: bytes, scope: str, purpose: str, parts: tuple[str | int, ...]) -> str:
