@@ -75,7 +75,10 @@ def _routes(context: EnvoyImport, manager: Manager) -> None:
         return
     for name in ("name", "validate_clusters"):
         context.imply("it only names or selects", config.get(name))
-    routes(context, manager.path, config, filters(context, manager))
+    found = filters(context, manager)
+    if hosts := config.get("vhds"):
+        found.protections.append((hosts, None, "a source of further virtual hosts is not carried over"))
+    routes(context, manager.path, config, found)
 
 
 def _admin(context: EnvoyImport, view: ConfigView) -> None:

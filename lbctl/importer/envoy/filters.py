@@ -20,6 +20,20 @@ _PROTECTING = {
     "wasm": "a separate program", "golang": "a separate program",
 }  # fmt: skip
 """Filters that may refuse a request, in words."""
+_HARMLESS = frozenset(
+    {"adaptive_concurrency", "admission_control", "alternate_protocols_cache", "aws_request_signing", "bandwidth_limit",
+     "buffer", "cache", "cache_v2", "cdn_loop", "compressor", "connect_grpc_bridge", "cors", "custom_response",
+     "decompressor", "dynamic_forward_proxy", "ext_proc", "fault", "file_system_buffer", "gcp_authn",
+     "grpc_field_extraction", "grpc_http1_bridge", "grpc_http1_reverse_bridge", "grpc_json_reverse_transcoder",
+     "grpc_json_transcoder", "grpc_stats", "grpc_web", "gzip", "header_mutation", "header_to_metadata", "health_check",
+     "ip_tagging", "json_to_metadata", "kill_request", "local_ratelimit", "on_demand", "original_src",
+     "proto_message_extraction", "proto_message_logging", "rate_limit_quota", "ratelimit", "router", "set_filter_state",
+     "set_metadata", "stateful_session", "tap", "thrift_to_metadata", "upstream_codec"}
+)  # fmt: skip
+"""Filters of Envoy that do not decide about access. Any other one may: its program or configuration is elsewhere."""
+_UNKNOWN = "a filter that lbctl does not know"
+_WITHOUT_TYPE = frozenset({"", "google.protobuf.Empty", "google.protobuf.Struct"})
+"""Types of configurations that are known by the name of their filter."""
 _OTHERS = {
     "ext_proc": "an external processor is not carried over: `balance.algorithm: pick` chooses replicas by request",
     "cors": "headers for browsers are `headers.response` of a route",
@@ -67,8 +81,8 @@ def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Fi
         result.limit_views.append(item)
     elif kind == "buffer" and (number := typed.get("max_request_bytes").number):
         context.put((*manager.path, "max_body"), f"{number}B", item)
-    elif kind in _PROTECTING:
-        why, lay = f"{_PROTECTING[kind]} is not carried over", protection(context, manager, kind, item)
+    elif kind in _PROTECTING or kind not in _HARMLESS:
+        why, lay = f"{_PROTECTING.get(kind, _UNKNOWN)} is not carried over", protection(context, manager, kind, item)
         if lay is not None or not own.keep(context, kind, item):
             result.protections.append((item, lay, why))
     elif own.keep(context, kind, item):
@@ -80,10 +94,17 @@ def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Fi
 
 
 def _kind(item: ConfigView) -> str:
-    parts = item.get("typed_config").type.split(".")
+    """Return the kind of a filter; empty for a filter that is not Envoy's."""
+    typed, discovery = item.get("typed_config"), item.get("config_discovery")
+    names = {each.text.rpartition("/")[2] for each in discovery.get("type_urls")} if discovery else {typed.type}
+    if typed.type.endswith(".TypedStruct"):
+        names = {typed.get("type_url").text.rpartition("/")[2]}
+    name = names.pop() if len(names) == 1 else ""
+    parts = name.split(".")
     if len(parts) > 5 and parts[:4] == ["envoy", "extensions", "filters", "http"]:
         return parts[4]
-    return item.get("name").text.rpartition(".")[2]
+    is_named = (name in _WITHOUT_TYPE and not discovery) or name.startswith("envoy.")
+    return item.get("name").text.rpartition(".")[2] if is_named else ""
 
 
 def _paths(typed: ConfigView) -> Iterator[dict[str, Any]]:

@@ -13,8 +13,13 @@ from lbctl.importer.envoy.view import ConfigView
 MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NETWORKS = ("source_prefix_ranges", "direct_source_prefix_ranges")
 """Fields of a chain's match that name networks of clients."""
-_REFUSING = (["rbac"], ["ext_authz"])
+_REFUSING = frozenset({"rbac", "ext_authz"})
 """Filters of connections that may refuse them, by the package of their message."""
+_HARMLESS = frozenset(
+    {"connection_limit", "http_connection_manager", "local_ratelimit", "ratelimit", "set_filter_state", "sni_cluster",
+     "sni_dynamic_forward_proxy"}
+)  # fmt: skip
+"""Filters of connections that do not decide about access; any other one in front of HTTP may."""
 _LISTENER_FILTERS = {
     "tls_inspector": "the server name is read where it decides",
     "http_inspector": "the protocol is read",
@@ -36,9 +41,7 @@ class Manager:
 def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
     """Add the listener, and yield its connection manager; listeners for TCP are comments."""
     chains = [*listener.get("filter_chains"), *filter(None, [listener.get("default_filter_chain")])]
-    connection_managers = [
-        (chain, item) for chain in chains for item in chain.get("filters") if item.get("typed_config").type == MANAGER
-    ]
+    connection_managers = [(chain, item) for chain in chains for item in chain.get("filters") if _is_manager(item)]
     bind = bind_of(listener)
     if not connection_managers or bind is None:
         reason = "it has no HTTP connection manager" if not connection_managers else "it binds no address"
@@ -65,12 +68,27 @@ def _before_http(context: EnvoyImport, path: Path, chains: list[ConfigView]) -> 
         parts = [(item.get("address_prefix").text, item.get("prefix_len").number or 0) for item in ranges[0]]
         context.put((*path, "allow_from"), [f"{address}/{length}" for address, length in parts], ranges[0])
         ranges = []
-    filters = [item for chain in chains for item in chain.get("filters")]
-    refusing = [item for item in filters if item.get("typed_config").type.split(".")[-3:-2] in _REFUSING]
+    refusing = [
+        item
+        for chain in chains
+        for items in [list(chain.get("filters"))]
+        for item in items
+        if _package(item) in _REFUSING or (any(map(_is_manager, items)) and _package(item) not in _HARMLESS)
+    ]
     return [
         *((item, "a choice by the client's network") for item in ranges),
         *((item, "a filter that refuses connections") for item in refusing),
     ]
+
+
+def _is_manager(item: ConfigView) -> bool:
+    return item.get("typed_config").type == MANAGER
+
+
+def _package(item: ConfigView) -> str:
+    """Return the package of a filter of connections, such as `rbac`; empty for a filter that is not Envoy's."""
+    name = item.get("typed_config").type
+    return name.split(".")[-3] if name.startswith("envoy.") and name.count(".") > 2 else ""
 
 
 def bind_of(listener: ConfigView) -> str | None:

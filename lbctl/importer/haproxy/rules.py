@@ -103,6 +103,8 @@ def _request(item: Statement, section: HaproxySection, names: dict[str, list[Sta
 
 
 def _rule(item: Statement, args: tuple[str, ...], when: AclCondition, section: HaproxySection) -> HaproxyRule | None:
+    if _is_script(item, args) or args[:1] == ("allow",):
+        return HaproxyRule(item, "guard", when)
     if item.name == "tcp-request":
         return _deny(item, args, when, section) if args[1:2] in {("reject",), ("silent-drop",)} else None
     if item.name == "redirect" or args[:1] == ("redirect",):
@@ -117,9 +119,12 @@ def _rule(item: Statement, args: tuple[str, ...], when: AclCondition, section: H
         return HaproxyRule(item, "silent", when, None, when.statements)
     if args == ("use-service", "prometheus-exporter"):
         return HaproxyRule(item, "metrics", when)
-    if args[:1] == ("allow",):
-        return HaproxyRule(item, "guard", when)
-    return None
+    return HaproxyRule(item, "unknown", when) if args[:1] == ("use-service",) else None
+
+
+def _is_script(item: Statement, args: tuple[str, ...]) -> bool:
+    """Whether a rule runs a script, which may refuse requests: its program is in a file that was not read."""
+    return "".join(args[1:2] if item.name == "tcp-request" else args[:1]).startswith("lua.")
 
 
 def _redirect(item: Statement, args: tuple[str, ...], when: AclCondition) -> HaproxyRule:

@@ -156,18 +156,40 @@ NETWORK = (
 )
 
 
+PATH = "config_source: {path_config_source: {path: /etc/envoy/x.yaml}}"
+TYPES = 'type_urls: ["type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz"]'
+SOURCE = f"{{{PATH}, {TYPES}}}"
+VHDS = f"{{{PATH}}}"
+DISCOVERED_CONNECTIONS = f"- name: check\n        config_discovery: {SOURCE}\n      - name: hcm"
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
         ("nginx", NGINX.format("access_by_lua_file /etc/check.lua;", "", "")),
         ("nginx", NGINX.format("", "auth_ldap Restricted;", "")),
         ("haproxy", HAPROXY.format("tcp-request content reject if { ssl_c_verify 1 }")),
+        ("haproxy", HAPROXY.format("http-request lua.check")),
+        ("haproxy", HAPROXY.format("tcp-request content lua.check")),
+        ("haproxy", HAPROXY.format("http-request use-service lua.answer")),
         ("envoy", envoy_text().replace("- name: hcm", NETWORK)),
+        ("envoy", envoy_text().replace("- name: hcm", DISCOVERED_CONNECTIONS)),
+        ("envoy", envoy_text(filters="- {name: envoy.filters.http.cors, typed_config: {'@type': t/own.Check}}")),
+        ("envoy", envoy_text(filters=f"- {{name: check, config_discovery: {SOURCE}}}")),
+        ("envoy", envoy_text(filters=f"- {{name: envoy.filters.http.cors, config_discovery: {SOURCE}}}")),
+        ("envoy", envoy_text().replace("virtual_hosts:", f"vhds: {VHDS}\n            virtual_hosts:")),
     ],
 )
 def test_unsupported_protection_closes_the_routes(kind: str, text: str, tmp_path: Path) -> None:
     routes = fleet_from_text(kind, text, tmp_path)["routes"].values()
     assert {item["respond"]["status"] for item in routes} == {501}
+
+
+def test_filters_that_decide_nothing_about_access_stay_open(tmp_path: Path) -> None:
+    found = f"{{{PATH}, type_urls: [type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors]}}"
+    for each in (f"typed_config: {{{TYPE}.cors.v3.Cors}}", f"config_discovery: {found}"):
+        routes = fleet_from_text("envoy", envoy_text(filters=f"- {{name: x, {each}}}"), tmp_path)["routes"]
+        assert [item.get("pool") for item in routes.values()] == ["c", "c"]
 
 
 RANGES = "{source_prefix_ranges: [{address_prefix: 10.0.0.0, prefix_len: 8}]}"
