@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,10 @@ class Draft:
         """A pool that no longer keeps the sessions of the configuration → the directive that kept them."""
         self.guessed: dict[Path, Statement] = {}
         """`client_address` of a listener → the directive that only passes that address on."""
+        self.whole_segments: set[Path] = set()
+        """Routes whose prefix has whole segments in the configuration too."""
+        self.longer_paths: dict[str, str] = {}
+        """A route → a path that only begins like its prefix, and that the fleet sends to another pool."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
         self.origins: dict[Path, Statement] = {}
         """The object of the fleet → the directive whose position its comment shows."""
@@ -183,6 +187,13 @@ class Draft:
         route.clear()
         body = f"{_CLOSED}{why}"
         route.update(kept | {"respond": {"status": CLOSED_STATUS, "body": printable(body)}})
+
+
+def addresses(pool: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the addresses of the replicas of a pool."""
+    yield from (str(item["address"]) for item in pool.get("replicas", []))
+    if dns := pool.get("discovery", {}).get("dns"):
+        yield f"{dns['name']}:{dns['port']}"
 
 
 def is_closed(route: Mapping[str, Any]) -> bool:

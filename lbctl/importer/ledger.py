@@ -17,6 +17,7 @@ WRITTEN = "lbctl writes this part of the configuration itself"
 UNKNOWN = "lbctl has no key that means this"
 _INLINE = frozenset({"inline_string", "inlineString", "inline_bytes", "inlineBytes"})
 _MAX_TEXT = 160
+_WRITE_A_ROUTE = "write a route for them; or, if they may go there, take this out of the configuration and import again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,9 @@ class Ledger:
             self._advised.add(finding)
             self.diagnostics.add(finding)
 
-    def misroute(self, statement: Statement, message: str) -> None:
+    def misroute(self, statement: Statement, message: str, hint: str = _WRITE_A_ROUTE) -> None:
         """Report a choice of a pool that no route makes: its requests are sent elsewhere."""
         message = self.secrets.masked(message, statement)
-        hint = "write a route for them; or, if they may go there, take this out of the configuration and import again"
         finding = Diagnostic("LB989", message, statement.position, hint=hint)
         if finding not in self.misrouted:
             self.misrouted.append(finding)

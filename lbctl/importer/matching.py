@@ -13,7 +13,8 @@ from typing import Any
 
 Match = dict[str, Any]
 """The match of a route as a fleet writes it."""
-_PATHS = frozenset({"path", "path_prefix", "path_regex"})
+PATHS = frozenset({"path", "path_prefix", "path_regex"})
+"""The conditions on the path of which a match has at most one."""
 _LITERAL = r"(?:[A-Za-z0-9/_~-]|\\[./-])"
 _LITERAL_START = re.compile(rf"{_LITERAL}*(?![*?+{{])")
 """The text with which an expression begins; a repeated character is not part of it."""
@@ -36,7 +37,7 @@ def merge(matches: Sequence[Match]) -> Match | None:
                 if any(present.get(name, other) != other for name, other in value.items()):
                     return None
                 merged["headers"] = {**present, **value}
-            elif key in _PATHS and (clash := (_PATHS & set(merged))):
+            elif key in PATHS and (clash := (PATHS & set(merged))):
                 other = next(iter(clash))
                 narrower = _narrower(other, merged[other], key, value)
                 if narrower is None:
@@ -78,7 +79,7 @@ def apart(matches: Sequence[Match]) -> bool:
 def _are_apart(one: Match, other: Match) -> bool:
     if "path_regex" not in one and "path_regex" not in other:
         return merge([one, other]) is None
-    first, second = ({key: value for key, value in item.items() if key not in _PATHS} for item in (one, other))
+    first, second = ({key: value for key, value in item.items() if key not in PATHS} for item in (one, other))
     return merge([first, second]) is None or not _may_share_a_path(one, other)
 
 

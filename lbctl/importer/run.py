@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.importer import validate, withheld, write
+from lbctl.importer import prefixes, validate, withheld, write
 from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
 
 _NAMED_BY_REPLICA = "mcp-session-id"
@@ -40,6 +40,7 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
         return None
     withheld.settle(draft)
     remaining = validate.settle(draft)
+    prefixes.settle(draft)
     draft.ledger.report_secrets()
     _advise_sessions(draft)
     diagnostics.extend(remaining)

@@ -163,7 +163,9 @@ RUNNING = (
         "LB989",
         "requests that the imported fleet sends to another pool",
         "A rule of the configuration chooses a backend by a condition of which no match expresses any part. A closed "
-        "route in front would reject the requests of all clients; so the next rule serves them, and the import fails.",
+        "route in front would reject the requests of all clients; so the next rule serves them, and the import fails. "
+        "Or a prefix of the configuration does not end at a segment: `/v1/emb` also takes `/v1/embeddings`, and a "
+        "prefix of a fleet does not.",
         "Write a route for these requests in the fleet. If the next rule may serve them, take the rule out of the "
         "configuration and import again.",
     ),

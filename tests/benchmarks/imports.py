@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lbctl.importer.compare.processes import NotStartedError
 from lbctl.importer.compare.run import ComparedRequest, compare
-from lbctl.importer.draft import CLOSED_STATUS
+from lbctl.importer.draft import CLOSED_STATUS, addresses
 from lbctl.importer.run import KINDS, Imported
 from tests.support.importer import imported, samples
 
@@ -42,9 +42,16 @@ def _row(kind: str, file: Path) -> str:
         return f"{counts(kind, file)} none | {error} | not |"
     seen = [row for row in compared if not row.skipped]
     agree = sum(not row.differences for row in seen)
-    return (
-        f"{counts(kind, file)} {agree} of {len(seen)} | {'; '.join(_reasons(compared))} | {level(result, compared)} |"
-    )
+    reasons = _by_pool(result, "; ".join(_reasons(compared)))
+    return f"{counts(kind, file)} {agree} of {len(seen)} | {reasons} | {level(result, compared)} |"
+
+
+def _by_pool(result: Imported, text: str) -> str:
+    """Return a text with the names of pools for their replicas, of which a proxy may choose any."""
+    for name, pool in result.draft.fleet["pools"].items():
+        for address in addresses(pool):
+            text = text.replace(address, name)
+    return text.replace("replica ", "pool ")
 
 
 def _reasons(compared: Sequence[ComparedRequest]) -> list[str]:

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbctl.base.diagnostics import Diagnostics, Position
-from lbctl.importer.compare.differences import addresses
 from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.processes import NotStartedError
 from lbctl.importer.compare.run import compare_in, rewritten
@@ -25,6 +24,7 @@ from lbctl.importer.compare.sandbox.confined import Sandbox
 from lbctl.importer.compare.sources import haproxy, nginx
 from lbctl.importer.compare.sources.haproxy_keywords import ACTIONS, KEYWORDS, OPTIONS
 from lbctl.importer.compare.sources.nginx_directives import RUN, UPSTREAM
+from lbctl.importer.draft import addresses
 from lbctl.importer.run import run
 from lbctl.importer.statement import Statement
 from tests.security.hostile_checks import CHECKS

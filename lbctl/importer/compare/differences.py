@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from lbctl.importer.draft import addresses
+
 _NOT_COMPARED = frozenset(
     {
         "connection", "keep-alive", "x-request-id", "content-length", "transfer-encoding",
@@ -160,13 +162,6 @@ def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: Observe
         if "split" in route
     ]
     return _in_one_pool(fleet, before, after) or any({before.replica, after.replica} <= split for split in splits)
-
-
-def addresses(pool: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the addresses of the replicas of a pool."""
-    yield from (str(item["address"]) for item in pool.get("replicas", []))
-    if dns := pool.get("discovery", {}).get("dns"):
-        yield f"{dns['name']}:{dns['port']}"
 
 
 def services(fleet: Mapping[str, Any]) -> dict[str, list[str]]:

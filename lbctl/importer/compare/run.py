@@ -17,7 +17,6 @@ from lbctl.base.diagnostics import Diagnostics, Position
 from lbctl.importer.compare import fleet, sessions
 from lbctl.importer.compare.differences import (
     ObservedRequest,
-    addresses,
     differences,
     observed,
     refused,
@@ -31,7 +30,7 @@ from lbctl.importer.compare.samples import SampleRequest, samples
 from lbctl.importer.compare.sandbox.confined import Sandbox, confined
 from lbctl.importer.compare.sources import envoy, haproxy, nginx
 from lbctl.importer.compare.sources.removed import CLOSED_HEADER, Removed, Rewritten
-from lbctl.importer.draft import CLOSED_STATUS, Draft, printable
+from lbctl.importer.draft import CLOSED_STATUS, Draft, addresses, printable
 from lbctl.importer.write import place_of
 from lbctl.targets import target
 
@@ -135,7 +134,7 @@ def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], d
             raise NotStartedError(f"the fleet: {error}") from None
         _start(stack, kind, binary, new, config, "the fleet", sandbox)
         rows = [_row(draft, source, sample, old.binds[binds[sample.listener]], new.binds[binds[sample.listener]])
-                for sample in samples(draft.fleet)]  # fmt: skip
+                for sample in samples(draft.fleet, draft.longer_paths)]  # fmt: skip
         return Comparison(rows, source.removed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +36,19 @@ class SampleRequest:
         return f"{self.method} {self.host}{self.path}{extra}"
 
 
-def samples(fleet: dict[str, Any]) -> Iterator[SampleRequest]:
-    """Yield the requests for a fleet, in the order of its routes."""
+def samples(fleet: dict[str, Any], longer_paths: Mapping[str, str] | None = None) -> Iterator[SampleRequest]:
+    """Yield the requests for a fleet, in the order of its routes.
+
+    `longer_paths` are those that only begin like the prefix of a route, and that another route takes.
+    """
     for name, route in fleet["routes"].items():
         for listener in route.get("listeners") or list(fleet["listeners"]):
             method = "GET" if "redirect" in route.get("respond", {}) else "POST"
-            yield from _of_route(name, listener, route.get("match", {}), method)
+            match = route.get("match", {})
+            yield from _of_route(name, listener, match, method)
+            if path := (longer_paths or {}).get(name):
+                others = {key: value for key, value in match.items() if key != "path_prefix"}
+                yield from list(_of_route(name, listener, others | {"path": path}, method))[:1]
     for listener in fleet["listeners"]:
         yield SampleRequest("", listener, "GET", "unknown.example", "/no/route/was/written/for/this")
 

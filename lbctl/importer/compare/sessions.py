@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lbctl.importer.compare.differences import ObservedRequest, addresses
+from lbctl.importer.compare.differences import ObservedRequest
 from lbctl.importer.compare.samples import SampleRequest
+from lbctl.importer.draft import addresses
 
 _SESSIONS = 3
 _REQUESTS = 3

@@ -286,6 +286,8 @@ def _answer(context: EnvoyImport, listener: Path, match: Match, view: ConfigView
 def _route(context: EnvoyImport, listener: Path, config: ConfigView, entry: RouteWithHost) -> Path:
     path, view = _add(context, listener, entry.match, entry.view), entry.view
     context.draft.ledger.home(view.statement, path)
+    if view.get("match", "path_separated_prefix"):
+        context.draft.whole_segments.add(path)
     context.imply("it is the match of the route", view.get("match"), view.get("name"))
     if view.get("direct_response"):
         _respond(context, path, view.get("direct_response"))

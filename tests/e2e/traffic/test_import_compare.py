@@ -122,7 +122,7 @@ def test_default_host_of_nginx_is_the_address_of_the_replica(
 ) -> None:
     require("nginx")
     file = tmp_path / "nginx.conf"
-    a, b = "location /a { proxy_pass http://10.0.0.1; }", "location / { proxy_pass http://b.example:81; }"
+    a, b = "location /a/ { proxy_pass http://10.0.0.1; }", "location / { proxy_pass http://b.example:81; }"
     file.write_text(f"server {{ listen 80; {a} {b} }}")
     assert command(["import", "nginx", str(file), "--compare"]) == 0, capsys.readouterr().err
 
@@ -183,7 +183,7 @@ def test_external_auth_service_has_a_stand_in(tmp_path: Path, capsys: pytest.Cap
     ]
 
 
-@pytest.mark.parametrize(("kind", "sample"), [("nginx", "session-hash.conf"), ("haproxy", "vllm-paths.cfg")])
+@pytest.mark.parametrize(("kind", "sample"), [("nginx", "session-hash.conf"), ("haproxy", "ray-template.cfg")])
 def test_ports_of_the_comparison_are_reserved(
     kind: str, sample: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,3 +207,12 @@ def test_ports_of_the_comparison_are_reserved(
     assert command(["import", kind, str(SAMPLES / kind / sample), "--compare"]) == 0
     assert len(started) == len(set(started)) == 2
     assert "0 were not compared" in capsys.readouterr().err
+
+
+def test_longer_path_of_a_prefix_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require("nginx")
+    file = tmp_path / "nginx.conf"
+    own, rest = "location /v1/emb { proxy_pass http://10.0.0.1; }", "location / { proxy_pass http://10.0.0.2; }"
+    file.write_text(f"server {{ listen 80; {own} {rest} }}")
+    assert command(["import", "nginx", str(file), "--compare"]) == 1
+    assert "POST sample.example/v1/embx: replica 10.0.0.1:80 → 10.0.0.2:80" in capsys.readouterr().err

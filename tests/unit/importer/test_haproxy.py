@@ -182,13 +182,13 @@ LATE = "{ rand(9) lt 3 }"
     [
         (f" use_backend a if {LATE}\n default_backend b\n", [({}, "b")], 1),
         (f" use_backend a if {{ path_beg /v1 }} {LATE}\n default_backend b\n",
-         [({"path_prefix": "/v1"}, 501), ({}, "b")], 0),
+         [({"path_prefix": "/v1"}, 501), ({}, "b")], 1),
         (f" use_backend a if {{ path_beg /v1 }} {LATE}\n use_backend b if {{ path_beg /v1 }}\n",
          [({"path_prefix": "/v1"}, 501)], 0),
         (f" use_backend a if {{ path_beg /v1 }} {LATE}\n use_backend b if {{ path_beg /v1/b }}\n",
          [({"path_prefix": "/v1/b"}, "b"), ({"path_prefix": "/v1"}, 501)], 1),
         (f" use_backend a if {{ path_beg /v1 }} !METH_POST {LATE}\n default_backend b\n",
-         [({"path_prefix": "/v1", "methods": ["POST"]}, "b"), ({"path_prefix": "/v1"}, 501), ({}, "b")], 0),
+         [({"path_prefix": "/v1", "methods": ["POST"]}, "b"), ({"path_prefix": "/v1"}, 501), ({}, "b")], 1),
         (f" use_backend a if {{ path /x }} or {LATE}\n default_backend b\n", [({"path": "/x"}, "a"), ({}, "b")], 1),
         (f" use_backend k if {LATE}\n default_backend b\n", [({}, 501)], 0),
         (
