@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position, did_you_mean, show
 from lbctl.ir.own_lines import OwnLinesPlace
@@ -12,8 +13,11 @@ from lbctl.ir.proxies import Proxy
 from lbctl.model.fleet import Fleet, FleetSource
 from lbctl.model.node import position_of
 from lbctl.model.prune import original_path
+from lbctl.model.section import Section
+from lbctl.model.section_cache import SectionCache
 
 Version = tuple[int, ...]
+_Resolved = TypeVar("_Resolved")
 _INDEPENDENT_CODES = frozenset({"LB101", "LB102", "LB103", "LB204"})
 """Codes about names that do not exist: they hold whatever else is missing."""
 _MAX_LISTED = 16
@@ -56,6 +60,8 @@ class Context:
     """Where the passes report."""
     requires_own_lines: bool = True
     """Whether a missing file of own lines is an error."""
+    cache: SectionCache = field(default_factory=SectionCache)
+    """Pools and routes of the last fleet, by their content."""
     discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
     """Pool → the replicas that its file of targets lists, in the file's order; filled when the file is read."""
     origins: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -65,6 +71,27 @@ class Context:
     def fleet(self) -> Fleet:
         """The fleet as typed objects."""
         return self.source.fleet
+
+    def resolved(
+        self,
+        place: tuple[str, str],
+        section: Section,
+        inputs: tuple[object, ...],
+        resolve: Callable[[Context], _Resolved],
+    ) -> _Resolved:
+        """Return what `resolve` returns for a pool or route, from the cache if neither it nor `inputs` have changed.
+
+        `inputs` are the values outside the section that `resolve` reads. A result with findings is not cached, because
+        their positions may move while the values stay.
+        """
+
+        def compiled() -> tuple[_Resolved, bool]:
+            findings = Diagnostics()
+            result = resolve(replace(self, diagnostics=findings))
+            self.diagnostics.extend(findings)
+            return result, not findings
+
+        return self.cache.compiled(place, section, inputs, compiled)
 
     def error(self, code: str, message: str, path: Path, hint: str = "", key: bool = False) -> None:
         """Report an error at `path`; with `key`, at the position of its key."""

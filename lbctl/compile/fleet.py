@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import Context, ProxyKind
 from lbctl.compile.drained import check_drained
 from lbctl.compile.headers import check_headers
@@ -29,6 +28,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Route
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource
+from lbctl.model.section_cache import SectionCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,19 @@ def compile_fleet(
     kinds: Mapping[str, ProxyKind],
     diagnostics: Diagnostics,
     requires_own_lines: bool = True,
-    cache: CompileCache | None = None,
+    cache: SectionCache | None = None,
 ) -> Compiled | None:
     """Resolve the fleet; None if it has errors, in its files or here.
 
     `kinds` maps each kind of proxy to the facts about it. A missing file of own lines is an error, or a warning without
-    `requires_own_lines`: then the fleet is checked and not rendered. `cache` has the objects of the last fleet, and
-    gets those of this one.
+    `requires_own_lines`: then the fleet is checked and not rendered. `cache` is the one that `parse` was given.
     """
-    ctx = Context(source, kinds, diagnostics, requires_own_lines)
-    cache = cache or CompileCache()
-    cache.begin()
-    tables, resolved_routes = with_preflights(listeners(ctx), routes(ctx, cache))
+    ctx = Context(source, kinds, diagnostics, requires_own_lines, cache or SectionCache())
+    tables, resolved_routes = with_preflights(listeners(ctx), routes(ctx))
     topology = Topology(
         listeners=_guarded(tables, resolved_routes),
         routes=resolved_routes,
-        pools=pools(ctx, cache),
+        pools=pools(ctx),
         proxies=proxies(ctx),
         control=control(source.fleet.control),
     )

@@ -8,7 +8,6 @@ from dataclasses import replace
 from lbctl.base.diagnostics import Path
 from lbctl.compile.addresses import OwnAddresses, check_addresses, own_addresses
 from lbctl.compile.capacity import capacities, gpu_count, throughputs
-from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, as_int, maybe, pairs
 from lbctl.compile.discovery import with_file_targets
@@ -40,7 +39,7 @@ _EXPORTERS = frozenset({"dcgm", "nvidia_gpu_exporter", "amd", "prometheus", "cus
 """The sources of metrics that are no engines."""
 
 
-def pools(ctx: Context, cache: CompileCache) -> tuple[ir.Pool, ...]:
+def pools(ctx: Context) -> tuple[ir.Pool, ...]:
     """Resolve all pools."""
     table = throughputs(ctx)
     with_fallback = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
@@ -51,8 +50,8 @@ def pools(ctx: Context, cache: CompileCache) -> tuple[ir.Pool, ...]:
         has_fallback = name in with_fallback
         if pool is not section or pool.discovery or pool.tls:  # these depend on other files, or on the machine
             return _pool(ctx, name, pool, table, own, has_fallback)
-        return cache.compiled(
-            ctx, ("pools", name), pool, (table, own, has_fallback),
+        return ctx.resolved(
+            ("pools", name), pool, (table, own, has_fallback),
             lambda ctx: _pool(ctx, name, pool, table, own, has_fallback),
         )  # fmt: skip
 

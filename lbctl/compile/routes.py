@@ -8,7 +8,6 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from lbctl.base.diagnostics import Path, show
-from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import Context
 from lbctl.compile.convert import as_int, maybe, networks, pairs, prefix
 from lbctl.ir import routes as ir
@@ -18,11 +17,11 @@ from lbctl.model import route as model
 Action = ir.Forward | ir.Respond | ir.Redirect
 
 
-def routes(ctx: Context, cache: CompileCache) -> tuple[ir.Route, ...]:
+def routes(ctx: Context) -> tuple[ir.Route, ...]:
     """Resolve all routes."""
     inputs = tuple(ctx.source.names("pools")), tuple(ctx.source.names("listeners")), tuple(ctx.fleet.listeners)
     return tuple(
-        cache.compiled(ctx, ("routes", name), route, inputs, partial(_route, name=name, route=route))
+        ctx.resolved(("routes", name), route, inputs, partial(_route, name=name, route=route))
         for name, route in sorted(ctx.fleet.routes.items())
     )
 

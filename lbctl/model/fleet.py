@@ -3,7 +3,7 @@
 `read` never raises for bad input: all diagnostics are collected, and the result is None.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
@@ -15,12 +15,13 @@ from lbctl.model.control import Control, Proxy
 from lbctl.model.errors import diagnostics_of
 from lbctl.model.listener import Listener
 from lbctl.model.load import SourceText, merged, texts
-from lbctl.model.node import Node, descend, plain_value
-from lbctl.model.parse_cache import ParseCache
+from lbctl.model.merge import merge
+from lbctl.model.node import Node, descend, plain_value, position_of
 from lbctl.model.pool import Pool
 from lbctl.model.prune import without_faults
 from lbctl.model.route import Route
 from lbctl.model.section import Section
+from lbctl.model.section_cache import SectionCache
 
 
 class Defaults(Section):
@@ -89,31 +90,33 @@ def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None
     return parse(texts(paths, diagnostics, stdin), diagnostics)
 
 
-def parse(texts: Sequence[SourceText], diagnostics: Diagnostics, cache: ParseCache | None = None) -> FleetSource | None:
+def parse(
+    texts: Sequence[SourceText], diagnostics: Diagnostics, cache: SectionCache | None = None
+) -> FleetSource | None:
     """Parse texts that have already been read; the result is as that of `read`.
 
-    `cache` has the parts of the last fleet, and gets those of this one.
+    `cache` has the pools and routes of the last fleet, and gets those of this one.
     """
-    cache = cache or ParseCache()
-    cache.begin()
+    cache = cache or SectionCache()
     roots = {text.name: text.root for text in texts}
-    root = merged(texts, diagnostics, cache.files)
+    root = merged(texts, diagnostics)
     if root is None or not isinstance(root.value, dict):
         return None
     recoverable = {diagnostic.code for diagnostic in diagnostics if diagnostic.severity == "error"} <= _RECOVERABLE
     defaults = root.value.get("defaults")
     if defaults is not None:
         _check_defaults(defaults, root, diagnostics)
-        root = _with_defaults(root, defaults, cache)
+        root = _with_defaults(root, defaults)
     reported = {diagnostic.position for diagnostic in diagnostics}
+    values = plain_value(root)
     try:
-        source = FleetSource(Fleet.model_validate(cache.plain_value(root)), root, roots, root)
+        source = FleetSource(Fleet.model_validate(cache.with_known(values)), root, roots, root)
     except ValidationError as error:
         diagnostics.extend(fault for fault in diagnostics_of(error, root, Fleet) if fault.position not in reported)
-        _check_empty(cache.empty(root), diagnostics)
+        _check_empty(root, values, diagnostics)
         return _partial_source(root, error, roots) if recoverable else None
-    cache.remember(root, {"pools": source.fleet.pools, "routes": source.fleet.routes})
-    _check_empty(cache.empty(root), diagnostics)
+    cache.keep(values, {"pools": source.fleet.pools, "routes": source.fleet.routes})
+    _check_empty(root, values, diagnostics)
     return source if recoverable else None
 
 
@@ -131,22 +134,37 @@ def _partial_source(root: Node, error: ValidationError, roots: dict[str, str]) -
     return None
 
 
-def _check_empty(empty: Iterable[tuple[Path, Node]], diagnostics: Diagnostics) -> None:
+def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> None:
     """Report keys without a value: `auth:` above lines that were commented out must not open a route."""
     reported = {diagnostic.path for diagnostic in diagnostics}
-    for path, node in empty:
+    for path in _empty(values):
         if len(path) > 1 and path not in reported:
             hint = "write one, or leave the key out"
-            diagnostics.add(Diagnostic("LB014", f"{show(path[-1])} has no value", node.key_position, path, hint))
+            position = position_of(root, path, key=True)
+            diagnostics.add(Diagnostic("LB014", f"{show(path[-1])} has no value", position, path, hint))
 
 
-def _with_defaults(root: Node, defaults: Node, cache: ParseCache) -> Node:
+def _empty(value: object, path: Path = ()) -> Iterator[Path]:
+    """Yield the path of each key and list item without a value."""
+    if value is None:
+        yield path
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            if child is None or isinstance(child, dict | list):
+                yield from _empty(child, (*path, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            if child is None or isinstance(child, dict | list):
+                yield from _empty(child, (*path, index))
+
+
+def _with_defaults(root: Node, defaults: Node) -> Node:
     sections = dict(root.value) if isinstance(root.value, dict) else {}
     for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
         name, section = _SECTIONS_WITH_DEFAULTS.get(kind, ("", Section))
         objects = sections.get(name)
         if objects is not None and isinstance(objects.value, dict):
-            merged = {key: cache.merge(section, base, own) for key, own in objects.value.items()}
+            merged = {key: merge(section, base, own) for key, own in objects.value.items()}
             sections[name] = Node(
                 merged, objects.file, objects.line, objects.column, objects.key_line, objects.key_column
             )

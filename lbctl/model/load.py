@@ -14,14 +14,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
 from lbctl.base.errors import reason_of
 from lbctl.model.node import Node, Scalar, plain_value, position_of
-from lbctl.model.reparse import Parsed, reparse
 from lbctl.model.text import MAX_BYTES
-from lbctl.model.yaml import read_counted
+from lbctl.model.yaml import read
 
 __all__ = [
     "Node", "Scalar", "SourceText", "is_fleet_file", "load", "merged", "plain_value", "position_of", "texts",
@@ -72,57 +71,21 @@ def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | Non
     return contents
 
 
-class _ParsedFile(NamedTuple):
-    """A file as it was parsed."""
-
-    data: bytes
-    """The bytes of the file."""
-    root: Node | None
-    """Its map, if it is one."""
-    faults: tuple[Diagnostic, ...]
-    """What is wrong with it."""
-    nodes: int = 0
-    """At least the number of its keys and values."""
-
-
-class ParsedFiles:
-    """The files of the last fleet as they were parsed, so that what stays is not parsed again."""
-
-    def __init__(self) -> None:
-        self._files: dict[SourceText, _ParsedFile] = {}
-
-    def parse(self, texts: Sequence[SourceText], diagnostics: Diagnostics) -> list[Node]:
-        """Return the map of each text that is one, and forget every other file. Faults are added to `diagnostics`."""
-        before = {text.name: parsed for text, parsed in self._files.items()}
-        self._files = {text: self._files.get(text) or _parsed(text, before.get(text.name)) for text in texts}
-        for file in self._files.values():
-            diagnostics.extend(file.faults)
-        return [file.root for file in self._files.values() if file.root is not None]
-
-
-def _parsed(text: SourceText, before: _ParsedFile | None) -> _ParsedFile:
-    """Parse a text; `before` is an earlier text of this file."""
-    if before is not None and before.root is not None and not before.faults:
-        changed = reparse(Parsed(before.data, before.root, before.nodes), text.data)
-        if changed is not None:
-            return _ParsedFile(text.data, changed.root, (), changed.nodes)
-    faults = Diagnostics()
-    fleet, count = read_counted(text.data, text.name, faults)
-    if fleet is not None:
-        _check_version(fleet, faults)
-    return _ParsedFile(text.data, fleet, tuple(faults), count)
-
-
-def merged(
-    texts: Sequence[SourceText], diagnostics: Diagnostics, parsed_files: ParsedFiles | None = None
-) -> Node | None:
+def merged(texts: Sequence[SourceText], diagnostics: Diagnostics) -> Node | None:
     """Merge the texts into one map; None if none of them is a map.
 
     All faults are added to `diagnostics`. A file with a fault may be missing from the map or incomplete in it:
-    conclusions from the map are unreliable once `diagnostics.failed`. `parsed_files` are those of the last call.
+    conclusions from the map are unreliable once `diagnostics.failed`.
     """
-    fleets = (parsed_files or ParsedFiles()).parse(texts, diagnostics)
+    fleets = [fleet for text in texts if (fleet := _parsed(text, diagnostics)) is not None]
     return _merged(fleets, diagnostics) if fleets else None
+
+
+def _parsed(text: SourceText, diagnostics: Diagnostics) -> Node | None:
+    fleet = read(text.data, text.name, diagnostics)
+    if fleet is not None:
+        _check_version(fleet, diagnostics)
+    return fleet
 
 
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────

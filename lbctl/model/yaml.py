@@ -56,17 +56,11 @@ _REFUSED = "(refused key)"
 
 def read(data: bytes, file: str, diagnostics: Diagnostics) -> Node | None:
     """Parse the map in `data`; None if there is none. Faults are added to `diagnostics` under the name `file`."""
-    return read_counted(data, file, diagnostics)[0]
-
-
-def read_counted(data: bytes, file: str, diagnostics: Diagnostics) -> tuple[Node | None, int]:
-    """Parse as `read` does; return the map, and the number of its keys and values: at most MAX_NODES."""
     findings = TextFaults(file, diagnostics)
     try:
-        reader = _Reader(screen(decode(data, findings), findings), findings)
-        return reader.read(), reader.count
+        return _Reader(screen(decode(data, findings), findings), findings).read()
     except UnreadableTextError:
-        return None, 0
+        return None
 
 
 class _Reader:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import IO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
-from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import ProxyKind
 from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled, compile_fleet
@@ -18,6 +17,7 @@ from lbctl.compile.secrets import read_secrets
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import Snapshot, view
 from lbctl.model.fleet import FleetSource, read
+from lbctl.model.section_cache import SectionCache
 from lbctl.targets import KINDS, target
 
 
@@ -59,12 +59,12 @@ def complete(
     require_files: bool = False,
     secrets: Secrets | None = None,
     require_own_lines: bool = True,
-    cache: CompileCache | None = None,
+    cache: SectionCache | None = None,
 ) -> Loaded | None:
     """Compile a fleet whose YAML is already read; return None if it has errors.
 
     `secrets` is the content of the key files, if the caller has read them. Without `require_own_lines` a missing file
-    of own lines is a warning: for callers that render nothing. `cache` has the objects of the last fleet.
+    of own lines is a warning: for callers that render nothing. `cache` is the cache with which it was read.
     """
     compiled = compile_fleet(source, proxy_kinds(), diagnostics, require_own_lines, cache)
     check_files(source, require_files, diagnostics)

@@ -16,7 +16,6 @@ from pathlib import Path
 import yaml
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.compile.compile_cache import CompileCache
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import Snapshot
@@ -81,14 +80,14 @@ def _reread(text: str, directory: Path) -> Callable[[], object]:
         (directory / f"{name}.yaml").write_text(
             yaml.dump({"version": 1, "pools": {name: pool}}, Dumper=yaml.CSafeDumper)
         )
-    changed, number, cache = directory / "pool-7.yaml", 0, CompileCache()
+    changed, number = directory / "pool-7.yaml", 0
 
     def work() -> None:
         nonlocal number
         number += 1
         changed.write_text(re.sub(r":\d+$", f":{8000 + number}", changed.read_text(), count=1, flags=re.MULTILINE))
         contents = read(
-            texts([str(directory)], Diagnostics()), {}, CertificateCache(), lambda *_: Secrets(), Diagnostics(), cache
+            texts([str(directory)], Diagnostics()), {}, CertificateCache(), lambda *_: Secrets(), Diagnostics()
         )
         assert contents.loaded is not None, "the fleets of the benchmarks are good"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
-from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.discovery import read_targets
 from lbctl.compile.files import file_of, named_files
 from lbctl.compile.own_lines import own_lines_nodes
@@ -24,7 +23,7 @@ from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText
 from lbctl.model.load import texts as read_texts
 from lbctl.model.node import descend
-from lbctl.model.parse_cache import ParseCache
+from lbctl.model.section_cache import SectionCache
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.key_files import refusal_reason
 from lbctl.targets.load import Loaded, complete
@@ -93,16 +92,15 @@ def read(
     certificates: CertificateCache,
     read_keys: ReadKeys,
     diagnostics: Diagnostics,
-    compile_cache: CompileCache,
     with_own: WithOwn = unchanged,
     withheld: tuple[str, ...] = (),
 ) -> FleetContents:
     """Read the fleet of these texts.
 
     `target_contents`: path of a target file → the content to use in place of the file's. `read_keys` reads the key
-    files of a fleet. `diagnostics` are those of earlier steps. `compile_cache` has the objects of the last fleet.
-    `with_own` returns a fleet with what this process takes from its own files, where the texts are others. `withheld`
-    are the files and directories of this process that no fleet may name.
+    files of a fleet. `diagnostics` are those of earlier steps. `with_own` returns a fleet with the sections that this
+    process takes from its own files, where the texts are others. `withheld` are the files and directories of this
+    process that no fleet may name.
     """
     silenced = silenced_by_comments(texts)
     diagnostics.silence(silenced)
@@ -112,7 +110,7 @@ def read(
     source = with_own(source, diagnostics)
     targets = _targets(source, target_contents)
     source = replace(source, target_contents=targets, withheld=withheld)
-    loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics), cache=compile_cache)
+    loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics), cache=_SECTIONS)
     if loaded is None:
         return FleetContents(tuple(texts), source, None, tuple(diagnostics), targets)
     files, findings = certificates.read(source, loaded.compiled.topology)
@@ -153,8 +151,8 @@ def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> Fle
     return source
 
 
-_PARSE_CACHE = ParseCache()
-"""The parts of the last fleet: in a fleet of a thousand files, a change parses one of them."""
+_SECTIONS = SectionCache()
+"""The pools and routes of the last fleet: a reload validates and compiles only those that have changed."""
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +162,7 @@ def _parse_cached(
     """Parse the texts, and return all diagnostics. `earlier` are those of reading the texts."""
     diagnostics = Diagnostics()
     diagnostics.extend(earlier)
-    source = parse(texts, diagnostics, _PARSE_CACHE)
+    source = parse(texts, diagnostics, _SECTIONS)
     return source, tuple(diagnostics)
 
 

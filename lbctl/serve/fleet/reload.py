@@ -18,9 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.compile.compile_cache import CompileCache
 from lbctl.control.shrink import shrinks
-from lbctl.ir.interning import intern_unchanged
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.topology import Topology
 from lbctl.model.control_section import with_control
@@ -103,7 +101,6 @@ class FleetReloader:
         """The sockets and log files of the last own files that could be read."""
         self._lock = threading.Lock()
         self._certificates = CertificateCache()
-        self._compile_cache = CompileCache()
         self._fingerprints = Fingerprints()
         self._running: _Running | None = None
 
@@ -141,7 +138,7 @@ class FleetReloader:
                 reason = key_files.refusal_reason(losses) or _TOO_MANY_LOST
                 refused = self._refuse((*contents.diagnostics, *losses), reason, files, discovered)
                 return replace(refused, shrink=losses)
-            return replace(_outcome(self._reuse_unchanged(contents, contents.loaded), files), shrink=losses)
+            return replace(_outcome(contents, files), shrink=losses)
 
     def restore(self, saved: SavedFleet) -> LoadOutcome:
         """Read a saved fleet.
@@ -207,9 +204,7 @@ class FleetReloader:
         diagnostics: Diagnostics,
         own: WithOwn,
     ) -> FleetContents:
-        return read(
-            source_texts, targets, self._certificates, keys, diagnostics, self._compile_cache, own, self._withheld
-        )
+        return read(source_texts, targets, self._certificates, keys, diagnostics, own, self._withheld)
 
     def _with_own(self) -> WithOwn:
         """Return what gives a stored fleet the sections that this process takes from its own files."""
@@ -245,13 +240,6 @@ class FleetReloader:
     def _reread_keys(self, source: FleetSource, diagnostics: Diagnostics) -> Secrets:
         max_shrink = self._running.topology.control.max_shrink if self._running else 100.0
         return key_files.read_again(source, self._served_keys, max_shrink, diagnostics)
-
-    def _reuse_unchanged(self, contents: FleetContents, fleet: Loaded) -> FleetContents:
-        """Replace every part of the topology that equals one of the running fleet by that very object."""
-        if self._running is None:
-            return contents
-        topology = intern_unchanged(self._running.topology, fleet.compiled.topology)
-        return replace(contents, loaded=replace(fleet, compiled=replace(fleet.compiled, topology=topology)))
 
     def _losses(self, fleet: Loaded, discovered: Callable[[Topology], Topology]) -> tuple[Diagnostic, ...]:
         if self._running is None:

@@ -10,7 +10,7 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.model.fleet import Fleet, parse
 from lbctl.model.load import SourceText
 from lbctl.model.node import position_of
-from lbctl.model.parse_cache import ParseCache
+from lbctl.model.section_cache import SectionCache
 
 _BASE = 'version: 1\nlisteners: {public: {bind: "127.0.0.1:8080"}}\n'
 _DEFAULTS = _BASE + "defaults: {pool: {drain_deadline: 30s}}\n"
@@ -31,7 +31,7 @@ _FLEETS = (
 )
 
 
-def _parsed(fleet: tuple[str, ...], cache: ParseCache | None) -> tuple[Fleet | None, list[Diagnostic], str]:
+def _parsed(fleet: tuple[str, ...], cache: SectionCache | None) -> tuple[Fleet | None, list[Diagnostic], str]:
     diagnostics = Diagnostics()
     texts = [SourceText(f"{number}.yaml", text.encode(), ".") for number, text in enumerate(fleet)]
     source = parse(texts, diagnostics, cache)
@@ -44,20 +44,20 @@ def test_a_cached_parse_equals_a_fresh_one(first: int) -> None:
     """The first fleet is parsed, then two others, then the first one again."""
     fresh = [_parsed(fleet, None) for fleet in _FLEETS]
     for others in permutations({*range(len(_FLEETS))} - {first}, 2):
-        cache = ParseCache()
+        cache = SectionCache()
         for number in (first, *others, first):
             assert _parsed(_FLEETS[number], cache) == fresh[number], (first, *others)
 
 
 def test_an_empty_key_of_an_unchanged_route_is_reported_again() -> None:
-    cache = ParseCache()
+    cache = SectionCache()
     for pool in (_POOL, _CHANGED, _FAULTY):
         _, diagnostics, _ = _parsed((_DEFAULTS, pool, _EMPTY), cache)
         assert [item.path for item in diagnostics if item.code == "LB014"] == [("routes", "all", "auth")]
 
 
 def test_unchanged_parts_are_reused() -> None:
-    cache = ParseCache()
+    cache = SectionCache()
     first, *_ = _parsed((_DEFAULTS, _POOL, _ROUTE), cache)
     _parsed((_DEFAULTS, _FAULTY, _ROUTE), cache)
     second, *_ = _parsed((_DEFAULTS, _CHANGED, _ROUTE), cache)
@@ -68,7 +68,7 @@ def test_unchanged_parts_are_reused() -> None:
 
 
 def test_a_moved_pool_is_reused_with_its_new_position() -> None:
-    cache = ParseCache()
+    cache = SectionCache()
     first, _, place = _parsed((_DEFAULTS, _POOL, _ROUTE), cache)
     second, _, moved = _parsed((_DEFAULTS, _POOL.replace("pools:", "# a comment\npools:"), _ROUTE), cache)
     assert first is not None
@@ -82,7 +82,7 @@ def test_a_value_of_another_type_is_validated_again(value: str) -> None:
     def with_aggression(aggression: str) -> tuple[str, ...]:
         return (_DEFAULTS, _POOL.replace("one: {", f"one: {{slow_start: {{aggression: {aggression}}}, "), _ROUTE)
 
-    cache = ParseCache()
+    cache = SectionCache()
     assert not _parsed(with_aggression("1"), cache)[1]
     assert _parsed(with_aggression(value), cache) == _parsed(with_aggression(value), None)
     assert _parsed(with_aggression(value), None)[1]

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.fleet import Compiled
 from lbctl.model.fleet import parse
 from lbctl.model.load import SourceText
-from lbctl.model.parse_cache import ParseCache
+from lbctl.model.section_cache import SectionCache
 from lbctl.targets.load import complete
 from tests.benchmarks.fleets import fleet
 
@@ -44,20 +43,19 @@ _CHANGES = (
 )
 
 
-class _Caches:
-    """Caches that are kept from one fleet to the next."""
+class _Compiler:
+    """Compiles one fleet after the other with the same cache."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._parsed = ParseCache()
-        self._compiled = CompileCache()
+        self._cache = SectionCache()
 
     def compiled(self, text: str) -> tuple[Compiled | None, list[str]]:
         diagnostics = Diagnostics()
         texts = [SourceText("fleet.yaml", text.encode(), str(self._directory))]
-        source = parse(texts, diagnostics, self._parsed)
+        source = parse(texts, diagnostics, self._cache)
         assert source is not None
-        loaded = complete(source, diagnostics, cache=self._compiled)
+        loaded = complete(source, diagnostics, cache=self._cache)
         return loaded and loaded.compiled, list(map(str, diagnostics))
 
 
@@ -72,28 +70,28 @@ def test_a_cached_compilation_equals_a_fresh_one(first: int, tmp_path: Path) -> 
     """Each fleet is compiled after each other one, and compiled again after that."""
     (tmp_path / "targets.json").write_text('[{"targets": ["127.0.0.1:9009"]}]')
     fleets = [_FLEET.replace(*change) for change in _CHANGES]
-    fresh = [_Caches(tmp_path).compiled(text) for text in fleets]
+    fresh = [_Compiler(tmp_path).compiled(text) for text in fleets]
     for second in {*range(len(fleets))} - {first}:
-        caches = _Caches(tmp_path)
+        compiler = _Compiler(tmp_path)
         for number in (first, second, first):
-            assert _equal(caches.compiled(fleets[number]), fresh[number]), (first, second)
+            assert _equal(compiler.compiled(fleets[number]), fresh[number]), (first, second)
 
 
 def test_a_targets_file_is_read_again(tmp_path: Path) -> None:
-    caches, file = _Caches(tmp_path), tmp_path / "targets.json"
+    compiler, file = _Compiler(tmp_path), tmp_path / "targets.json"
     for port in (9009, 9010):
         file.write_text(f'[{{"targets": ["127.0.0.1:{port}"]}}]')
-        compiled, _ = caches.compiled(_FLEET)
+        compiled, _ = compiler.compiled(_FLEET)
         assert compiled is not None
         assert [str(item.address) for item in compiled.topology.pools[2].replicas] == [f"127.0.0.1:{port}"]
 
 
 def test_unchanged_pools_and_routes_are_reused(tmp_path: Path) -> None:
-    caches, text = _Caches(tmp_path), fleet(40, 3)
-    first, _ = caches.compiled(text)
+    compiler, text = _Compiler(tmp_path), fleet(40, 3)
+    first, _ = compiler.compiled(text)
     changed = text.replace('{name: r1, address: "10.7.0.2:8000"', '{name: r1, drain: true, address: "10.7.0.2:8000"')
-    second, _ = caches.compiled(changed)
-    assert _equal((second, []), (_Caches(tmp_path).compiled(changed)[0], []))
+    second, _ = compiler.compiled(changed)
+    assert _equal((second, []), (_Compiler(tmp_path).compiled(changed)[0], []))
     assert first is not None
     assert second is not None
     pairs = zip(first.topology.pools, second.topology.pools, strict=True)
