@@ -53,9 +53,9 @@ def command(
 
     os.environ.update(environment())
     from lbctl.picker.process import PickerEndpoints
-    from lbctl.picker.remote_link import ControlPlane, follow
+    from lbctl.picker.remote_link import ControlPlane, run
 
-    return follow(
+    return run(
         PickerEndpoints(place, tls),
         ControlPlane(server, ServeClient(server, token_file, tls_ca).token_for_stream, tls_ca),
     )

@@ -132,7 +132,7 @@ def compose(
     topology = fleet.topology
     active = overrides.within(overrides.current(requested, now), topology)
     by_operator = overrides.drained(active)
-    since = drains.follow(drained, topology, by_operator, now)
+    since = drains.track(drained, topology, by_operator, now)
     removed = drains.expired(since, topology, now)
     live = output.within(topology)
     weights = overrides.apply_weights(active, live.weights)
@@ -193,7 +193,7 @@ def for_proxy(
     """
     failing = _closed(composed.snapshot, failing)
     snapshot = _without(composed.snapshot, failing)
-    ramps = ramps.follow(snapshot.topology.pools, composed.snapshot, failing, now)
+    ramps = ramps.track(snapshot.topology.pools, composed.snapshot, failing, now)
     factors = ramps.factors(snapshot.topology, now, min_interval)
     next_change = ramps.next_change(snapshot.topology, now, min_interval)
     return ForProxy(_ramped(snapshot, factors), ramps, factors, next_change)

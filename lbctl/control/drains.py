@@ -16,7 +16,7 @@ Since = Mapping[tuple[str, str], float]
 """(pool, replica) → when its drain began, in seconds since the epoch."""
 
 
-def follow(
+def track(
     before: Since, topology: Topology, drained: Mapping[str, frozenset[str]], now: float
 ) -> dict[tuple[str, str], float]:
     """Return when each current drain began.

@@ -60,7 +60,7 @@ def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
     return f"pool {pool} has no available replica: {', '.join([*shown, *more])}"
 
 
-def follow(outages: Outages, reasons: Mapping[str, str], now: float) -> Outages:
+def track(outages: Outages, reasons: Mapping[str, str], now: float) -> Outages:
     """Return the outages by the current reasons of each pool. One that goes on keeps its beginning."""
     kept = {pool: item for pool, item in outages.items() if pool in reasons and now - item.seen < CALM}
     seen = {

@@ -45,7 +45,7 @@ class StepLimits:
     """The largest decrease in one interval."""
     deadband: float
     """The smallest change that is published."""
-    follow_proposals: bool
+    uses_proposals: bool
     """Whether weights follow the proposals; else `hold` or `to_capacity` says what they do."""
     hold: bool
     """Whether weights stay where they are."""
@@ -67,7 +67,7 @@ class StepLimits:
             max_step_up=rules.max_step_up / 100,
             max_step_down=rules.max_step_down / 100,
             deadband=rules.deadband / 100,
-            follow_proposals=state.mode == "acting",
+            uses_proposals=state.mode == "acting",
             hold=state.mode in ("frozen", "held") or (state.mode == "blind" and not blind_for_long),
             to_capacity=blind_for_long,
         )
@@ -79,7 +79,7 @@ class StepLimits:
         observation, fresh, _, watch = assessment
         trajectory, goal, goal_parts = before.trajectory, proposal.multiplier, proposal.parts
         proposed_at = before.proposed_at if goal is None else self.now
-        if goal is None or not self.follow_proposals or not is_healthy or not self.floor <= goal <= self.ceiling:
+        if goal is None or not self.uses_proposals or not is_healthy or not self.floor <= goal <= self.ceiling:
             goal, goal_parts = self._goal(before, health, proposal)
         multiplier, parts, _, sent, sent_parts = trajectory
         steady = (goal_parts is parts or goal_parts == parts) and (parts is sent_parts or parts == sent_parts)

@@ -32,7 +32,7 @@ class ReloadPatience:
     large_since: float | None = None
     """Since when they have differed so much that the change is worth a reload of its own; None while they do not."""
 
-    def follow(self, weights: Iterable[tuple[Weight, Weight]], now: float) -> ReloadPatience:
+    def observe(self, weights: Iterable[tuple[Weight, Weight]], now: float) -> ReloadPatience:
         """Take the running and the wanted weight of each replica."""
         pairs = list(weights)
         change = max((abs(wanted.rate / running.rate - 1.0) for running, wanted in pairs), default=0.0)

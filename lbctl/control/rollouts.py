@@ -182,7 +182,7 @@ def _superseded_by(state: RolloutState, files: _Files) -> str:
     return ""
 
 
-def follow(
+def reconcile(
     states: Rollouts,
     topology: Topology,
     now: float,
@@ -198,12 +198,12 @@ def follow(
     """
     by_route = {state.route: state for state in states}
     return tuple(
-        _followed(by_route.get(route.name), route, rollout, topology, now, outages, rollout.to in unchecked)
+        _reconciled(by_route.get(route.name), route, rollout, topology, now, outages, rollout.to in unchecked)
         for route, rollout in _rollouts(topology)
     )
 
 
-def _followed(
+def _reconciled(
     state: RolloutState | None,
     route: Route,
     rollout: Rollout,

@@ -52,7 +52,7 @@ class Ramps:
     since: Mapping[Key, float] = field(default_factory=dict)
     """When each replica that ramps joined."""
 
-    def follow(
+    def track(
         self, all_pools: Iterable[Pool], snapshot: Snapshot, failing: Mapping[str, frozenset[str]], now: float
     ) -> Ramps:
         """The ramps after the replicas that take requests may have changed.

@@ -100,7 +100,7 @@ class Canary:
         copied.load.sent = list(map(replace, self.load.sent))
         return copied
 
-    def follow(self, row: Mapping[str, Any]) -> None:
+    def update(self, row: Mapping[str, Any]) -> None:
         """Take in what the API says now, and note a new step or the end."""
         self.row = row
         if not self.running:
@@ -174,7 +174,7 @@ class Canaries:
         rows = {row["route"]: row for row in answer["rollouts"]} if answer else {}
         for canary in self.all:
             if canary.plan.name in rows:
-                canary.follow(rows[canary.plan.name])
+                canary.update(rows[canary.plan.name])
 
     async def _ask(self, method: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any] | None:
         """Return the answer of the API; None where it gives none, or refuses."""
@@ -191,7 +191,7 @@ class Canaries:
         except (aiohttp.ClientError, TimeoutError):
             return None
 
-    async def follow_script(self, began: float, duration: float) -> None:
+    async def run_script(self, began: float, duration: float) -> None:
         """Start each canary at its part of the duration."""
         for canary in sorted(self.all, key=lambda item: item.plan.start):
             await asyncio.sleep(max(0.0, began + canary.plan.start * duration - time.monotonic()))

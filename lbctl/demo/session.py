@@ -103,14 +103,14 @@ class DemoSession:
         while True:
             self.late = max(self.late, await lateness(1.0))
 
-    async def follow_script(self) -> None:
+    async def run_script(self) -> None:
         """Start each canary, and begin and end each fault, at its part of the duration."""
         assert self.duration is not None, "a script is for a run with a duration"
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.canaries.follow_script(self.began, self.duration))
-            group.create_task(self._follow_faults(self.duration))
+            group.create_task(self.canaries.run_script(self.began, self.duration))
+            group.create_task(self._run_faults(self.duration))
 
-    async def _follow_faults(self, duration: float) -> None:
+    async def _run_faults(self, duration: float) -> None:
         moments = sorted((part * duration, fault.key, fault) for fault in FAULTS for part in fault.span)
         for moment, _, fault in moments:
             await asyncio.sleep(max(0.0, self.began + moment - time.monotonic()))

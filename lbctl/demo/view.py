@@ -39,7 +39,7 @@ async def headless(session: DemoSession) -> None:
     """Follow the script, and report each fault on standard error when it begins and ends."""
     click.echo(f"lbctl: {session.proxy} before {len(STRATEGIES)} groups of {len(MEMBERS)} replicas", err=True)
     click.echo(f"lbctl: dashboard {session.dashboard}", err=True)
-    script = asyncio.create_task(session.follow_script())
+    script = asyncio.create_task(session.run_script())
     shown = 0
     try:
         while True:

@@ -205,15 +205,15 @@ def _in_words(item: Statement) -> Iterator[str]:
         yield from item.args[1:]
     if item.name == "if" and (match := _COMPARED.search(" ".join(item.args))) is not None:
         yield match[1].strip("\"'")
-    yield from _following(item)
+    yield from _secret_values(item)
     yield from _compared(item.tokens)
 
 
-def _following(item: Statement) -> Iterator[str]:
+def _secret_values(item: Statement) -> Iterator[str]:
     """Yield what follows the name of a secret."""
     if item.name in _NO_VALUES or (item.name in {"http-request", "http-response"} and item.args[:1] == ("del-header",)):
         return
-    for index, word, value in _followed(item):
+    for index, word, value in _word_pairs(item):
         if word in _AFTER:
             yield value
         elif "set-var" in word and is_secret_name(word.rstrip(")").rpartition(".")[2]):
@@ -222,7 +222,7 @@ def _following(item: Statement) -> Iterator[str]:
             yield value
 
 
-def _followed(item: Statement) -> Iterator[tuple[int, str, str]]:
+def _word_pairs(item: Statement) -> Iterator[tuple[int, str, str]]:
     """Yield the index of each word, the word, and the next one; without the names of ACLs."""
     is_rule, in_condition, in_braces = _RULE.fullmatch(item.name) is not None, False, False
     for index, (word, value) in enumerate(zip(item.tokens, item.tokens[1:], strict=False)):

@@ -73,7 +73,7 @@ class Decider:
         """Take the counts of another picker."""
         self.books.merge(peer, counts, now)
 
-    def follow(self, before: PoolTable | None, after: PoolTable | None) -> None:
+    def forget_departed(self, before: PoolTable | None, after: PoolTable | None) -> None:
         """Forget the replicas that have left a pool."""
         kept = {item.name for item in after.candidates} if after else set()
         for item in before.candidates if before else ():

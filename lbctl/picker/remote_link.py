@@ -48,7 +48,7 @@ class ControlPlane:
     """The file of the authorities that sign its certificate; None: those of the system."""
 
 
-def follow(places: PickerEndpoints, control_plane: ControlPlane) -> int:
+def run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
     """Run a picker that follows this control plane until a signal ends it, and return its exit code."""
     handler = log.start(sys.stderr)
     raise_limit()

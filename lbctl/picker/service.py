@@ -62,7 +62,7 @@ class PickService:
 
     def set_table(self, pool: str, table: PoolTable | None) -> None:
         """Pick by this table from now on; None: the pool is gone."""
-        self._decider.follow(self.tables.get(pool), table)
+        self._decider.forget_departed(self.tables.get(pool), table)
         if table is None:
             self.tables.pop(pool, None)
             self.statistics.forget(pool)

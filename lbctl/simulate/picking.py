@@ -45,7 +45,7 @@ class SimulatedPicker:
         policy = pool.balance.pick or PickPolicy(())
         self._table = PoolTable(pool.name, policy, candidates, slow_start=pool.slow_start)
 
-    def follow(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
+    def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
         """Use these weights from now on; None: the replica is not fit. `began`: when replicas joined or came back."""
         candidates = tuple(
             _with(item, weight is not None, weight.rate if weight else item.weight, began.get(at))

@@ -22,7 +22,7 @@ class Balancer(Protocol):
     active: list[int]
     """Its own requests in flight, by replica."""
 
-    def follow(self, weights: Weights) -> None:
+    def use_weights(self, weights: Weights) -> None:
         """Use these weights from now on."""
 
     def pick(self) -> int:
@@ -37,7 +37,7 @@ class RoundRobin:
         self._weights: Weights = [1.0] * replicas
         self._current = [rng.random() for _ in range(replicas)]
 
-    def follow(self, weights: Weights) -> None:
+    def use_weights(self, weights: Weights) -> None:
         """Use these weights from now on."""
         self._weights = weights
 
@@ -63,7 +63,7 @@ class LeastConn:
         self._weights: Weights = [1.0] * replicas
         self._turn = rng.randrange(replicas)
 
-    def follow(self, weights: Weights) -> None:
+    def use_weights(self, weights: Weights) -> None:
         """Use these weights from now on."""
         self._weights = weights
 
@@ -91,9 +91,9 @@ class Edf:
         self.active = [0] * replicas
         self._rng = rng
         self._now = 0.0
-        self.follow([1.0] * replicas)
+        self.use_weights([1.0] * replicas)
 
-    def follow(self, weights: Weights) -> None:
+    def use_weights(self, weights: Weights) -> None:
         """Use these weights from now on."""
         self._weights = weights
         self._candidates = [index for index, weight in enumerate(weights) if weight is not None]

@@ -303,7 +303,7 @@ class _Run:
         availability.changed = False
         self._pushed, self._pushed_at, self._ordered = converted, now, whole
         if self._picker is not None:
-            self._picker.follow(whole, availability.began)
+            self._picker.use_weights(whole, availability.began)
         shedding = self._setup.pool.load_shedding
         self._proxies.refusing[0] = bool(shedding and availability.healthy_percent() < shedding.min_healthy)
         self._spread(converted, is_new, now)

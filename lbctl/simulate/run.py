@@ -301,7 +301,7 @@ class _Simulation:
         weights = tuple(self._weight(name) for name in self._names)
         if self._kind.reloads:
             pairs = zip(self._loaded, weights, strict=True)
-            self._patience = self._patience.follow(((old, new) for old, new in pairs if old and new), now)
+            self._patience = self._patience.observe(((old, new) for old, new in pairs if old and new), now)
             due = max(due, self._patience.due(self._scenario.push_every) or due)
         if not urgent and now < due - 1e-9:
             if due != self._push_due:
@@ -316,7 +316,7 @@ class _Simulation:
             if self._kind.reloads and len(self._history) > 1:
                 self._start_proxies()
             for proxy in self._proxies[-self._scenario.proxies :]:
-                proxy.follow(proxy_weights)
+                proxy.use_weights(proxy_weights)
 
     def _start_proxies(self) -> None:
         count = len(self._scenario.members)

@@ -48,7 +48,7 @@ class Child:
         self._log = log
         self._show = show
         self._process: asyncio.subprocess.Process | None = None
-        self._follower: asyncio.Task[None] | None = None
+        self._log_reader: asyncio.Task[None] | None = None
         self._offset = 0
         self._rest = b""
         self.last_lines: list[str] = []
@@ -67,18 +67,18 @@ class Child:
                 )
             except OSError as error:
                 raise CannotStartError(f"{self.name} cannot be started: {reason_of(error)}") from None
-        self._follower = asyncio.get_running_loop().create_task(self._follow())
+        self._log_reader = asyncio.get_running_loop().create_task(self._poll_log())
         return self._process.pid
 
     async def ended(self) -> int:
         """Wait until it ends by itself, and return its exit code. Raises CannotShowError."""
         assert self._process is not None
-        assert self._follower is not None
+        assert self._log_reader is not None
         end = asyncio.create_task(self._process.wait())
         try:
-            await asyncio.wait({end, self._follower}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({end, self._log_reader}, return_when=asyncio.FIRST_COMPLETED)
             if not end.done():
-                self._follower.result()
+                self._log_reader.result()
             return await end
         except OSError as error:
             raise CannotShowError(f"the output of {self.name} can no longer be shown: {reason_of(error)}") from None
@@ -96,9 +96,9 @@ class Child:
                 await self._process.wait()
         self.kill()
         await self._process.wait()
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        if self._log_reader is not None:
+            self._log_reader.cancel()
+            await asyncio.gather(self._log_reader, return_exceptions=True)
         with suppress(OSError):  # `ended` has said it, or only the last lines are missing
             self.read_log()
 
@@ -108,7 +108,7 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _follow(self) -> None:
+    async def _poll_log(self) -> None:
         while True:
             self.read_log()
             await asyncio.sleep(_POLL)

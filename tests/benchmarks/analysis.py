@@ -19,7 +19,7 @@ from typing import Literal
 from lbctl.control.analysis.evidence import IntervalObservation, RequestCounts
 from lbctl.control.analysis.latency import LAST_BUCKET as LAST_BUCKET
 from lbctl.control.analysis.latency import STEPS_OF_TWO, LatencyHistogram, bucket
-from lbctl.control.rollouts import RolloutState, advance, evaluate, follow
+from lbctl.control.rollouts import RolloutState, advance, evaluate, reconcile
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Analysis, Forward, Rollout, RolloutStep, Route, Share
 from lbctl.ir.topology import Topology
@@ -152,7 +152,7 @@ def simulate(traffic: Traffic, runs: int, seed: int) -> Ends:
 def run(traffic: Traffic, chance: random.Random) -> tuple[int, End]:
     """The intervals that one rollout took, and how it ended."""
     topology = _fleet(traffic)
-    (state,) = advance(follow((), topology, 0.0), topology, 0.0, (topology.routes[0].name,))
+    (state,) = advance(reconcile((), topology, 0.0), topology, 0.0, (topology.routes[0].name,))
     rollout = topology.routes[0].rollout
     assert rollout is not None
     for number in range(1, MAX_INTERVALS + 1):

@@ -32,7 +32,7 @@ LIMIT = 1.0
 """Seconds until traffic follows."""
 
 
-def _followed(client: Client, pods: Deployment, changed: float) -> float:
+def _seconds_to_update(client: Client, pods: Deployment, changed: float) -> float:
     """Return the seconds from `changed` to the first of as many requests as go to exactly the right pods."""
     while (begun := time.monotonic()) - changed < _TIMEOUT:
         if set(client.load(4 * len(pods.in_use)).by_replica) == pods.in_use:
@@ -44,13 +44,15 @@ class _Trial:
     def __init__(self, pods: Deployment, clients: dict[str, Client]) -> None:
         self._pods, self._clients = pods, clients
 
-    def follows(self, change: Callable[[], object]) -> list[float]:
+    def measure(self, change: Callable[[], object]) -> list[float]:
         """Make one change, and return how many seconds each proxy took to send requests to exactly the right pods."""
         time.sleep(_APART)
         change()
         changed = time.monotonic()
         with ThreadPoolExecutor() as threads:
-            return list(threads.map(lambda client: _followed(client, self._pods, changed), self._clients.values()))
+            return list(
+                threads.map(lambda client: _seconds_to_update(client, self._pods, changed), self._clients.values())
+            )
 
     def report(self, name: str, *changes: Callable[[], object]) -> None:
         """Make the changes one after the other, and print the longest time of each proxy."""
@@ -59,7 +61,7 @@ class _Trial:
     def replace(self, old: list[str], node: str = "n1") -> list[float]:
         """Start as many pods as these and end these, and return the longest time of each proxy."""
         pods = self._pods
-        times = [self.follows(lambda: pods.start(len(old), node)), self.follows(lambda: pods.terminate(old))]
+        times = [self.measure(lambda: pods.start(len(old), node)), self.measure(lambda: pods.terminate(old))]
         time.sleep(pods.grace)
         pods.end(old)
         return [max(each) for each in zip(*times, strict=True)]

@@ -94,7 +94,7 @@ class Machine:
         """Return the text with its paths below the root directory."""
         return _MOVED.sub(rf"{self.root}/\1/", text)
 
-    def follow(self, test: str) -> str:
+    def run_blocks_of(self, test: str) -> str:
         """Run the blocks that name this test, in their order, and return their output."""
         place = f"tests/deploy/test_install_page.py::{test}"
         texts = [block.text for block in blocks(_PAGE) if block.words.get("by") == place]
@@ -142,7 +142,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A machine that is set up as documented."""
     require_tool("promtool")
     machine = Machine(tmp_path_factory.mktemp("machine"))
-    machine.output_of_setup = machine.follow(_SET_UP)
+    machine.output_of_setup = machine.run_blocks_of(_SET_UP)
     yield machine
     machine.close()
 
@@ -184,7 +184,7 @@ def test_documented_backup_is_restored(installed: Machine) -> None:
 
 def test_documented_upgrade_and_rollback_work(installed: Machine) -> None:
     machine = installed
-    machine.follow("test_documented_upgrade_and_rollback_work")
+    machine.run_blocks_of("test_documented_upgrade_and_rollback_work")
     assert str((machine.root / "opt/lbctl").readlink()) == "lbctl-0.1.0"
     calls = machine.calls.read_text().splitlines()
     assert calls[-5:] == [
@@ -195,9 +195,9 @@ def test_documented_upgrade_and_rollback_work(installed: Machine) -> None:
 
 def test_documented_removal_leaves_no_files(machine: Machine) -> None:
     before = machine.files()
-    machine.follow(_SET_UP)
+    machine.run_blocks_of(_SET_UP)
     assert machine.files() > before
-    machine.follow("test_documented_removal_leaves_no_files")
+    machine.run_blocks_of("test_documented_removal_leaves_no_files")
     gone = {"systemctl.log", "serve.log"}
     credentials = {name for name in machine.files() if name.startswith("run/credentials/")}
     assert machine.files() - before - gone - credentials == set()
@@ -206,7 +206,7 @@ def test_documented_removal_leaves_no_files(machine: Machine) -> None:
 def test_documented_secrets_are_created(machine: Machine) -> None:
     machine.run("sudo python3 -m venv /opt/lbctl")
     (machine.root / "deploy/docker").mkdir(parents=True)
-    key = machine.follow("test_documented_secrets_are_created").strip()
+    key = machine.run_blocks_of("test_documented_secrets_are_created").strip()
     secrets = machine.root / "deploy/docker/secrets"
     assert (secrets / "api-keys").read_text() == f"{key}: acme\n"
     assert (secrets / "api-token").read_text().startswith("operator:operate:")

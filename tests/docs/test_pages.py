@@ -44,7 +44,7 @@ def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
             if "file" in block.words:
                 (place / block.words["file"]).write_text(command.text, encoding="utf-8")
                 continue
-            difference = _follow(shell, command, should_succeed, SETTLED if waits else 0)
+            difference = _difference(shell, command, should_succeed, SETTLED if waits else 0)
             if difference:
                 pytest.fail(f"{page}:{command.line}: {difference}{_logs(place)}", pytrace=False)
             waits |= _STARTS.search(command.text) is not None
@@ -130,7 +130,7 @@ def _steps(page: str, ports: Ports) -> Iterator[tuple[Block, Command, bool]]:
                 )
 
 
-def _follow(shell: Shell, command: Command, should_succeed: bool, patience: float) -> str:
+def _difference(shell: Shell, command: Command, should_succeed: bool, patience: float) -> str:
     """Run the command, and return the difference from the page, or an empty text."""
     end = time.monotonic() + patience
     while True:

@@ -305,8 +305,8 @@ def test_pickers_that_joined_get_a_new_key() -> None:
     async def run() -> tuple[bytes | None, bytes | None]:
         feed = Feed(lambda: FleetMeasurements(0.0))
         with feed.subscribe(trusted=True) as trusted, feed.subscribe() as stranger:
-            feed.follow(_published("first"))
-            feed.follow(_published(_KEY))
+            feed.use_fleet(_published("first"))
+            feed.use_fleet(_published(_KEY))
             return await trusted.next(), await stranger.next()
 
     trusted, stranger = asyncio.run(run())

@@ -112,7 +112,7 @@ def test_token_of_a_picker_reads_no_status(tokens: Path) -> None:
 
 
 def test_picker_that_may_only_read_follows_the_tables(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    found = asyncio.run(_followed(url, _TOKENS["read"]))
+    found = asyncio.run(_first_lines(url, _TOKENS["read"]))
     assert found == {"begin"}
     (record,) = [item for item in caplog.records if "exchanges no counts" in item.getMessage()]
     assert record.levelno == logging.WARNING
@@ -120,10 +120,10 @@ def test_picker_that_may_only_read_follows_the_tables(url: str, caplog: pytest.L
 
 
 def test_picker_with_its_role_joins_the_others(url: str) -> None:
-    assert asyncio.run(_followed(url, _TOKENS["picker"])) == {"begin", "key", "peers"}
+    assert asyncio.run(_first_lines(url, _TOKENS["picker"])) == {"begin", "key", "peers"}
 
 
-async def _followed(url: str, token: str) -> set[str]:
+async def _first_lines(url: str, token: str) -> set[str]:
     """Return the kinds of lines that a picker with this token gets first."""
     kinds: set[str] = set()
 

@@ -138,7 +138,7 @@ class NginxUpdater:
         self._wanted = newest
         why = why or reason(before, newest.view)
         why = "evidence" if evidence and why == "weights" else why
-        self._schedule = self._schedule.follow(self._accepted, newest.view, self._clock()).want(why)
+        self._schedule = self._schedule.observe(self._accepted, newest.view, self._clock()).want(why)
         self._changed.set()
 
     async def run(self, record: Callable[[NginxResult], None]) -> None:

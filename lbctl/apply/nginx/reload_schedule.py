@@ -43,9 +43,9 @@ class ReloadSchedule:
             return self
         return replace(self, wanted=reason)
 
-    def follow(self, running: View | None, wanted: View, now: float) -> ReloadSchedule:
+    def observe(self, running: View | None, wanted: View, now: float) -> ReloadSchedule:
         """Return the schedule after a comparison of the weights."""
-        return replace(self, patience=self.patience.follow(_weight_pairs(running, wanted), now))
+        return replace(self, patience=self.patience.observe(_weight_pairs(running, wanted), now))
 
     def due(self) -> float | None:
         """Return when the reload may happen, or None if none is wanted."""

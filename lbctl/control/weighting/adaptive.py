@@ -167,7 +167,7 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
         elapsed = (at - before_at) / smoothing
         if unsteady is not None or not _STEADY < expected / took * before_took / before_expected < 1 / _STEADY:
             mean = before_expected / before_took
-            unsteady = _followed(unsteady or Unsteady(mean, mean), expected / took, elapsed)
+            unsteady = _with_speed(unsteady or Unsteady(mean, mean), expected / took, elapsed)
         keep = math.exp(-elapsed)
         expected, took, count = (
             before_expected * keep + expected,
@@ -177,7 +177,7 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
     return new_tuple(Estimate, (expected, took, count, at, acting, across, kind, unsteady, sums))
 
 
-def _followed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
+def _with_speed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
     """Take in the speed of one look; `elapsed` is in times of smoothing."""
     last, short, variance, away, turns, held, _ = unsteady
     change = (speed - last) / (speed + last)

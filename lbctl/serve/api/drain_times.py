@@ -16,7 +16,7 @@ class DrainTimes:
         self._applied: dict[ReplicaKey, float] = {}
         self._ended: dict[ReplicaKey, float] = {}
 
-    def follow(self, drained: Iterable[ReplicaKey], now: float) -> None:
+    def update(self, drained: Iterable[ReplicaKey], now: float) -> None:
         """Take note of the replicas that are drained now."""
         before, self._drained = self._drained, frozenset(drained)
         self._applied = {key: at for key, at in self._applied.items() if key in self._drained}

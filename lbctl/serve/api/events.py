@@ -96,7 +96,7 @@ class EventLog:
 
     # ── What happens ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def follow(self, served: PublishedFleet) -> None:
+    def emit_overrides(self, served: PublishedFleet) -> None:
         """Emit `overrides` where this fleet has others than the one before. The first fleet emits nothing."""
         before, after = self._overrides, served.composed.overrides
         self._overrides = after

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from lbctl.api import schema
 from lbctl.control.overrides import Override
-from lbctl.control.rollouts import follow
+from lbctl.control.rollouts import reconcile
 from lbctl.control.splits import shares_of, with_sum_of
 from lbctl.runtime import log
 from lbctl.runtime.errors import NotSavedError
@@ -48,7 +48,7 @@ class Operations(PoolViews):
         outages, unchecked = self._parts.rollouts.outages, self._parts.rollouts.unchecked
         # a step is shown once it is published, so that a client that waits for it, and then for the proxies, does not
         # see what these had before; the states may be of older files
-        states = follow(served.inputs.rollouts, files, now, outages, unchecked)
+        states = reconcile(served.inputs.rollouts, files, now, outages, unchecked)
         requests: Counter[str] = Counter()
         for key, count in self._parts.traffic.ledger.recent(self._parts.traffic.clock()).items():
             requests[key.pool] += count

@@ -60,7 +60,7 @@ def status(picker: PickerManager) -> schema.PickerStatus | None:
         starts=state.starts,
         reason=picker.reason or None,
         open=int(picker.report.get("open", 0)),
-        following=picker.feed.followers,
+        following=picker.feed.subscribers,
     )
 
 

@@ -115,7 +115,7 @@ def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool 
     topology = composed.whole.topology
     yield None
     live.times.keep(ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas)
-    live.drains.follow((ReplicaKey(*key) for key in composed.drains), live.now)
+    live.drains.update((ReplicaKey(*key) for key in composed.drains), live.now)
     for pool in topology.pools:
         yield from rows.pool(pool)
 

@@ -75,7 +75,7 @@ class PoolViews(PartialViews):
     def _is_large(self) -> bool:
         return sum(len(pool.replicas) for pool in self._topology().pools) > _LARGE
 
-    async def follow_states(self) -> None:
+    async def watch_states(self) -> None:
         """Look at the states of the replicas now and then: each has the time since when it is in its state.
 
         Replicas that go down and return are reported.
@@ -85,10 +85,10 @@ class PoolViews(PartialViews):
             _, worked = await in_turns(self._look_at_states(found))
             self._looked_at = tuple(found)
             self._state_changes.note(found, time.monotonic())
-            self._follow_connections()
+            self._watch_connections()
             await asyncio.sleep(min(_MAX_PAUSE, max(_STATES_INTERVAL, _STATES_PAUSE * worked)))
 
-    def _follow_connections(self) -> None:
+    def _watch_connections(self) -> None:
         """Have the proxies asked more often where a replica has become reachable or unreachable.
 
         The pages of the proxies of a large fleet take too long for that.

@@ -49,7 +49,7 @@ class StreamHandlers:
     async def pick_tables(self, request: web.Request) -> web.StreamResponse:
         """Stream the tables of replicas to a picker."""
         feed, peer = self._serving.pick_feed, _peer(request)
-        if feed.followers >= MAX_PICKERS:
+        if feed.subscribers >= MAX_PICKERS:
             raise RefusedRequest(503, f"there are {MAX_PICKERS} pickers already")
         with self._share(request, MAX_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
             return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)

@@ -73,7 +73,7 @@ class NginxDriver:
         """Drive the proxy until the task is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._driver.run(self._record))
-            group.create_task(self._follow())
+            group.create_task(self._request_each())
             group.create_task(self._watch())
 
     async def _watch(self) -> None:
@@ -95,7 +95,7 @@ class NginxDriver:
         self._warned = reason
         return reason
 
-    async def _follow(self) -> None:
+    async def _request_each(self) -> None:
         pause: float | None = None
         while True:
             with suppress(TimeoutError):

@@ -55,7 +55,7 @@ class DriverSupervisor:
         self._served: PublishedFleet | None = None
         self._news = asyncio.Event()
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Drive the proxies of this fleet from now on."""
         self._served = served
         self._news.set()
@@ -90,16 +90,16 @@ class DriverSupervisor:
 
     async def run(self) -> None:
         """Drive the proxies until the task is cancelled."""
-        await self._follow(self._apply)
+        await self._apply_each(self._apply)
 
     async def check_picked(self) -> None:
         """Check the replicas of picked pools, and drive nothing, until the task is cancelled.
 
         This is for a member that follows: its picker needs to know what fails.
         """
-        await self._follow(lambda served: self._check(served, [], wait=False))
+        await self._apply_each(lambda served: self._check(served, [], wait=False))
 
-    async def _follow(self, apply: Callable[[PublishedFleet], Awaitable[None]]) -> None:
+    async def _apply_each(self, apply: Callable[[PublishedFleet], Awaitable[None]]) -> None:
         checks = self._guard.start("active health checks", self._health_checker.run)
         try:
             while True:
@@ -136,7 +136,7 @@ class DriverSupervisor:
         """Check pools that are picked or whose proxies have no active checks. `wait`: wait for the first results."""
         pools = [] if self._dry_run else _reached(served.composed.snapshot, proxies)
         self._files = files_on_disk(served.loaded.source) if pools else {}
-        self._health_checker.follow(pools, served.composed.snapshot.secrets)
+        self._health_checker.use_pools(pools, served.composed.snapshot.secrets)
         if wait:
             await self._health_checker.first(_FIRST_CHECKS)
         for pool, reason in self._health_checker.problems.items():

@@ -21,7 +21,7 @@ class RecentSnapshots:
         self._in_use = in_use
         self._snapshots: dict[str, Snapshot] = {}  # the newest publication last
 
-    def follow(self, served: PublishedFleet) -> None:
+    def keep(self, served: PublishedFleet) -> None:
         """Keep the snapshot of this fleet as the newest one."""
         version = served.cached_snapshot.version
         self._snapshots.pop(version, None)

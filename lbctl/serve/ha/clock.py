@@ -25,7 +25,7 @@ class FleetClock:
         """Return the time."""
         return self._wall() + self.offset
 
-    def follow(self, leader: float) -> None:
+    def adjust(self, leader: float) -> None:
         """Take the leader's time, which was sent a moment ago."""
         offset = leader - self._wall()
         if abs(offset - self.offset) > _TOLERANCE:

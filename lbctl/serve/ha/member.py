@@ -345,7 +345,7 @@ class FleetMember:
         if leader is None or not live:
             return
         self._leader_seen_at = self._authority.clock()
-        self.clock.follow(leader.at)
+        self.clock.adjust(leader.at)
         skewed = abs(self.clock.offset) > _SKEW
         if skewed and not self._skewed:
             log.warn(

@@ -77,7 +77,7 @@ class HealthChecker:
                 ejected.setdefault(pool, set()).add(replica)
         return {pool: frozenset(names) for pool, names in sorted(ejected.items())}
 
-    def follow(self, pools: Iterable[Pool], secrets: Secrets = _NO_SECRETS) -> None:
+    def use_pools(self, pools: Iterable[Pool], secrets: Secrets = _NO_SECRETS) -> None:
         """Check the replicas of these pools from now on, where the pools have active checks.
 
         Call it also when certificates or `secrets` have changed. A replica that joins a pool that was checked before is

@@ -121,7 +121,7 @@ class OverrideService:
         while True:
             await asyncio.sleep(_EXPIRY_INTERVAL)
             async with self._lock:
-                self._follow_absent()
+                self._update_absent()
                 await self._expire()
 
     async def _expire(self) -> None:
@@ -162,7 +162,7 @@ class OverrideService:
             return "the files have another split now"
         return ""
 
-    def _follow_absent(self) -> None:
+    def _update_absent(self) -> None:
         served = self._live.served
         if served is not None:
             self._absent = overrides.absent(

@@ -123,7 +123,7 @@ class RolloutService:
             topology = self._live.topology
             if topology is None:
                 raise BadRequestError("no fleet is served yet")
-            before = self._followed(topology, route)
+            before = self._reconciled(topology, route)
             after = self._after(route, action, percent, allow_unavailable, before, topology)
             state = replace(after, reason=reason[:_MAX_REASON])
             updated = tuple(state if item.route == state.route else item for item in before)
@@ -170,22 +170,22 @@ class RolloutService:
         if topology is None:
             return
         before, now = self._live.inputs.rollouts, self.now()
-        followed = self._followed(topology)
-        in_force = self._in_force(followed, topology)
-        updated = rollouts.advance(followed, topology, now, in_force, self.outages, self.unchecked)
+        reconciled = self._reconciled(topology)
+        in_force = self._in_force(reconciled, topology)
+        updated = rollouts.advance(reconciled, topology, now, in_force, self.outages, self.unchecked)
         if updated != before or self._unsaved:
             await self._change(updated)
 
-    def _followed(self, topology: Topology, acted_on: str = "") -> Rollouts:
+    def _reconciled(self, topology: Topology, acted_on: str = "") -> Rollouts:
         """Return the states of the rollouts that the files have now, after a look at their pools.
 
         Pools of rollouts that have ended are not looked at, except those of the route `acted_on`.
         """
         states, now = self._live.inputs.rollouts, self.now()
-        pools = rollouts.pools_concerned(rollouts.follow(states, topology, now), topology, acted_on)
-        self.outages = outages.follow(self.outages, self._unavailable(pools) if pools else {}, now)
+        pools = rollouts.pools_concerned(rollouts.reconcile(states, topology, now), topology, acted_on)
+        self.outages = outages.track(self.outages, self._unavailable(pools) if pools else {}, now)
         self.unchecked = self._unchecked(pools) if pools else frozenset()
-        return rollouts.follow(states, topology, now, self.outages, self.unchecked)
+        return rollouts.reconcile(states, topology, now, self.outages, self.unchecked)
 
     async def _evaluate(self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout) -> None:
         """Evaluate the interval that has passed, unless the rollout has moved while the evidence was collected."""

@@ -90,7 +90,7 @@ class PickerChild:
         """Give the ports back."""
         self._keep_ports(None)
 
-    def follow(self) -> None:
+    def check_again(self) -> None:
         """Look again whether a picker is needed."""
         self._news.set()
 

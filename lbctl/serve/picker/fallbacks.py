@@ -54,7 +54,7 @@ class Fallbacks:
         self._process = 0
         self._report: Mapping[str, Any] = {}
 
-    def follow(self, pools: Collection[str]) -> None:
+    def use_pools(self, pools: Collection[str]) -> None:
         """Count for these pools from now on: what a pool had before it was picked does not count."""
         requests = self._requests()
         self._base = {pool: self._base.get(pool, requests.get(pool, 0) - self._picked(pool)) for pool in pools}

@@ -95,7 +95,7 @@ class Feed:
         """The subscriptions that also get what only pickers may know."""
         self._news = asyncio.Event()
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Send the tables of this fleet from now on, and the key of its questions."""
         self._served = served
         key = served.composed.snapshot.picker_key
@@ -123,7 +123,7 @@ class Feed:
         return tables.cache_hits(self._served, self._measure()) if self._served is not None else {}
 
     @property
-    def followers(self) -> int:
+    def subscribers(self) -> int:
         """The number of pickers that get the tables."""
         return len(self._subscriptions)
 
@@ -171,7 +171,7 @@ class Feed:
         measured = self._measure()
         pools = tables.picked_pools(served)
         failing = {pool.name: tables.failing(pool, measured) for pool in pools}
-        self._ramps = self._ramps.follow(pools, served.composed.snapshot, failing, measured.now)
+        self._ramps = self._ramps.track(pools, served.composed.snapshot, failing, measured.now)
         since = self._ramps.since
         for line in self._changes({pool.name: tables.table(served, pool, measured, since) for pool in pools}):
             self._put(line)

@@ -124,17 +124,17 @@ class PickerManager:
 
     def recent(self) -> Mapping[str, RecentPicks]:
         """Return pool → its picks in the last minute; nothing where other pickers have the tables too."""
-        return self.fallbacks.recent() if self.feed.followers <= 1 else {}
+        return self.fallbacks.recent() if self.feed.subscribers <= 1 else {}
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Pick for this fleet from now on."""
         pools = picked_pools(served)
         self._bind = self._address(served.composed.whole.topology) if pools else None
-        self.fallbacks.follow([pool.name for pool in pools])
+        self.fallbacks.use_pools([pool.name for pool in pools])
         self._check_exposure(served)
         self._key = served.composed.snapshot.picker_key
-        self.feed.follow(served)
-        self._child.follow()
+        self.feed.use_fleet(served)
+        self._child.check_again()
 
     def place(self, topology: Topology) -> PickerPlace:
         """Return where the proxies of this fleet send their questions.

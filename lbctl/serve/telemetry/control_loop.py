@@ -77,7 +77,7 @@ class ControlLoop:
 
     # ── Inputs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def follow(self, topology: Topology) -> None:
+    def use_topology(self, topology: Topology) -> None:
         """Control the pools of this fleet from now on."""
         pools = controlled(topology)
         if pools == tuple(item.pool for item in self.state.pools.values()):

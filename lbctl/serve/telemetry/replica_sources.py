@@ -26,7 +26,7 @@ class ReplicaSources:
         self._readings: list[SourceReading | None] = [None for _ in plan.sources]
         self.states = [SourceState(source.kind, source.display_url) for source in plan.sources]
 
-    def follow(self, earlier: ReplicaSources) -> None:
+    def take_over(self, earlier: ReplicaSources) -> None:
         """Take over the state of unchanged sources, after the sources of the replica have changed."""
         index_of = {_identity(source): index for index, source in enumerate(earlier.plan.sources)}
         for index, source in enumerate(self.plan.sources):

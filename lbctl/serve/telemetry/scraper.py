@@ -109,7 +109,7 @@ class Scraper:
             if earlier is None or earlier.plan != plan:
                 sources = ReplicaSources(plan)
                 if earlier is not None:
-                    sources.follow(earlier)
+                    sources.take_over(earlier)
                 tracked[key] = sources
             else:
                 tracked[key] = earlier

@@ -134,10 +134,10 @@ class TelemetryService:
         """Pool → the header with the key that its replicas ask for, and its value."""
         self._saved: tuple[LoopOutput, float] = (live.inputs.decisions, 0.0)
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Scrape and control the pools of this fleet from now on."""
         topology = served.composed.whole.topology
-        self.loop.follow(topology)
+        self.loop.use_topology(topology)
         self.loop.freeze(frozen(served.composed.overrides))
         pools = controlled(topology)
         keys = {pool.name: key for pool in pools if (key := key_of(pool, served.composed.whole.secrets))}
@@ -235,7 +235,7 @@ class TelemetryService:
         self._saved = (LoopOutput(), 0.0)
         self._changed.clear()
         if self._live.served is not None:
-            self.follow(self._live.served)
+            self.use_fleet(self._live.served)
 
     async def save(self) -> None:
         """Save the output of the control loop for a restart, where that is due, and record its decisions."""

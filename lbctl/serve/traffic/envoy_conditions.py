@@ -80,11 +80,11 @@ class EnvoyConditions:
         self._proxies: tuple[Proxy, ...] = ()
         self._failing: set[str] = set()
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Read the pages of this fleet's Envoys from now on."""
         fleet = served.composed.whole
         places = self._places.copy()  # threads may be reading pages by the places so far
-        places.follow(fleet)
+        places.use_fleet(fleet)
         self._places = places
         kinds = xds_kinds()
         self._proxies = tuple(

@@ -156,7 +156,7 @@ def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, Serve
     return Counts(max(now.ended - before.ended, failed), failed)
 
 
-def _follows(item: ServerCounters) -> bool:
+def _tracks_another(item: ServerCounters) -> bool:
     """Return whether the server is down with that of another backend, which has the check."""
     return item.status.startswith("DOWN") and not item.check
 
@@ -184,7 +184,7 @@ def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
 def _worst(rows: Iterable[ServerCounters], before: ReplicaCondition | None) -> ReplicaCondition:
     """Return the worst condition of the servers of a replica. `before`: its condition in the report before."""
     is_new = before is None or before.state not in _JUDGED
-    servers = [item for item in rows if not _follows(item)] or rows
+    servers = [item for item in rows if not _tracks_another(item)] or rows
     conditions = (_condition(item, is_new=is_new) for item in servers)
     return min(conditions, key=lambda item: (_WORST_FIRST.index(item.state), not item.reason))
 

@@ -33,9 +33,9 @@ class LoadReports:
         self._nodes: dict[str, dict[object, _InProgress]] = {}
         """Node id → stream → the requests in progress by its last report."""
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Find the replicas of this fleet from now on."""
-        self._places.follow(served.composed.whole)
+        self._places.use_fleet(served.composed.whole)
 
     def reported(self, stream: object, node_id: str, clusters: Iterator[ClusterLoad]) -> None:
         """Add a report: requests that have ended since the last one, failures, and the requests in progress now."""

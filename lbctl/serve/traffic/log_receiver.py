@@ -72,7 +72,7 @@ class LogReceiver:
             self._socket.close()
             self._socket = self.address = None
 
-    def follow(
+    def use_proxies(
         self,
         proxies: Iterable[str],
         addresses: ReplicaAddresses,

@@ -24,7 +24,7 @@ class FleetPlaces:
         self._addresses: Mapping[str, tuple[str, ...]] = {}
         self._places: dict[str, Places] = {}
 
-    def follow(self, fleet: Snapshot) -> None:
+    def use_fleet(self, fleet: Snapshot) -> None:
         """Find the replicas of this fleet from now on. Unchanged pools keep their endpoints."""
         pools = {pool.name: pool for pool in fleet.topology.pools}
         kept = self._places if self._addresses == fleet.addresses else {}

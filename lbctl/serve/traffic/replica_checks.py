@@ -66,13 +66,13 @@ class ReplicaChecks:
         """(pool, replica) → whether a connection to it can be opened."""
         return self._connections.states
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Check the replicas of this fleet from now on."""
         whole = served.composed.whole.topology
-        self._connections.follow(whole.pools)
+        self._connections.use_pools(whole.pools)
         pools = list(unreported(whole))
         self._files = files_on_disk(served.loaded.source) if pools else {}
-        self._checker.follow(pools, served.composed.whole.secrets)
+        self._checker.use_pools(pools, served.composed.whole.secrets)
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks by name; they run as long as the process."""
@@ -114,7 +114,7 @@ class Connections:
         self._now = now
         self._targets: Mapping[Address, _Target] = {}
 
-    def follow(self, pools: Iterable[Pool]) -> None:
+    def use_pools(self, pools: Iterable[Pool]) -> None:
         """Connect to the replicas of these pools from now on."""
         targets: dict[Address, _Target] = {}
         for pool in pools:

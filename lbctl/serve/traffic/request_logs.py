@@ -26,12 +26,12 @@ class RequestLogs:
         self._pools: frozenset[str] = frozenset()
         self._places = FleetPlaces()
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Keep what is reported about this fleet's pools from now on, and what its rollouts are judged by."""
         topology = served.composed.whole.topology
         self._measured, self._judged = measured(topology.routes), judged(topology.routes)
         self._pools = frozenset(pool.name for pool in topology.pools)
-        self._places.follow(served.composed.whole)
+        self._places.use_fleet(served.composed.whole)
 
     def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
         """Add the requests of one message."""

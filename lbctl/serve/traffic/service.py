@@ -80,12 +80,12 @@ class Traffic:
         self._interval = _INTERVAL
         self._news = asyncio.Event()
 
-    def follow(self, served: PublishedFleet) -> None:
+    def use_fleet(self, served: PublishedFleet) -> None:
         """Read the traffic of this fleet's proxies from now on."""
         whole, topology = served.composed.whole, served.composed.whole.topology
         self._with_websockets = with_websockets(topology)
         self._interval = min(_INTERVAL, shortest_interval(topology) or _INTERVAL)
-        self._follow_proxies(topology.proxies)
+        self._use_proxies(topology.proxies)
         if (topology.pools, whole.addresses) != self._places:
             self._places = topology.pools, whole.addresses
             self._replicas = frozenset(
@@ -96,7 +96,7 @@ class Traffic:
         self._logging &= logging
         wanted = measured(topology.routes)
         timed = {item.name for item in topology.proxies if item.kind in TIMED}
-        self.log.follow(logging, self._addresses, timed, self._replicas, wanted)
+        self.log.use_proxies(logging, self._addresses, timed, self._replicas, wanted)
         self.ledger.keep([*self.proxies, *self._nodes()])
         self.ledger.keep_replicas(self._replicas, wanted)
         self._news.set()
@@ -153,7 +153,7 @@ class Traffic:
             )
         self._log_problem = problem
 
-    def _follow_proxies(self, proxies: tuple[Proxy, ...]) -> None:
+    def _use_proxies(self, proxies: tuple[Proxy, ...]) -> None:
         before, self.proxies = self.proxies, {item.name: item for item in proxies}
         for name in [name for name in self._polled if before.get(name) != self.proxies.get(name)]:
             del self._polled[name]

@@ -116,16 +116,16 @@ def _subscribe(
     recent: RecentSnapshots, picker: PickerManager, events: EventLog,
 ) -> None:  # fmt: skip
     """Let every part that follows the published fleet know of each new one."""
-    publisher.subscribe("telemetry: new fleet", telemetry.follow)
-    publisher.subscribe("drivers: new fleet", supervisor.follow)
-    publisher.subscribe("traffic: new fleet", observed.traffic.follow)
-    publisher.subscribe("load reports: new fleet", observed.load_reports.follow)
-    publisher.subscribe("request logs: new fleet", observed.request_logs.follow)
-    publisher.subscribe("checks of Envoys: new fleet", observed.envoy_conditions.follow)
-    publisher.subscribe("checks of replicas: new fleet", observed.replica_checks.follow)
-    publisher.subscribe("recent snapshots: new fleet", recent.follow)
-    publisher.subscribe("picker: new fleet", picker.follow)
-    publisher.subscribe("events: new fleet", events.follow)
+    publisher.subscribe("telemetry: new fleet", telemetry.use_fleet)
+    publisher.subscribe("drivers: new fleet", supervisor.use_fleet)
+    publisher.subscribe("traffic: new fleet", observed.traffic.use_fleet)
+    publisher.subscribe("load reports: new fleet", observed.load_reports.use_fleet)
+    publisher.subscribe("request logs: new fleet", observed.request_logs.use_fleet)
+    publisher.subscribe("checks of Envoys: new fleet", observed.envoy_conditions.use_fleet)
+    publisher.subscribe("checks of replicas: new fleet", observed.replica_checks.use_fleet)
+    publisher.subscribe("recent snapshots: new fleet", recent.keep)
+    publisher.subscribe("picker: new fleet", picker.use_fleet)
+    publisher.subscribe("events: new fleet", events.emit_overrides)
 
 
 def _acting_tasks(

@@ -76,6 +76,6 @@ class Services:
             **self.picker.tasks(),
             "checks of Envoys": self.envoy_conditions.run,
             **self.replica_checks.tasks(),
-            "states of replicas": self.views.follow_states,
+            "states of replicas": self.views.watch_states,
             "dashboard": self.views.dashboard.run,
         }

@@ -41,7 +41,7 @@ class LoadSession(ReportSession):
         assert self._identity is not None, "the first message names the node"
         self._receiver.ended(self, self._identity.node.id)
 
-    def _followed(self, publication: Publication) -> None:
+    def _publication_changed(self, publication: Publication) -> None:
         """Ask the node for reports, or no longer."""
         self._interval = publication.load_interval if self._takes else None
         if not self._writing and not self._call.closed and self._must_request():

@@ -112,7 +112,7 @@ class ReportSession(ABC):
         """End the stream from the server's side at any time."""
         self._call.end(code, reason)
 
-    def follow(self, publication: Publication) -> None:
+    def use_publication(self, publication: Publication) -> None:
         """Take the reports of the node, or no longer, as this publication says."""
         if self._identity is None:
             return
@@ -120,7 +120,7 @@ class ReportSession(ABC):
             self._roster = publication.roster
             assigned = publication.assign(self._identity)
             self._refuse(assigned if isinstance(assigned, RefusedNode) else None if self._guarded else _IN_CLEAR)
-        self._followed(publication)
+        self._publication_changed(publication)
 
     @property
     def _takes(self) -> bool:
@@ -136,7 +136,7 @@ class ReportSession(ABC):
         """Pass a report on. Raises StreamError."""
 
     @abstractmethod
-    def _followed(self, publication: Publication) -> None:
+    def _publication_changed(self, publication: Publication) -> None:
         """A publication is there, and it is known whether reports are taken."""
 
     @abstractmethod
@@ -156,7 +156,7 @@ class ReportSession(ABC):
     def _open(self, message: bytes) -> None:
         self._identity = identity_of(self._node(message), self._context)
         if self._server.publication is not None:
-            self.follow(self._server.publication)
+            self.use_publication(self._server.publication)
         if self._takes:
             self._take(message)
 

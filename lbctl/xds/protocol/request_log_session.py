@@ -48,7 +48,7 @@ class RequestLogSession(ReportSession):
     def _pace(self) -> float:
         return max(_MIN_PAUSE, self._spent / _PART) if self._takes else super()._pace()
 
-    def _followed(self, publication: Publication) -> None:
+    def _publication_changed(self, publication: Publication) -> None:
         """Nothing has to be asked for: the node's listeners say what is sent."""
 
     def _forget(self) -> None:

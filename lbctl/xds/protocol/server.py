@@ -205,7 +205,7 @@ class XdsServer:
         """Offer the snapshot to every stream and return; each stream then sends it at its own pace."""
         publication = self._context.publish(snapshot)
         for session in self._all_sessions():
-            session.follow(publication)
+            session.use_publication(publication)
 
     def recall(self, snapshot: CachedSnapshot) -> None:
         """Set the snapshot that the previous process published.

@@ -157,14 +157,14 @@ class StreamSession:
         """End the stream from the server's side at any time."""
         self._call.end(code, reason)
 
-    def follow(self, publication: Publication) -> None:
+    def use_publication(self, publication: Publication) -> None:
         """Offer the node its content of this publication, or close the stream if that fails unexpectedly."""
         try:
-            self._follow(publication)
+            self._offer(publication)
         except Exception as error:  # noqa: BLE001 -- the other streams get the publication all the same
             self._fail(error)
 
-    def _follow(self, publication: Publication) -> None:
+    def _offer(self, publication: Publication) -> None:
         """Offer the node its content of this publication. A node that no entry matches any more keeps what it has.
 
         A stream whose end waits for a client that does not read gets nothing: what it holds is released already.
@@ -182,13 +182,13 @@ class StreamSession:
         self._stream.offer(content)
         self._wake()
 
-    async def _follow_soon(self) -> None:
+    async def _offer_soon(self) -> None:
         """Offer the node its content when nothing newer is on its way, or after a moment."""
         deadline = self._loop.time() + _HELD
         while self._server.held() and self._offered is None and self._loop.time() < deadline:
             await asyncio.sleep(_HELD_POLL)
         if self._offered is None and self._server.publication is not None and not self._call.closed:
-            self.follow(self._server.publication)
+            self.use_publication(self._server.publication)
 
     def last(self) -> Resources | None:
         """Return what the node has by this stream; None before it has all that it asked for."""
@@ -253,9 +253,9 @@ class StreamSession:
         )
         node_status.enter(self._entry)
         if self._server.held():
-            self._call.start(self._follow_soon())
+            self._call.start(self._offer_soon())
         elif self._server.publication is not None:
-            self.follow(self._server.publication)
+            self.use_publication(self._server.publication)
         if not self._entry.denied:
             _LOG.info("xds: %s has connected", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind))
 

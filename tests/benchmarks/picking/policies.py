@@ -39,7 +39,7 @@ class Policy(Protocol):
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None:
         """What an engine reports, some time ago."""
 
-    def follow(self, weights: Sequence[Weight | None]) -> None:
+    def use_weights(self, weights: Sequence[Weight | None]) -> None:
         """Use these weights from now on; None: the replica gets nothing."""
 
 
@@ -49,7 +49,7 @@ class Weights:
     def __init__(self, kind: str, capacities: Sequence[float], rng: random.Random) -> None:
         self._kind = BALANCERS[kind]
         self._balancer: Balancer = self._kind.make(len(capacities), rng)
-        self.follow([from_capacity(item) for item in capacities])
+        self.use_weights([from_capacity(item) for item in capacities])
 
     def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
         place = self._balancer.pick()
@@ -63,8 +63,8 @@ class Weights:
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
-    def follow(self, weights: Sequence[Weight | None]) -> None:
-        self._balancer.follow(self._kind.proxy_weights(weights))
+    def use_weights(self, weights: Sequence[Weight | None]) -> None:
+        self._balancer.use_weights(self._kind.proxy_weights(weights))
 
 
 class Hashed:
@@ -97,7 +97,7 @@ class Hashed:
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
-    def follow(self, weights: Sequence[Weight | None]) -> None: ...
+    def use_weights(self, weights: Sequence[Weight | None]) -> None: ...
 
 
 class CacheAware:
@@ -134,7 +134,7 @@ class CacheAware:
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
-    def follow(self, weights: Sequence[Weight | None]) -> None: ...
+    def use_weights(self, weights: Sequence[Weight | None]) -> None: ...
 
 
 class Picker:
@@ -172,7 +172,7 @@ class Picker:
         self.books.reconcile(POOL, str(place), engine.running, engine.waiting, firsts, now)
         self.books.expire(now)
 
-    def follow(self, weights: Sequence[Weight | None]) -> None:
+    def use_weights(self, weights: Sequence[Weight | None]) -> None:
         candidates = [
             replace(item, fit=weight is not None, weight=weight.rate if weight else item.weight)
             for item, weight in zip(self._table.candidates, weights, strict=True)
@@ -205,7 +205,7 @@ class AllKnowing:
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
-    def follow(self, weights: Sequence[Weight | None]) -> None: ...
+    def use_weights(self, weights: Sequence[Weight | None]) -> None: ...
 
 
 def _with_tokens(features: Features, tokens: float) -> Features:

@@ -150,7 +150,7 @@ class _Run:
         before, self._weights = self._weights, self._control.observe(self._reports, self._active, now)
         if self._weights != before:
             for policy in self._policies:
-                policy.follow(self._weights)
+                policy.use_weights(self._weights)
         self._at(now + self._fleet.interval, _CONTROL, None)
 
     def _exchange(self, now: float, _: object) -> None:

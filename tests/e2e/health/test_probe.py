@@ -40,11 +40,11 @@ class _RunningChecker:
         self.changes: list[tuple[Key, CheckState]] = []
         self.prober = HealthChecker(lambda key, state: self.changes.append((key, state)), locate)
 
-    def follow(self, *pools: Pool) -> None:
-        async def follow() -> None:
-            self.prober.follow(pools)
+    def use_pools(self, *pools: Pool) -> None:
+        async def use_pools() -> None:
+            self.prober.use_pools(pools)
 
-        background.wait(follow())
+        background.wait(use_pools())
 
     def first(self) -> None:
         background.wait(self.prober.first(30.0))
@@ -60,7 +60,7 @@ class _RunningChecker:
 @contextmanager
 def _running_checker(*pools: Pool, locate: Callable[[str], Path | None] = Path) -> Iterator[_RunningChecker]:
     checker = _RunningChecker(locate)
-    checker.follow(*pools)
+    checker.use_pools(*pools)
     task = background.start(checker.prober.run())
     try:
         yield checker
@@ -111,13 +111,13 @@ def test_added_replica_is_out_until_its_check_passes() -> None:
     with replicas("a", "b") as (a, b), _running_checker(_pool([a])) as checker:
         checker.first()
         b.behave(health=503)
-        checker.follow(_pool([a, b]))
+        checker.use_pools(_pool([a, b]))
         assert checker.out == {"b"}
         time.sleep(1)
         assert checker.out == {"b"}
         b.behave(health=200)
         eventually(lambda: checker.out == frozenset())
-        checker.follow(_pool([a]))
+        checker.use_pools(_pool([a]))
         checks = b.checks
         time.sleep(0.6)
         assert b.checks == checks

@@ -75,7 +75,7 @@ def _third(*names: str) -> Any:
     return pytest.approx(dict.fromkeys(names, 1 / len(names)), abs=0.06)
 
 
-def _follows(edge: Edge, shares: Any) -> None:
+def _assert_shares(edge: Edge, shares: Any) -> None:
     """Waits until the requests go as the answers say: HAProxy asks every two seconds."""
     eventually(lambda: _shares(edge) == shares)
 
@@ -89,11 +89,11 @@ def test_stale_file_gets_no_replica_the_answers_of_another() -> None:
         eventually(lambda: _state(control) == "WAITING" and "v1" in _words(control))
         assert "which the fleet does not have any more" in _words(control)
         assert "render its file and reload it" in _words(control)
-        _follows(edge, _third("v0", "v3", "v4"))
+        _assert_shares(edge, _third("v0", "v3", "v4"))
         control.stop()
         control.start()
         control.write(_fleet([members[0], *members[2:]], edge, drained="v4"))
-        _follows(edge, _third("v0", "v2", "v3"))
+        _assert_shares(edge, _third("v0", "v2", "v3"))
         _render(edge, _fleet([members[0], *members[2:]], edge, drained="v4"))
         processes_before = processes.haproxies(str(edge.config))
         os.kill(int((edge.directory / "pid").read_text()), signal.SIGUSR2)
@@ -108,7 +108,7 @@ def test_replica_missing_in_the_file_is_named() -> None:
         fleet["pools"]["pool"]["replicas"][1]["weight"] = 5
         control.write(fleet)
         eventually(lambda: "has yet to ask" in _words(control))
-        _follows(edge, pytest.approx({"v0": 0.2, "v1": 0.4, "v2": 0.4}, abs=0.06))
+        _assert_shares(edge, pytest.approx({"v0": 0.2, "v1": 0.4, "v2": 0.4}, abs=0.06))
         eventually(lambda: "does not ask for pool/v3" in _words(control))
         assert _state(control) == "WAITING"
 
@@ -118,7 +118,7 @@ def test_failed_reload_keeps_each_answer_with_its_replica() -> None:
         control.write(_fleet(members[1:], edge, drained="v2"))
         eventually(lambda: _state(control) == "FAILING")
         assert "the reload command failed" in _words(control)
-        _follows(edge, _third("v1", "v3"))
+        _assert_shares(edge, _third("v1", "v3"))
 
 
 def test_haproxy_without_agent_checks_is_not_in_sync(capsys: pytest.CaptureFixture[str]) -> None:

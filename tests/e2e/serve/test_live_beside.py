@@ -55,7 +55,7 @@ def test_all_proxies_move_load_from_a_slow_engine() -> None:
             time.sleep(1)
             members[0].speed = 0.5
             eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.6)
-            _follow(control, "edge", "ha", "ng")
+            _wait_for_update(control, "edge", "ha", "ng")
             wanted = pytest.approx(0.5 / 3.5, abs=0.05)
             for load in loads:  # 90 requests, distributed in turn
                 eventually(lambda load=load: next_share(load, "a", 3) == wanted)
@@ -77,7 +77,7 @@ def test_wedged_engine_leaves_haproxy_and_nginx_at_once() -> None:
             time.sleep(1)
             members[0].wedged = True
             eventually(lambda: "a replica is out" in control.log)
-            _follow(control, "ha", "ng")
+            _wait_for_update(control, "ha", "ng")
             count = at_rest(lambda: members[0].requests)
             time.sleep(1)
             assert members[0].requests == count
@@ -222,7 +222,7 @@ def _eds_health(envoy: XdsEnvoy, engine: Engine) -> str:
     return str(envoy.hosts("pool")[engine.address]["health_status"].get("eds_health_status", "HEALTHY"))
 
 
-def _follow(control: ControlPlane, *names: str) -> None:
+def _wait_for_update(control: ControlPlane, *names: str) -> None:
     """Wait until these proxies have a version that is served from now on, while weights continue to change."""
     later: set[str] = set()
 

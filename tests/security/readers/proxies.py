@@ -77,7 +77,7 @@ def _logged(flood: bytes) -> Case:
         receiver = LogReceiver()
         receiver.open(Address("127.0.0.1", 0))
         pool = Pool("llama", (Replica("a", Address("10.0.0.1", 8000)),))
-        receiver.follow(["edge"], log_line.ReplicaAddresses([pool], {}))
+        receiver.use_proxies(["edge"], log_line.ReplicaAddresses([pool], {}))
         assert receiver.address is not None
         thread = threading.Thread(target=_flood, args=(receiver.address.port, flood), daemon=True)
         thread.start()

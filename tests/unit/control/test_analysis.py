@@ -21,7 +21,7 @@ from lbctl.control.analysis.evidence import (
 from lbctl.control.analysis.latency import histogram
 from lbctl.control.analysis.slowness import cluster_of
 from lbctl.control.analysis.statistics import FALSE_ALARM, cluster_size, level, upper_tail
-from lbctl.control.rollouts import RolloutState, act, advance, blocker, evaluate, follow, splits
+from lbctl.control.rollouts import RolloutState, act, advance, blocker, evaluate, reconcile, splits
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Analysis, AnalysisMetric, Forward, Rollout, RolloutStep, Route, Share
 from lbctl.ir.topology import Topology
@@ -44,7 +44,7 @@ class Course:
         self.topology = Topology((), (route,), (Pool("new"), Pool("old")))
         self.now = 0.0
         self.in_force = (route.name,)
-        (self.state,) = advance(follow((), self.topology, self.now), self.topology, self.now, self.in_force)
+        (self.state,) = advance(reconcile((), self.topology, self.now), self.topology, self.now, self.in_force)
 
     def see(self, *observations: IntervalObservation) -> RolloutState:
         for observation in observations:
@@ -86,7 +86,7 @@ def test_bad_intervals_in_a_row_roll_back_with_a_reason() -> None:
     )
     assert (
         advance((state,), course.topology, 9_999, course.in_force)
-        == follow((state,), course.topology, 9_999)
+        == reconcile((state,), course.topology, 9_999)
         == (state,)
     )
     assert act(state, course.rollout, "start", 100).analysis == AnalysisState()

@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
-from lbctl.control.outages import CALM, OUTAGE_TIMEOUT, Outage, ReplicaReport, follow, unavailable
-from lbctl.control.rollouts import Action, RolloutState, act, advance, pools_concerned, splits
-from lbctl.control.rollouts import follow as follow_files
+from lbctl.control.outages import CALM, OUTAGE_TIMEOUT, Outage, ReplicaReport, track, unavailable
+from lbctl.control.rollouts import Action, RolloutState, act, advance, pools_concerned, reconcile, splits
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Rollout, RolloutStep, Route, Share
 from lbctl.ir.topology import Topology
@@ -34,7 +33,7 @@ def topology_of(mode: Mode, **more: Any) -> Topology:
 
 def running(mode: Mode, phase: Any = "progressing") -> tuple[RolloutState, ...]:
     """Return the rollout at its first step, which all proxies have."""
-    (state,) = follow_files((), topology_of(mode), 0)
+    (state,) = reconcile((), topology_of(mode), 0)
     if mode == "manual":
         state = act(state, rollout_of(mode), "start", 0)
     (state,) = advance((state,), topology_of(mode), 0, HAVE_IT)
@@ -61,26 +60,26 @@ def test_reason_names_each_replica_and_its_state() -> None:
 
 
 def test_outage_that_continues_keeps_its_beginning() -> None:
-    first = follow({}, {"new": "down", "old": ""}, 10)
+    first = track({}, {"new": "down", "old": ""}, 10)
     assert first == {"new": Outage("down", 10, 10)}
-    assert follow(first, {"new": "still down"}, 12) == {"new": Outage("still down", 10, 12)}
-    assert follow(first, {}, 12) == {}, "no rollout needs the pool"
+    assert track(first, {"new": "still down"}, 12) == {"new": Outage("still down", 10, 12)}
+    assert track(first, {}, 12) == {}, "no rollout needs the pool"
 
 
 def test_outage_ends_after_some_time_with_a_replica() -> None:
-    first = follow({}, {"new": "down"}, 10)
-    calm = follow(first, {"new": ""}, 10 + CALM - 0.1)
+    first = track({}, {"new": "down"}, 10)
+    calm = track(first, {"new": ""}, 10 + CALM - 0.1)
     assert calm == first, "a reloaded proxy has not checked yet"
-    assert follow(calm, {"new": ""}, 10 + CALM) == {}
-    assert follow(calm, {"new": "down"}, 19)["new"].since == 10
+    assert track(calm, {"new": ""}, 10 + CALM) == {}
+    assert track(calm, {"new": "down"}, 19)["new"].since == 10
 
 
 @pytest.mark.parametrize("mode", BY_ITSELF)
 def test_rollout_begins_when_its_target_is_available(mode: Mode) -> None:
     topology = topology_of(mode)
-    states = follow_files((), topology, 0, DOWN)
+    states = reconcile((), topology, 0, DOWN)
     assert [state.phase for state in states] == ["waiting"]
-    assert advance(states, topology, 1000, HAVE_IT, DOWN) == follow_files(states, topology, 1000, DOWN) == states
+    assert advance(states, topology, 1000, HAVE_IT, DOWN) == reconcile(states, topology, 1000, DOWN) == states
     assert splits(states, topology) == {}
     (begun,) = advance(states, topology, 1001, (), {})
     assert (begun.phase, begun.percent, begun.since) == ("progressing", 20, 1001)
@@ -89,7 +88,7 @@ def test_rollout_begins_when_its_target_is_available(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", BY_ITSELF)
 def test_rollout_waits_for_the_first_check_of_its_target(mode: Mode) -> None:
     topology = topology_of(mode)
-    states = follow_files((), topology, 0, {}, ["new"])
+    states = reconcile((), topology, 0, {}, ["new"])
     assert [state.phase for state in states] == ["waiting"]
     assert advance(states, topology, 1, HAVE_IT, {}, ["new"]) == states
     (begun,) = advance(states, topology, 2, (), {}, ["old"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.control.rollouts import RolloutState, act, advance, follow, next_step, shares_at, splits, waits_for_proxy
+from lbctl.control.rollouts import RolloutState, act, advance, next_step, reconcile, shares_at, splits, waits_for_proxy
 from lbctl.control.splits import MAX_SHARE
 from lbctl.ir.pools import Model, Pool
 from lbctl.ir.routes import Forward, Rollout, RolloutStep, Route, Share
@@ -38,7 +38,7 @@ def only(states: tuple[RolloutState, ...]) -> RolloutState:
 
 def begun(topology: Topology) -> tuple[RolloutState, ...]:
     """Return the rollout of the fleet at time 0, after a proxy has applied its first step."""
-    return advance(follow((), topology, 0), topology, 0, HAVE_IT)
+    return advance(reconcile((), topology, 0), topology, 0, HAVE_IT)
 
 
 def test_a_timed_rollout_advances_one_step_at_a_time() -> None:
@@ -52,14 +52,14 @@ def test_a_timed_rollout_advances_one_step_at_a_time() -> None:
     assert next_step(only(states), topology.routes[0].rollout) == 180  # type: ignore[arg-type]
     states = advance(states, topology, 100_000, HAVE_IT)
     assert (only(states).phase, splits(states, topology)) == ("promoted", {"chat": (("new", 1), ("old", 0))})
-    assert advance(states, topology, 200_000, HAVE_IT) == follow(states, topology, 200_000) == states
+    assert advance(states, topology, 200_000, HAVE_IT) == reconcile(states, topology, 200_000) == states
 
 
 def test_a_hold_passes_only_while_a_proxy_has_the_step() -> None:
     topology = topology_of()
     rollout = topology.routes[0].rollout
     assert rollout is not None
-    states = follow((), topology, 0)
+    states = reconcile((), topology, 0)
     assert advance(states, topology, 100_000, ()) == states
     assert (waits_for_proxy(only(states), rollout), next_step(only(states), rollout)) == (True, None)
     states = advance(states, topology, 100_000, HAVE_IT)
@@ -75,7 +75,7 @@ def test_only_an_operator_ends_a_step_no_proxy_has() -> None:
     topology = topology_of()
     rollout = topology.routes[0].rollout
     assert rollout is not None
-    state = act(only(follow((), topology, 0)), rollout, "promote", 10)
+    state = act(only(reconcile((), topology, 0)), rollout, "promote", 10)
     assert (state.step, advance((state,), topology, 100_000, ("other",))) == (1, (state,))
 
 
@@ -83,7 +83,7 @@ def test_an_operator_starts_and_ends_steps_of_a_manual_rollout() -> None:
     topology = topology_of("manual")
     rollout = topology.routes[0].rollout
     assert rollout is not None
-    state = only(follow((), topology, 0))
+    state = only(reconcile((), topology, 0))
     assert (state.phase, splits((state,), topology)) == ("waiting", {})
     with pytest.raises(ValueError, match="start it first"):
         act(state, rollout, "promote", 1)
@@ -113,12 +113,12 @@ def test_abort_wins_at_every_step_and_after_the_last(after: int) -> None:
     topology = topology_of("manual")
     rollout = topology.routes[0].rollout
     assert rollout is not None
-    state = act(only(follow((), topology, 0)), rollout, "start", 0)
+    state = act(only(reconcile((), topology, 0)), rollout, "start", 0)
     for _ in range(min(after, 2)):
         state = act(state, rollout, "promote", 1)
     state = act(state, rollout, "abort", 5)
     assert (state.phase, splits((state,), topology)) == ("aborted", {})
-    assert follow((state,), topology, 9) == advance((state,), topology, 9_999, HAVE_IT) == (state,)
+    assert reconcile((state,), topology, 9) == advance((state,), topology, 9_999, HAVE_IT) == (state,)
 
 
 def test_changed_files_supersede_or_restart_a_rollout() -> None:
@@ -126,16 +126,16 @@ def test_changed_files_supersede_or_restart_a_rollout() -> None:
     states = advance(begun(topology), topology, 60, HAVE_IT)
     other_split = topology_of(old=99)
     assert splits(states, other_split) == {}
-    ended = follow(states, other_split, 70)
+    ended = reconcile(states, other_split, 70)
     assert only(ended).phase == "superseded"
-    assert follow(ended, other_split, 80) == ended
+    assert reconcile(ended, other_split, 80) == ended
     new_model = topology_of(version="v3")
     assert splits(states, new_model) == {}
-    again = only(follow(states, new_model, 70))
+    again = only(reconcile(states, new_model, 70))
     assert (again.phase, again.step, again.since) == ("progressing", 0, 70)
     replicas = replace(topology, pools=(replace(topology.pools[0], drain_deadline=1), topology.pools[1]))
-    assert follow(states, replicas, 70) == states
-    assert follow(states, replace(topology, routes=()), 70) == ()
+    assert reconcile(states, replicas, 70) == states
+    assert reconcile(states, replace(topology, routes=()), 70) == ()
 
 
 @pytest.mark.parametrize("end", ["abort", "superseded", "promoted"])
@@ -149,17 +149,17 @@ def test_an_ended_rollout_keeps_its_end_when_files_return(end: str) -> None:
     elif end == "promoted":
         states = advance(advance(states, first, 60, HAVE_IT), first, 180, HAVE_IT)
     before = splits(states, first)
-    other = follow(states, second, 200)
+    other = reconcile(states, second, 200)
     assert only(other).phase == "progressing", "another model is a new one"
     assert splits(other, first) == (before if end == "promoted" else {}), "also before it is followed"
-    again = follow(other, first, 210)
+    again = reconcile(other, first, 210)
     assert only(again).phase == {"abort": "aborted"}.get(end, end)
     assert only(again).reason == {
         "abort": "worse answers", "superseded": "another rollout took its place", "promoted": "as it ended before",
     }[end]  # fmt: skip
     assert splits(again, first) == splits(other, first)
-    assert follow(again, first, 220) == advance(again, first, 9_999, HAVE_IT) == again
-    assert only(follow(again, second, 230)).phase == "superseded", "it has been replaced while it ran"
+    assert reconcile(again, first, 220) == advance(again, first, 9_999, HAVE_IT) == again
+    assert only(reconcile(again, second, 230)).phase == "superseded", "it has been replaced while it ran"
     started = act(only(again), rollout, "start", 240)
     assert (started.phase, started.step) == ("progressing", 0)
 
@@ -168,22 +168,22 @@ def test_a_new_model_of_an_old_pool_ends_a_running_rollout() -> None:
     topology, other = topology_of(), topology_of(old_version="v1.1")
     running = advance(begun(topology), topology, 60, HAVE_IT)
     assert splits(running, other) == {}, "the split of the files holds with the first publication of the files"
-    ended = only(follow(running, other, 70))
+    ended = only(reconcile(running, other, 70))
     assert (ended.phase, ended.reason) == ("superseded", "the files have another model of an old pool")
-    assert follow((ended,), topology, 80) == (replace(ended, models=only(running).models),)
+    assert reconcile((ended,), topology, 80) == (replace(ended, models=only(running).models),)
     promoted = advance(advance(running, topology, 60, HAVE_IT), topology, 100_000, HAVE_IT)
-    after = follow(promoted, other, 100_001)
+    after = reconcile(promoted, other, 100_001)
     assert only(after).phase == "promoted"
     assert splits(after, other) == splits(promoted, other) == {"chat": (("new", 1), ("old", 0))}
 
 
 def test_a_rollout_saved_by_an_earlier_version_continues() -> None:
     topology = topology_of()
-    saved = (replace(only(follow((), topology, 0)), models=""),)
+    saved = (replace(only(reconcile((), topology, 0)), models=""),)
     assert splits(saved, topology) == {"chat": (("new", 1), ("old", 19))}
-    state = only(follow(saved, topology, 1))
+    state = only(reconcile(saved, topology, 1))
     assert (state.phase, state.since) == ("progressing", 0)
-    assert only(follow((state,), topology_of(old_version="v1.1"), 2)).phase == "superseded"
+    assert only(reconcile((state,), topology_of(old_version="v1.1"), 2)).phase == "superseded"
 
 
 @given(st.lists(st.integers(0, MAX_SHARE), min_size=1, max_size=4), st.integers(0, MAX_SHARE), st.integers(0, 10_000))

@@ -37,57 +37,57 @@ def test_aggression_follows_envoys_formula() -> None:
     assert stepped(SlowStart(60_000, 10.0, 2.0), 15.0, 15.0) == 0.25**0.5
 
 
-def followed(ramps: Ramps, snapshot: Snapshot, now: float, failing: str = "") -> Ramps:
-    return ramps.follow(snapshot.topology.pools, snapshot, {"p": frozenset(failing)}, now)
+def tracked(ramps: Ramps, snapshot: Snapshot, now: float, failing: str = "") -> Ramps:
+    return ramps.track(snapshot.topology.pools, snapshot, {"p": frozenset(failing)}, now)
 
 
 def test_no_replica_ramps_at_the_start() -> None:
     snapshot = snapshot_of("a", "b")
-    ramps = followed(Ramps(), snapshot, 0.0)
+    ramps = tracked(Ramps(), snapshot, 0.0)
     assert ramps.factors(snapshot.topology, 0.0, 30.0) == {}
     assert ramps.next_change(snapshot.topology, 0.0, 30.0) is None
 
 
 def test_joining_and_recovering_replicas_ramp() -> None:
-    ramps = followed(Ramps(), snapshot_of("a", "b"), 0.0, failing="b")
+    ramps = tracked(Ramps(), snapshot_of("a", "b"), 0.0, failing="b")
     snapshot = snapshot_of("a", "b", "c")
-    ramps = followed(ramps, snapshot, 100.0)
+    ramps = tracked(ramps, snapshot, 100.0)
     assert ramps.factors(snapshot.topology, 100.0, 30.0) == {"p": {"b": 0.1, "c": 0.1}}
     assert ramps.next_change(snapshot.topology, 100.0, 30.0) == 130.0
     assert ramps.factors(snapshot.topology, 130.0, 30.0) == {"p": {"b": 0.5, "c": 0.5}}
     assert ramps.next_change(snapshot.topology, 130.0, 30.0) == 160.0
     assert ramps.factors(snapshot.topology, 160.0, 30.0) == {}
     assert ramps.next_change(snapshot.topology, 160.0, 30.0) is None
-    assert followed(ramps, snapshot, 160.0).since == {}
+    assert tracked(ramps, snapshot, 160.0).since == {}
 
 
 def test_a_replica_that_leaves_while_it_ramps_begins_again() -> None:
     snapshot = snapshot_of("a", "b")
-    ramps = followed(followed(Ramps(), snapshot_of("a"), 0.0), snapshot, 10.0)
-    ramps = followed(followed(ramps, snapshot, 20.0, failing="b"), snapshot, 50.0)
+    ramps = tracked(tracked(Ramps(), snapshot_of("a"), 0.0), snapshot, 10.0)
+    ramps = tracked(tracked(ramps, snapshot, 20.0, failing="b"), snapshot, 50.0)
     assert ramps.factors(snapshot.topology, 50.0, 30.0) == {"p": {"b": 0.1}}
 
 
 def test_a_drain_neither_starts_nor_ends_a_ramp() -> None:
     snapshot, drained = snapshot_of("a", "b"), snapshot_of("a", "b", out=("b",))
     for before in (snapshot, drained):
-        ramps = followed(followed(Ramps(), before, 0.0), drained, 10.0)
-        assert followed(ramps, snapshot, 20.0).since == {}
-    joined = followed(followed(Ramps(), snapshot_of("a"), 0.0), snapshot, 10.0)
-    back = followed(followed(joined, drained, 20.0), snapshot, 50.0)
+        ramps = tracked(tracked(Ramps(), before, 0.0), drained, 10.0)
+        assert tracked(ramps, snapshot, 20.0).since == {}
+    joined = tracked(tracked(Ramps(), snapshot_of("a"), 0.0), snapshot, 10.0)
+    back = tracked(tracked(joined, drained, 20.0), snapshot, 50.0)
     assert back.factors(snapshot.topology, 50.0, 30.0) == {"p": {"b": 0.5}}
 
 
 def test_a_replica_that_joins_drained_ramps_after_its_drain() -> None:
     snapshot = snapshot_of("a", "b")
-    ramps = followed(followed(Ramps(), snapshot_of("a"), 0.0), snapshot_of("a", "b", out=("b",)), 10.0)
-    assert followed(ramps, snapshot, 90.0).factors(snapshot.topology, 90.0, 30.0) == {"p": {"b": 0.1}}
+    ramps = tracked(tracked(Ramps(), snapshot_of("a"), 0.0), snapshot_of("a", "b", out=("b",)), 10.0)
+    assert tracked(ramps, snapshot, 90.0).factors(snapshot.topology, 90.0, 30.0) == {"p": {"b": 0.1}}
 
 
 def test_a_new_pool_or_a_pool_without_slow_start_does_not_ramp() -> None:
-    assert followed(followed(Ramps(), snapshot_of(), 0.0), snapshot_of("a"), 1.0).since == {}
+    assert tracked(tracked(Ramps(), snapshot_of(), 0.0), snapshot_of("a"), 1.0).since == {}
     off = snapshot_of("a", "b", rules=None)
-    ramps = followed(followed(Ramps(), snapshot_of("a", rules=None), 0.0), off, 1.0)
+    ramps = tracked(tracked(Ramps(), snapshot_of("a", rules=None), 0.0), off, 1.0)
     assert ramps.factors(off.topology, 1.0, 30.0) == {}
 
 

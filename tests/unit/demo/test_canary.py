@@ -31,7 +31,7 @@ def _canary() -> Canary:
 
 def test_canary_waits_until_its_start() -> None:
     canary = _canary()
-    canary.follow(_row("progressing", 25.0, "inconclusive"))
+    canary.update(_row("progressing", 25.0, "inconclusive"))
     assert (canary.phase, canary.steps, canary.last_evaluation) == ("waiting", [], None)
 
 
@@ -39,9 +39,9 @@ def test_canary_records_each_step_and_ends_with_the_rollout() -> None:
     canary = _canary()
     canary.begin()
     for percent in (25.0, 25.0, 50.0):
-        canary.follow(_row("progressing", percent, "good"))
+        canary.update(_row("progressing", percent, "good"))
     assert canary.running
-    canary.follow(_row("rolled_back", None, "good", "bad"))
+    canary.update(_row("rolled_back", None, "good", "bad"))
     assert [step.percent for step in canary.steps] == [25.0, 50.0]
     assert not canary.running
     assert progress(canary) == "rolled back (25 %, 50 %): bad, errors 20/40 against 0/40"
@@ -53,7 +53,7 @@ def test_refused_second_start_changes_nothing(tmp_path: Path) -> None:
     canary = canaries.by_key["g"]
     asyncio.run(canaries.start(canary))
     assert canary.running
-    canary.follow(_row("promoted", 100.0, "good"))
+    canary.update(_row("promoted", 100.0, "good"))
     asyncio.run(canaries.start(canary))
     assert (canary.phase, canary.running) == ("promoted", False)
 

@@ -96,7 +96,7 @@ def test_info_messages_of_libraries_are_not_logged(logged: io.StringIO) -> None:
 
 def test_drained_replica_is_removed_at_its_deadline() -> None:
     fleet = topology(Pool("p", (replica("a", drain=True), replica("b")), drain_deadline=30_000))
-    since = drains.follow({}, fleet, {}, now=1000.0)
+    since = drains.track({}, fleet, {}, now=1000.0)
     assert since == {("p", "a"): 1000.0}
     assert drains.next_due(since, fleet, 1000.0) == 1030.0
     assert drains.expired(since, fleet, 1029.9) == {}
@@ -106,16 +106,16 @@ def test_drained_replica_is_removed_at_its_deadline() -> None:
 
 def test_drain_keeps_its_start_until_it_ends() -> None:
     fleet = topology(Pool("p", (replica("a", drain=True),)))
-    since = drains.follow({("p", "a"): 500.0, ("q", "z"): 1.0}, fleet, {}, now=1000.0)
+    since = drains.track({("p", "a"): 500.0, ("q", "z"): 1.0}, fleet, {}, now=1000.0)
     assert since == {("p", "a"): 500.0}
     undrained = topology(Pool("p", (replica("a"),)))
-    assert drains.follow(since, undrained, {}, now=1001.0) == {}
-    assert drains.follow({}, undrained, {"p": frozenset({"a"})}, now=1002.0) == {("p", "a"): 1002.0}
+    assert drains.track(since, undrained, {}, now=1001.0) == {}
+    assert drains.track({}, undrained, {"p": frozenset({"a"})}, now=1002.0) == {("p", "a"): 1002.0}
 
 
 def test_drain_that_starts_in_the_future_starts_now() -> None:
     fleet = topology(Pool("p", (replica("a", drain=True),)))
-    assert drains.follow({("p", "a"): 9_999.0}, fleet, {}, now=1000.0) == {("p", "a"): 1000.0}
+    assert drains.track({("p", "a"): 9_999.0}, fleet, {}, now=1000.0) == {("p", "a"): 1000.0}
 
 
 def test_removing_a_replica_keeps_other_pools_identical() -> None:

@@ -30,13 +30,18 @@ async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
     """Open no endpoints for the first fleet."""
 
 
-def test_failed_follower_is_counted_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_subscriber_is_counted_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> NoReturn:
         raise ValueError
 
-    followers = (DriverSupervisor, Traffic, EventLog, TelemetryService)
-    for follower in followers:
-        monkeypatch.setattr(follower, "follow", fail)
+    subscribers = (
+        (DriverSupervisor, "use_fleet"),
+        (Traffic, "use_fleet"),
+        (EventLog, "emit_overrides"),
+        (TelemetryService, "use_fleet"),
+    )
+    for part, method in subscribers:
+        monkeypatch.setattr(part, method, fail)
     fleet = load_fleet(tmp_path, fleet_of(proxies={"edge": {"kind": "envoy"}}))
     options, nodes, metrics = Options((str(tmp_path / "fleet.yaml"),)), NodeStatus(), Metrics()
 
@@ -54,7 +59,7 @@ def test_failed_follower_is_counted_under_its_own_name(tmp_path: Path, monkeypat
     samples = [sample for metric in metrics.registry.collect() for sample in metric.samples]
     failed = {item.labels["task"] for item in samples if item.name == "lbctl_task_failures_total" and item.value}
     failed -= {"xDS stream"}
-    assert len(failed) == len(followers)
+    assert len(failed) == len(subscribers)
     assert failed.isdisjoint(tasks)
 
 

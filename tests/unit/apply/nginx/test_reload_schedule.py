@@ -32,7 +32,7 @@ def test_weights_wait_for_the_interval_health_for_5_seconds() -> None:
 def schedule_after_evidence(schedule: ReloadSchedule, now: float, *weights: float) -> ReloadSchedule:
     """Return the schedule after evidence has changed the weights of two replicas from 1."""
     running, desired = view_of("1", "2"), view_of("1", "2", weights=weights)
-    return schedule.follow(running, desired, now).want("evidence")
+    return schedule.observe(running, desired, now).want("evidence")
 
 
 def test_measured_weights_wait_until_the_change_has_lasted() -> None:
@@ -60,7 +60,7 @@ def test_repeated_large_change_waits_as_long_as_a_small_one() -> None:
 def test_replica_at_the_floor_by_health_is_not_delayed() -> None:
     running, desired = view_of("1", "2"), view_of("1", "2")
     floored = replace(desired, weights={"p": (from_capacity(1.0), from_capacity(1.0).times(0.05))})
-    assert ReloadSchedule(30.0, last=0.0).follow(running, floored, 100.0).want("evidence").due() == 30.0
+    assert ReloadSchedule(30.0, last=0.0).observe(running, floored, 100.0).want("evidence").due() == 30.0
 
 
 def test_first_configuration_is_due_immediately() -> None:

@@ -44,7 +44,7 @@ def test_large_fleet_is_unknown_before_the_first_look(monkeypatch: pytest.Monkey
     views = _views(501)
     assert (views.newest_pools(), views.unseen()) == ((), "the states of the replicas are not known yet")
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(views.follow_states())
+        asyncio.run(views.watch_states())
     assert (views.newest_pools(), views.unseen()) == ((row,), "")
     assert pauses == [15.0], "a look of 3 s"
     assert _views(500).unseen() == ""
@@ -72,5 +72,5 @@ def test_proxies_are_asked_sooner_after_a_connection_fails(monkeypatch: pytest.M
         traffic=SimpleNamespace(pace=SimpleNamespace(hasten=lambda: hastened.append(1))),
     )
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(views.follow_states())
+        asyncio.run(views.watch_states())
     assert list(looks) == [], "it failed and returned"

@@ -8,7 +8,7 @@ import pytest
 
 from lbctl.control import splits
 from lbctl.control.outages import NO_OUTAGES
-from lbctl.control.rollouts import follow, shares_at
+from lbctl.control.rollouts import reconcile, shares_at
 from lbctl.serve.api.rollout_rows import rows
 from tests.support.fleets import fleet_of, load_fleet, pool, replica
 
@@ -30,5 +30,5 @@ def test_split_has_the_sum_of_the_files(
     pools = {name: pool(replica(), model={"name": name}) for name in base}
     topology = load_fleet(tmp_path, fleet_of(routes={"chat": route}, pools=pools)).compiled.topology
     served = splits.apply(topology, {"chat": shares_at(tuple(sorted(base.items())), "new", percent)})
-    (row,) = rows(follow((), topology, 0.0), topology, served, (), {}, NO_OUTAGES, 0.0)
+    (row,) = rows(reconcile((), topology, 0.0), topology, served, (), {}, NO_OUTAGES, 0.0)
     assert row.split == expected

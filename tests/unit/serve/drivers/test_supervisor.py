@@ -37,7 +37,7 @@ def test_haproxy_does_not_wait_for_the_first_checks_of_nginx(tmp_path: Path, mon
         publishing = Publishing()
         served = await publishing.publish(fleet)
         driving = DriverSupervisor(Guard(lambda _: None), dry_run=False)
-        driving.follow(served)
+        driving.use_fleet(served)
         task = asyncio.create_task(driving.run())
         async with asyncio.timeout(30):
             while not any("haproxy.sock" in row["reason"] for row in driving.rows()):

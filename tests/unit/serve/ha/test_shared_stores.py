@@ -477,12 +477,12 @@ def test_wrong_tls_settings_are_reported(opener: Opener, tmp_path: Path) -> None
 def test_clock_follows_the_leader_except_for_small_differences() -> None:
     wall = [1000.0]
     clock = FleetClock(lambda: wall[0])
-    clock.follow(1000.2)
+    clock.adjust(1000.2)
     assert clock.now() == 1000.0
-    clock.follow(1300.0)
+    clock.adjust(1300.0)
     assert clock.now() == 1300.0
     wall[0] = 1010.0
-    clock.follow(1310.1)
+    clock.adjust(1310.1)
     assert clock.now() == 1310.0
-    clock.follow(1010.1)
+    clock.adjust(1010.1)
     assert clock.now() == 1010.0

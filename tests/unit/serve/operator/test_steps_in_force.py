@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lbctl.control import rollouts, splits
-from lbctl.control.rollouts import RolloutState, act, follow, step_id
+from lbctl.control.rollouts import RolloutState, act, reconcile, step_id
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.serve.ha.presence import MemberInfo, read_info, steps_of_others, write_info
@@ -50,7 +50,7 @@ class RolloutAtSecondStep:
         self.topology = topology
         rollout = topology.routes[0].rollout
         assert rollout is not None
-        first = follow((), topology, 0)
+        first = reconcile((), topology, 0)
         self.states: tuple[RolloutState, ...] = (act(first[0], rollout, "promote", 1),)
         self.snapshots = {"first": self._snapshot(first), "second": self._snapshot(self.states)}
 
@@ -84,7 +84,7 @@ def test_proxies_of_all_members_count(topology: Topology) -> None:
     members = (MemberInfo("cp-1"), read_info(Presence("cp-2", "x", announcement)))
     assert rollout.is_in_force(announced=tuple(steps_of_others(members, "cp-1")))
     assert not rollout.is_in_force(announced=tuple(steps_of_others(members, "cp-2"))), "its own are asked anew"
-    before = step_id(follow((), topology, 0)[0])
+    before = step_id(reconcile((), topology, 0)[0])
     assert not rollout.is_in_force(announced=(before,)), "the other member's proxies have the step before"
 
 

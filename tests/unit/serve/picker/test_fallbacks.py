@@ -10,7 +10,7 @@ from lbctl.serve.picker.fallbacks import Fallbacks
 def test_new_picker_keeps_the_count() -> None:
     requests = Counter[str]()
     fallbacks = Fallbacks(lambda: requests)
-    fallbacks.follow(["chat"])
+    fallbacks.use_pools(["chat"])
     requests["chat"] = 100
     fallbacks.reported(1, {"finished": {"chat": 90}, "open_by_pool": {"chat": 5}})
     assert fallbacks.counts() == {"chat": 10}
@@ -25,19 +25,19 @@ def test_new_picker_keeps_the_count() -> None:
 def test_requests_before_the_pool_was_picked_do_not_count() -> None:
     requests = Counter({"chat": 1000})
     fallbacks = Fallbacks(lambda: requests)
-    fallbacks.follow(["chat"])
+    fallbacks.use_pools(["chat"])
     requests["chat"] += 3
     fallbacks.reported(1, {"finished": {"chat": 2}})
     assert fallbacks.counts() == {"chat": 1}
-    fallbacks.follow([])
+    fallbacks.use_pools([])
     assert fallbacks.counts() == {}
     requests["chat"] += 500
-    fallbacks.follow(["chat"])
+    fallbacks.use_pools(["chat"])
     assert fallbacks.counts() == {"chat": 0}
 
 
 def test_count_is_never_negative() -> None:
     fallbacks = Fallbacks(Counter)
-    fallbacks.follow(["chat"])
+    fallbacks.use_pools(["chat"])
     fallbacks.reported(1, {"finished": {"chat": 2}})
     assert fallbacks.counts() == {"chat": 0}

@@ -15,7 +15,7 @@ class _Traffic:
         self._unreported: list[int] = []
         self._late = late
         self.fallbacks = Fallbacks(lambda: self.requests, lambda: self.now)
-        self.fallbacks.follow(["chat"])
+        self.fallbacks.use_pools(["chat"])
         self.fallbacks.reported(1, {})
 
     def run(self, seconds: int, *, picked: int, others: int = 0) -> RecentPicks | None:
@@ -55,6 +55,6 @@ def test_requests_without_a_pick_are_counted_for_a_minute() -> None:
 def test_pool_that_is_picked_since_just_now_is_unknown() -> None:
     traffic = _Traffic()
     traffic.run(5, picked=1)
-    traffic.fallbacks.follow(["chat", "new"])
+    traffic.fallbacks.use_pools(["chat", "new"])
     traffic.run(5, picked=1)
     assert traffic.fallbacks.recent().keys() == {"chat"}

@@ -146,7 +146,7 @@ def test_stale_signals_are_unknown() -> None:
     assert (stale.queue, stale.kv) == (None, None)
 
 
-class _FollowedFeed:
+class _ReadFeed:
     """A feed that follows fleets and measurements."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class _FollowedFeed:
     def after(self, now: float, served: PublishedFleet, **measured: Any) -> Factors:
         """Return the ramps at a time, with this fleet and these measurements."""
         self.now, self.measured = now, FleetMeasurements(now, **measured)
-        self.feed.follow(served)
+        self.feed.use_fleet(served)
         self.feed.update()
         return self.feed.ramps()
 
@@ -170,17 +170,17 @@ DOWN = {B: CheckState(out=True, since=0.0, reason="refused")}
 def test_undrained_replica_has_its_full_weight_at_once() -> None:
     assert _unfit(_table(_published(EJECTED))) == {"b": "XID 79"}
     for drained in (_published(drain=True), _published(LoopOutput(), DRAIN), _published(EJECTED)):
-        feed = _FollowedFeed()
+        feed = _ReadFeed()
         assert feed.after(0.0, _published()) == {}
         assert feed.after(50.0, drained) == {}
         assert feed.after(60.0, _published()) == {}
-    initially_drained = _FollowedFeed()
+    initially_drained = _ReadFeed()
     initially_drained.after(0.0, _published(drain=True))
     assert initially_drained.after(60.0, _published()) == {}
 
 
 def test_late_proxy_report_after_a_drain_starts_no_slow_start() -> None:
-    ledger, feed = TrafficLedger(), _FollowedFeed()
+    ledger, feed = TrafficLedger(), _ReadFeed()
     ledger.set_conditions("edge", {B: ReplicaCondition("draining", "MAINT")}, 50.0)
     late: dict[str, Any] = {
         "conditions": lambda key: ledger.conditions(key, 50.0),
@@ -193,7 +193,7 @@ def test_late_proxy_report_after_a_drain_starts_no_slow_start() -> None:
 
 
 def test_replica_that_was_down_ramps_even_if_drained() -> None:
-    feed = _FollowedFeed()
+    feed = _ReadFeed()
     feed.after(0.0, _published())
     feed.after(50.0, _published(), checks=DOWN)
     assert feed.after(60.0, _published()) == {"chat": {"b": 0.1}}
@@ -206,7 +206,7 @@ def test_replica_that_was_down_ramps_even_if_drained() -> None:
 
 
 def test_replica_removed_after_its_drain_deadline_ramps_again() -> None:
-    feed = _FollowedFeed()
+    feed = _ReadFeed()
     feed.after(0.0, _published())
     late = compose(Snapshot(_topology()), LoopOutput(), (DRAIN,), {("chat", "b"): 1.0}, 1_000.0)
     feed.after(50.0, cast(PublishedFleet, SimpleNamespace(composed=late)))

@@ -45,13 +45,13 @@ class _Running:
         self.moved = 0
         clock = clock or (lambda: self.now)
         self.loop = ControlLoop(self._count, LatencyMetrics(CollectorRegistry(), clock), kept, clock)
-        self.follow(*pools)
+        self.use_pools(*pools)
 
     def _count(self) -> None:
         self.moved += 1
 
-    def follow(self, *pools: Pool) -> None:
-        self.loop.follow(Topology((), (), pools))
+    def use_pools(self, *pools: Pool) -> None:
+        self.loop.use_topology(Topology((), (), pools))
 
     def look(self, seconds: float = 5.0, **news: dict[str, Any]) -> None:
         """Report a scrape of each of these replicas, and decide."""
@@ -146,7 +146,7 @@ def test_pool_without_telemetry_leaves_nothing_behind() -> None:
     for _ in range(6):
         running.look(a={"speed": 0.5}, b={}, c={})
     assert running.loop.output.weights
-    running.follow(pool((replica("a"), replica("b"), replica("c")), telemetry=None))
+    running.use_pools(pool((replica("a"), replica("b"), replica("c")), telemetry=None))
     assert running.loop.output == LoopOutput()
     assert running.loop.reports == {}
 

@@ -71,7 +71,7 @@ async def read(
 ) -> None:
     """Read the page of the fleet's only Envoy once."""
     conditions = EnvoyConditions(ledger, lambda _: nodes, clock=lambda: 0.0)
-    conditions.follow(published(port, instances))
+    conditions.use_fleet(published(port, instances))
     task = asyncio.create_task(conditions.run())
     async with asyncio.timeout(20):
         while not is_read():
@@ -145,7 +145,7 @@ def test_each_instance_is_read_by_the_socket_that_it_states(tmp_path: Path) -> N
         async with admin(body, path=str(path)):
             admins = {"edge-1": f"unix:{path}", "edge-2": f"unix:{path}.none", "edge-3": "no address"}
             conditions = EnvoyConditions(ledger, lambda _: ["edge-1", "edge-2"], lambda: admins, lambda: 0.0)
-            conditions.follow(published(1, instances=2))
+            conditions.use_fleet(published(1, instances=2))
             task = asyncio.create_task(conditions.run())
             while not conditions_of(ledger):
                 await asyncio.sleep(0.005)
@@ -205,7 +205,7 @@ def test_reading_in_progress_keeps_the_addresses_of_its_fleet() -> None:
     conditions = EnvoyConditions(TrafficLedger(), lambda _: [], lambda: 0.0)
     in_progress = []
     for address in ("10.0.0.1", "10.0.0.9"):
-        conditions.follow(published(port=1, address_of_a=address))
+        conditions.use_fleet(published(port=1, address_of_a=address))
         in_progress.append(conditions._places)
     first, second = ({place[0] for place in places.of("llama")} for places in in_progress)
     assert first - second == {"10.0.0.1"}

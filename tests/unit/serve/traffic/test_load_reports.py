@@ -35,7 +35,7 @@ class Reporting:
     def __init__(self) -> None:
         self.ledger = TrafficLedger()
         self.reports = LoadReports(self.ledger, lambda: 0.0)
-        self.reports.follow(_published())
+        self.reports.use_fleet(_published())
 
     def report(self, stream: str, node: str = "edge-1", **clusters: list[EndpointLoad]) -> None:
         self.reports.reported(stream, node, (ClusterLoad(name, iter(loads)) for name, loads in clusters.items()))
@@ -104,7 +104,7 @@ def test_unknown_clusters_and_addresses_are_ignored() -> None:
 def test_changed_fleet_applies_at_once() -> None:
     envoys = Reporting()
     envoys.report("s", llama=[EndpointLoad(("10.0.0.3", 8000), 1, 0, 0, 1)])
-    envoys.reports.follow(_published("first", "10.0.0.9"))
+    envoys.reports.use_fleet(_published("first", "10.0.0.9"))
     envoys.report("s", llama=[EndpointLoad(AT_A, 1, 0, 0, 1), EndpointLoad(("10.0.0.3", 8000), 1, 0, 0, 1)])
     assert envoys.counted() == {NAMED: Counts(1), ReplicaKey("llama", "first"): Counts(1)}
 

@@ -58,7 +58,7 @@ def test_errors_of_nginx_itself_count_for_the_pool() -> None:
     fallback = 'site|"llama"|503|10.0.0.9:80 : pool_llama|502 : 502'
     assert tries(fallback) == ("site", [try_of("x", failed=True, pool="spare"), *own])
     receiver = LogReceiver()
-    receiver.follow(PROXIES, ADDRESSES)
+    receiver.use_proxies(PROXIES, ADDRESSES)
     receiver.count(f'{HEAD}site|"llama"|503|pool_llama|502'.encode())
     assert (receiver.collect(), receiver.collect_own_errors()) == ({"site": {}}, {"site": {"llama": 1}})
     assert receiver.collect_own_errors() == {}
@@ -111,7 +111,7 @@ def test_timers_of_haproxy_are_parsed(rest: bytes, expected: tuple[str, float | 
 def test_only_requested_latencies_are_kept_by_proxy() -> None:
     key = LatencyKey("llama", "first_byte")
     receiver = LogReceiver()
-    receiver.follow(PROXIES, ADDRESSES, ["ha"], measured=[key])
+    receiver.use_proxies(PROXIES, ADDRESSES, ["ha"], measured=[key])
     receiver.count(timed("pool_llama", "a", 120))
     receiver.count(timed("pool_llama", "a", 1).replace(b'"ha"', b'"no"'))
     receiver.count(f'{HEAD}site|"llama"|200|10.0.0.1:80|200|0.120|1.500'.encode())
@@ -123,12 +123,12 @@ def test_only_requested_latencies_are_kept_by_proxy() -> None:
 
 def test_client_that_left_is_no_sign_of_an_answer() -> None:
     receiver = LogReceiver()
-    receiver.follow(PROXIES, ADDRESSES)
+    receiver.use_proxies(PROXIES, ADDRESSES)
     for status, address, code in ((200, "10.0.0.1:80", "200"), (499, "[::1]:80", "-"), (502, "10.0.0.7:81", "502")):
         receiver.count(f'{HEAD}site|"llama"|{status}|{address}|{code}'.encode())
     assert receiver.collect_answered() == {"site": {ReplicaKey("llama", "a")}}
     assert receiver.collect_answered() == {}
-    receiver.follow(PROXIES, ADDRESSES, ["ha"])
+    receiver.use_proxies(PROXIES, ADDRESSES, ["ha"])
     receiver.count(TIMED + b'backend="pool_llama" status="-1" end="CH" server="a" timers="0 0 -1 -1 900"] -')
     receiver.count(f'{HEAD}site|"llama"|499|10.0.0.1:80|-|-|0.900'.encode())
     assert receiver.collect_first_bytes() == {}
@@ -137,7 +137,7 @@ def test_client_that_left_is_no_sign_of_an_answer() -> None:
 def test_times_of_haproxy_are_those_of_its_servers() -> None:
     receiver = LogReceiver()
     a, b = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")
-    receiver.follow(PROXIES, ADDRESSES, ["ha"], frozenset({a, b}))
+    receiver.use_proxies(PROXIES, ADDRESSES, ["ha"], frozenset({a, b}))
     receiver.set_slots("ha", {("pool_llama", "SLOT1"): "b"})
     for backend, server in (
         *(("pool_llama", name) for name in ("a", "SLOT1", "SLOT2", "gone", "<NOSRV>")),
@@ -191,7 +191,7 @@ def test_bytes_outside_utf8_do_not_count() -> None:
 
 def test_collecting_resets_the_counts() -> None:
     receiver = LogReceiver()
-    receiver.follow(PROXIES, ADDRESSES)
+    receiver.use_proxies(PROXIES, ADDRESSES)
     for text in ('site|"llama"|200|10.0.0.1:80|200', 'site|"llama"|500|10.0.0.1:80|500', "x", 'no|"llama"|200|a|200'):
         receiver.count(f"{HEAD}{text}".encode())
     assert receiver.collect() == {"site": {ReplicaKey("llama", "a"): Counts(2, 1)}}

@@ -41,7 +41,7 @@ def test_connection_is_refused_after_the_replica_has_ended(monkeypatch: pytest.M
     llama, qwen = ("llama", "a"), ("qwen", "a")
 
     async def run() -> None:
-        connections.follow([_pool("llama", port), _pool("qwen", port)])
+        connections.use_pools([_pool("llama", port), _pool("qwen", port)])
         assert connections.states[llama].at is None
         task = asyncio.create_task(connections.run())
         with socket.create_server((HOST, port)):
@@ -52,10 +52,10 @@ def test_connection_is_refused_after_the_replica_has_ended(monkeypatch: pytest.M
         with socket.create_server((HOST, port)):
             await _until(lambda: not connections.states[llama].out)
         await _until(lambda: connections.states[llama].out)
-        connections.follow([_pool("llama", port)])
+        connections.use_pools([_pool("llama", port)])
         assert connections.states[llama].out, "an unchanged replica keeps its state"
         assert connections.states.keys() == {llama}
-        connections.follow([_pool("llama", free_port())])
+        connections.use_pools([_pool("llama", free_port())])
         assert connections.states[llama].at is None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -66,7 +66,7 @@ def test_connection_is_refused_after_the_replica_has_ended(monkeypatch: pytest.M
 def test_replicas_with_a_name_or_tls_are_connected_to_less_often() -> None:
     connections = Connections()
     named = Pool("named", (Replica("a", Address("gpu-1.example", 80)),))
-    connections.follow([_pool("plain", 80), _pool("tls", 81, tls=PoolTls()), named])
+    connections.use_pools([_pool("plain", 80), _pool("tls", 81, tls=PoolTls()), named])
     assert [target.is_spared for target in connections._targets.values()] == [False, True, True]
 
 
@@ -109,7 +109,7 @@ def test_check_of_an_unreported_pool_has_its_key(monkeypatch: pytest.MonkeyPatch
         whole = SimpleNamespace(topology=compiled(text).topology, secrets=secrets)
         served = SimpleNamespace(composed=SimpleNamespace(whole=whole), loaded=SimpleNamespace(source=reading(text)[0]))
         checks, key = ReplicaChecks(Guard()), ("pool", "a")
-        checks.follow(cast(PublishedFleet, served))
+        checks.use_fleet(cast(PublishedFleet, served))
         task = asyncio.create_task(checks.tasks()["checks of unreported pools"]())
         await _until(lambda: checks.checks[key].at is not None)
         assert (checks.checks[key].out, checks.checks[key].reason) == (False, "")

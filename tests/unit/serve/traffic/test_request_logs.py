@@ -19,7 +19,7 @@ def test_reports_are_those_of_the_fleet() -> None:
     topology = compiled(fleet_text()).topology
     (replica,) = topology.pools[0].replicas
     whole = SimpleNamespace(topology=topology, addresses={})
-    logs.follow(cast(PublishedFleet, SimpleNamespace(composed=SimpleNamespace(whole=whole))))
+    logs.use_fleet(cast(PublishedFleet, SimpleNamespace(composed=SimpleNamespace(whole=whole))))
     known, unknown = (replica.address.host, replica.address.port), ("10.9.9.9", 1)
     for cluster, place in (("pool", known), ("pool", unknown), ("other", known)):
         logs.observed("edge-1", iter([RequestLatency(cluster, place, 12.0, 42.0)]))

@@ -95,7 +95,7 @@ def test_report_counts_only_for_replicas_of_the_fleet(monkeypatch: pytest.Monkey
     )
     monkeypatch.setattr(service, "polled_source", lambda _: Scripted(first))
     traffic = Traffic(lambda: (), clock=lambda: 0.0)
-    traffic.follow(published(_topology("ha")))
+    traffic.use_fleet(published(_topology("ha")))
     poll(traffic, 1)
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(2), ("ha", TALK): Counts(1)}
     assert traffic.ledger.conditions(GONE, 0.0) == {}
@@ -108,7 +108,7 @@ def test_silent_proxy_keeps_only_its_totals(monkeypatch: pytest.MonkeyPatch) -> 
     report = TrafficReport({PLAIN: Counts(3)}, {PLAIN: 3}, {PLAIN: ReplicaCondition("up")})
     monkeypatch.setattr(service, "polled_source", lambda _: Scripted(report, None))
     traffic = Traffic(lambda: (), clock=lambda: 0.0)
-    traffic.follow(published(_topology("ha")))
+    traffic.use_fleet(published(_topology("ha")))
     poll(traffic, 3)
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(3)}
     assert traffic.requests_of("pool", "a").in_flight is None
@@ -126,7 +126,7 @@ def test_failed_proxy_does_not_block_the_others(
     good = Scripted(TrafficReport({PLAIN: Counts(3)}))
     monkeypatch.setattr(service, "polled_source", lambda proxy: Broken() if proxy.name == "broken" else good)
     traffic = Traffic(lambda: (), clock=lambda: 0.0, guard=Guard(failures.append))
-    traffic.follow(published(_topology("ha", "broken")))
+    traffic.use_fleet(published(_topology("ha", "broken")))
     poll(traffic, 1)
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(3)}
     assert failures == ["traffic counters"]
@@ -136,10 +136,10 @@ def test_removed_proxy_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "polled_source", lambda _: Scripted(TrafficReport({PLAIN: Counts(3)})))
     traffic = Traffic(lambda: ["edge-1"], clock=lambda: 0.0)
     topology = _topology("ha")
-    traffic.follow(published(topology))
+    traffic.use_fleet(published(topology))
     poll(traffic, 1)
     traffic.ledger.add("edge-1", {PLAIN: Counts(1)}, 0.0)
-    traffic.follow(published(replace(topology, proxies=())))
+    traffic.use_fleet(published(replace(topology, proxies=())))
     assert traffic.ledger.totals() == {("edge-1", PLAIN): Counts(1)}
 
 

@@ -93,11 +93,11 @@ export class Heat {
     this.columns = [];
     this.loadedAt = 0;
     new ResizeObserver(() => this.draw()).observe(element);
-    store.addEventListener("change", ({ detail }) => this.follow(detail));
+    store.addEventListener("change", ({ detail }) => this.update(detail));
     setInterval(() => this.step(), 1000);
   }
 
-  follow(changed) {
+  update(changed) {
     if (!changed.has("pools")) return;
     keyed(
       this.pool,

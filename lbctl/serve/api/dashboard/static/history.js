@@ -22,7 +22,7 @@ export class History {
   }
 
   /** Read the history again where other files are served than before. `served` is that part of the status. */
-  follow(served) {
+  use(served) {
     const now = JSON.stringify(served);
     if (now === this.served) return;
     this.served = now;

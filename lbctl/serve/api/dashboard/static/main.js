@@ -56,7 +56,7 @@ const draw = eachFrame(() => {
 store.addEventListener("change", ({ detail }) => {
   if (detail.has("status")) fleet.noteOverrides();
   if (detail.has("events")) views.log.refresh();
-  if (detail.has("status")) views.history.follow(store.status.served);
+  if (detail.has("status")) views.history.use(store.status.served);
   draw();
 });
 addEventListener("hashchange", route);
