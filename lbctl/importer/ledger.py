@@ -42,7 +42,6 @@ class Ledger:
         self._statements = tuple(walk(roots))
         self.secrets = SecretDirectives(roots)
         self._reported: set[Statement] = set()
-        self._advised: set[Diagnostic] = set()
         self._carried: dict[Statement, list[Path]] = {}
         self._implied: dict[Statement, str] = {}
         self._noted: set[Statement] = set()
@@ -100,10 +99,7 @@ class Ledger:
     def advise(self, statement: Statement, message: str, hint: str) -> None:
         """Report a setting that is bad for inference, with what lbctl does instead."""
         message = self.secrets.masked(message, statement)
-        finding = Diagnostic("LB985", message, statement.position, hint=hint, severity="warning")
-        if finding not in self._advised:
-            self._advised.add(finding)
-            self.diagnostics.add(finding)
+        self.diagnostics.add(Diagnostic("LB985", message, statement.position, hint=hint, severity="warning"))
 
     def misroute(self, statement: Statement, message: str, hint: str = _WRITE_A_ROUTE) -> None:
         """Report a choice of a pool that no route makes: its requests are sent elsewhere."""

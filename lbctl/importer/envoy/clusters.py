@@ -77,7 +77,7 @@ def _replicas(context: EnvoyImport, assignment: ConfigView) -> Iterator[dict[str
         place = {key: group.get("locality", key).text for key in ("region", "zone") if group.get("locality", key).text}
         priority = group.get("priority").number or 0
         for item in group.get("lb_endpoints"):
-            address = _address(item.get("endpoint", "address"))
+            address = address_of(item.get("endpoint", "address"))
             if address is None:
                 continue
             replica: dict[str, Any] = {"address": address, **place}
@@ -94,7 +94,8 @@ def _replicas(context: EnvoyImport, assignment: ConfigView) -> Iterator[dict[str
             yield replica
 
 
-def _address(view: ConfigView) -> str | None:
+def address_of(view: ConfigView) -> str | None:
+    """Return the address of an endpoint as a fleet writes it; None if it has none."""
     if view.get("pipe", "path"):
         return f"unix:{view.get('pipe', 'path').text}"
     host, port = view.get("socket_address", "address").text, view.get("socket_address", "port_value").text

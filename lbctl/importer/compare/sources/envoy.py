@@ -14,8 +14,15 @@ from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.importer.compare.places import STAND_IN_TIMEOUT, StandIns
 from lbctl.importer.compare.sources import envoy_fields as fields
 from lbctl.importer.compare.sources.envoy_shapes import NOT_LISTED, RefusedError, boolean, items, text, typed
-from lbctl.importer.compare.sources.removed import CLOSED_HEADER, ClosedError, Removals, Rewritten
+from lbctl.importer.compare.sources.removed import (
+    CLOSED_HEADER,
+    LOST_REPLICAS,
+    ClosedError,
+    Removals,
+    Rewritten,
+)
 from lbctl.importer.draft import CLOSED_STATUS
+from lbctl.importer.envoy.clusters import address_of
 from lbctl.importer.envoy.listeners import MANAGER, bind_of
 from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.statement import Statement
@@ -96,7 +103,9 @@ class _Envoy:
         if not assignment:
             raise RefusedError(item.get("name") or item, "its endpoints are not in the configuration")
         fields.ASSIGNMENT(assignment, self._removals)
-        groups = [self._group(group) for group in assignment.get("endpoints")]
+        endpoints = [each for group in assignment.get("endpoints") for each in group.get("lb_endpoints")]
+        is_known = any(self._port(each) is not None for each in endpoints)
+        groups = [self._group(group, is_known=is_known) for group in assignment.get("endpoints")]
         load = {"cluster_name": name, "endpoints": groups}
         return made | {"type": "STATIC", "lb_policy": self._policy(item), "load_assignment": load}
 
@@ -113,16 +122,25 @@ class _Envoy:
             raise RefusedError(policy)
         return policy.text if policy.text in fields.POLICIES else "ROUND_ROBIN"
 
-    def _group(self, group: ConfigView) -> dict[str, Any]:
-        endpoints = list(map(self._endpoint, group.get("lb_endpoints")))
+    def _port(self, item: ConfigView) -> int | None:
+        """Return the port that stands in for an endpoint; None if it is not a replica of the fleet."""
+        return self._places.replica_port(address_of(item.get("endpoint", "address")) or "")
+
+    def _group(self, group: ConfigView, *, is_known: bool) -> dict[str, Any]:
+        """Return a group of endpoints; without those that are not replicas if another one of the cluster is."""
+        lost = [each for each in group.get("lb_endpoints") if is_known and self._port(each) is None]
+        for each in lost:
+            address = address_of(each.get("endpoint", "address"))
+            self._removals.leave_out(each.statement, LOST_REPLICAS, address or "endpoint")
+        endpoints = [self._endpoint(each) for each in group.get("lb_endpoints") if each not in lost]
         return {**fields.ENDPOINTS(group, self._removals), "lb_endpoints": endpoints}
 
     def _endpoint(self, item: ConfigView) -> dict[str, Any]:
         """Return an endpoint that is a stand-in. Only the name of the host stays, for `auto_host_rewrite`."""
         socket = item.get("endpoint", "address", "socket_address")
         host = text(socket.get("address"), self._removals) if socket.get("address") else ""
-        address, _, port = self._places.replica(f"{host}:{socket.get('port_value').text}").rpartition(":")
-        endpoint = {"address": {"socket_address": {"address": address, "port_value": int(port)}}, "hostname": host}
+        port = self._port(item) or self._places.dead
+        endpoint = {"address": {"socket_address": {"address": LOOPBACK, "port_value": port}}, "hostname": host}
         return {"load_balancing_weight": 1, **fields.ENDPOINT(item, self._removals), "endpoint": endpoint}
 
     def _settle_aggregates(self) -> None:

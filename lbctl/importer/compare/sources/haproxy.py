@@ -10,7 +10,13 @@ from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.sources import haproxy_keywords as keywords
 from lbctl.importer.compare.sources import haproxy_rules as rules
 from lbctl.importer.compare.sources.haproxy_values import accepts, line, quoted, value_of
-from lbctl.importer.compare.sources.removed import CLOSED_HEADER, ClosedError, Removals, Rewritten
+from lbctl.importer.compare.sources.removed import (
+    CLOSED_HEADER,
+    LOST_REPLICAS,
+    ClosedError,
+    Removals,
+    Rewritten,
+)
 from lbctl.importer.draft import CLOSED_STATUS
 from lbctl.importer.haproxy import values as haproxy_values
 from lbctl.importer.haproxy.tokens import TokenError, split_line
@@ -18,6 +24,7 @@ from lbctl.importer.statement import Statement
 
 _SECTIONS = frozenset({"defaults", "frontend", "backend", "listen", "userlist"})
 _PROXIES = frozenset({"frontend", "backend", "listen"})
+_SERVERS = frozenset({"server", "server-template"})
 RULES = ("http-request", "http-response", "http-after-response", "tcp-request", "tcp-response")
 _SERVER = {"weight": "number", "maxconn": "number", "backup": "", "disabled": "", "cookie": "text"}
 _TABLE_TYPE = "=binary|integer|ip|ipv6|string"
@@ -94,6 +101,7 @@ class _Section:
         self._removals = removals
         self._words = {item: [value_of(word) for word in item.tokens] for item in block}
         self._known = rules.usable_acls(self._words.values())
+        self._has_replicas = any(self._is_replica(words) for words in self._words.values())
         self._writers: dict[str, Callable[[list[str]], list[str] | None]] = {
             "acl": self._acl,
             "balance": self._balance,
@@ -145,6 +153,9 @@ class _Section:
             lines = self._writers[words[0]](words)
             if lines is None:
                 raise self._removals.close(item, NOT_RUN)
+            if words[0] in _SERVERS and self._has_replicas and not self._is_replica(words):
+                self._removals.leave_out(item, LOST_REPLICAS, " ".join(words[:2]))
+                lines = [f"{each} disabled" for each in lines]
             return lines
         if words[:2] == ["no", "option"] or words[0] == "option":
             return self._option(item, words)
@@ -234,6 +245,10 @@ class _Section:
         tls = f" ssl crt {quoted(self._places.pem)}" if "ssl" in words else ""
         return [f"bind {LOOPBACK}:{port}{tls}" for port in ports]
 
+    def _is_replica(self, words: list[str]) -> bool:
+        """Whether a line is a server that is a replica of the fleet."""
+        return words[0] in _SERVERS and self._places.replica_port(_address(words)) is not None
+
     def _server(self, words: list[str]) -> list[str] | None:
         """Return a server, which is the stand-in of a replica or has nobody that listens."""
         template = words[0] == "server-template"
@@ -248,5 +263,10 @@ class _Section:
             if kinds is not None and accepts(kinds, rest[at + 1 : at + count]):
                 options += rest[at : at + count]
             at += count if kinds is not None else 1
-        address = haproxy_values.server_address(rest[0]) or ""
-        return [line(["server", name, self._places.replica(address), *options])]
+        return [line(["server", name, self._places.replica(_address(words)), *options])]
+
+
+def _address(words: list[str]) -> str:
+    """Return the address of a server as a fleet writes it; empty if it has none."""
+    at = 3 if words[0] == "server-template" else 2
+    return haproxy_values.server_address(words[at]) or "" if len(words) > at else ""

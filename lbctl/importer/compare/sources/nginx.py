@@ -11,7 +11,13 @@ from lbctl.importer.compare.sources.nginx_destinations import UPSTREAM_NAME, Des
 from lbctl.importer.compare.sources.nginx_directives import RUN, UPSTREAM, left_out
 from lbctl.importer.compare.sources.nginx_values import accepts, quoted, value_of
 from lbctl.importer.compare.sources.nginx_variables import known_variables, undefined
-from lbctl.importer.compare.sources.removed import CLOSED_HEADER, ClosedError, Removals, Rewritten
+from lbctl.importer.compare.sources.removed import (
+    CLOSED_HEADER,
+    LOST_REPLICAS,
+    ClosedError,
+    Removals,
+    Rewritten,
+)
 from lbctl.importer.draft import CLOSED_STATUS
 from lbctl.importer.nginx import values as nginx_values
 from lbctl.importer.nginx.includes import may_protect, unread
@@ -133,6 +139,7 @@ class _Nginx:
         if not UPSTREAM_NAME.fullmatch(name) or name in self._destinations.upstreams:
             self._removals.leave_out(item, "its name may be an address")
             return []
+        has_replicas = any(map(self._is_replica, _flat(item.block)))
         for each in _flat(item.block):
             values = [value_of(token) for token in each.args]
             if each.is_block:
@@ -140,6 +147,9 @@ class _Nginx:
                 return []
             if each.name == "server" and values:
                 kept = [word for word in values[1:] if _SERVER_OPTION.fullmatch(word)]
+                if has_replicas and not self._is_replica(each):
+                    self._removals.leave_out(each, LOST_REPLICAS, f"server {values[0]}")
+                    kept = [*kept, "down"]
                 servers.append(line("server", self._places.replica(nginx_values.address(values[0]) or ""), *kept))
             elif each.name == "zone" and accepts("name size?", values, ()):
                 lines.append(line("zone", values[0], "1m"))
@@ -152,6 +162,11 @@ class _Nginx:
                 return []
         self._destinations.upstreams.add(name)
         return _block(f"upstream {name}", [*lines, *(servers or [line("server", self._places.replica(""))])])
+
+    def _is_replica(self, item: Statement) -> bool:
+        """Whether a directive of an upstream is a server that is a replica of the fleet."""
+        values = [value_of(token) for token in item.args[:1]] if item.name == "server" else []
+        return any(self._places.replica_port(nginx_values.address(each) or "") is not None for each in values)
 
     # ── Servers and locations ────────────────────────────────────────────────────────────────────────────────────────
 

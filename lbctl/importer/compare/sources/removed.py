@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from lbctl.base.diagnostics import Position
 from lbctl.importer.statement import Statement
 
+LOST_REPLICAS = "replicas that the fleet has not"
+"""Servers that the import left out. They get no requests, so that answers do not depend on whose turn it is."""
 CLOSED_HEADER = "x-lbctl-closed"
 """The header of the answer of a route that the comparison closed: the number of the directive among those removed."""
 
