@@ -17,7 +17,6 @@ from lbctl.importer.compare.sandbox.confined import MAX_SECONDS, SandboxUnavaila
 from lbctl.importer.compare.sources.removed import Removed
 from lbctl.importer.draft import printable
 from lbctl.importer.run import Imported
-from lbctl.importer.write import place_of
 from lbctl.model.fleet import parse
 from lbctl.model.load import SourceText
 from lbctl.targets.load import complete
@@ -101,8 +100,9 @@ def removed(items: Sequence[Removed]) -> list[str]:
     for item in items:
         if not item.closes:
             left_out.setdefault(item.reason, {})[printable(item.name)] = None
-    subjects = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in left_out.items())
-    closing = [f"{place_of(item.position)} {printable(item.name)}, {item.reason}" for item in items if item.closes]
+    named = {reason: ", ".join(filter(None, names)) for reason, names in left_out.items()}
+    subjects = "; ".join(f"{reason} ({names})" if names else reason for reason, names in named.items())
+    closing = dict.fromkeys(item.text for item in items if item.closes)
     return [
         *([f"left out of the comparison: {subjects}"] if subjects else []),
         *(f"closed in the comparison: {each}" for each in closing),

@@ -99,7 +99,8 @@ class Ledger:
     def advise(self, statement: Statement, message: str, hint: str) -> None:
         """Report a setting that is bad for inference, with what lbctl does instead."""
         message = self.secrets.masked(message, statement)
-        self.diagnostics.add(Diagnostic("LB985", message, statement.position, hint=hint, severity="warning"))
+        place = statement.position if statement.position.file else None
+        self.diagnostics.add(Diagnostic("LB985", message, place, hint=hint, severity="warning"))
 
     def misroute(self, statement: Statement, message: str, hint: str = _WRITE_A_ROUTE) -> None:
         """Report a choice of a pool that no route makes: its requests are sent elsewhere."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from lbctl.base.diagnostics import Position
 from lbctl.importer.statement import Statement
 from lbctl.ir.secrets import looks_like_secret
 
@@ -19,7 +20,9 @@ _NAME = (
     r"|passw|passphrase|api[-_]?key|(?<!cache)(?<!public)(?<!hash)[_.-]key$"
 )
 _SECRET_NAME = re.compile(rf"(?i)(?:{_NAME}|^\$\w*key$)")
-_NOT_A_SECRET = re.compile(r"(?i)file$|path$|_cache_key$|^\$?http_|ticket-keys|_name$|_header$")
+_NOT_A_SECRET = re.compile(
+    r"(?i)file$|path$|_cache_key$|^\$?http_|ticket-keys|runtime_key$|memcached_key$|_name$|_header$"
+)
 _USER = re.compile(r"://([^/@\s\"']+)@")
 _QUERY = re.compile(
     r"(?i)(?:^|[?&;,\s\"'])(?:[\w.-]*(?:token|secret|passw|api[-_]?key|[_-]key|sig|signature)[\w-]*|key)"
@@ -49,7 +52,7 @@ _WORDS = frozenset({"", "0", "1", "on", "off", "yes", "no", "true", "false", "no
 _NO_VALUES = frozenset(
     {"cookie", "capture", "stick", "stick-table", "balance", "hash", "map", "geo", "split_clients", "limit_req_zone",
      "limit_conn_zone", "log_format", "log-format", "sticky", "hash-type", "auth_request_set", "load", "sub_filter",
-     "proxy_cookie_flags", "proxy_cookie_domain", "lua_shared_dict"}
+     "proxy_cookie_flags", "proxy_cookie_domain", "lua_shared_dict", "try_files"}
 )  # fmt: skip
 """Directives that name headers and cookies, and never say their value."""
 _WHOLE = frozenset({"secure_link_md5", "secure_link_secret", "secure_link_hmac_secret"})
@@ -65,7 +68,7 @@ _MAX_SPREAD = 6
 """The length from which a secret is taken out wherever it stands: a shorter one may be a word like others."""
 _LOOKS_LIKE_ONE = re.compile(
     r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%|\()[^\s\"']+"
-    r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|(?<!\(a )secret|password|passwd)"
+    r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|(?<!\(a )secret|password|passwd)(?! =\d{3}(?:\s|$))"
     r"(?:[\"']\s*,\s*[\"']|[\"')]*(?:\s*[:=~^!]+\s*|\s+)[\"']?))"
     r"(?!zone=|rate=|\$|%|if\b|unless\b|-[a-z]\b|len\b|\()[^\s\"',}{]+"
     r"|\b(?:sk|pk|hf|ghp|xox[bp])\\?[-_][A-Za-z0-9_\\-]{6,}"
@@ -124,6 +127,12 @@ class SecretDirectives:
         """Whether a name was made of a secret."""
         plain = (_plain(secret) for secret in self._spread)
         return _KEY.search(name) is not None or any(each in _plain(name) for each in plain if len(each) >= _MAX_SPREAD)
+
+    def hidden(self, word: str, position: Position) -> str:
+        """Return a word of the directive at a position; `REDACTED` if it is a secret or looks like a secret."""
+        own = {secret for item, secrets in self._of.items() if item.position == position for secret in secrets}
+        is_one = any(secret in word for secret in own) or self.written(word) or holds_secret(word) or is_random(word)
+        return REDACTED if is_one else word
 
     def masked(self, text: str, item: Statement) -> str:
         """Return a text about a directive without the secrets of the configuration."""

@@ -38,10 +38,17 @@ def settle(draft: Draft) -> list[Diagnostic]:
 
 def _repair_all(draft: Draft, errors: list[Diagnostic]) -> bool:
     """Repair each value once, the last one of a list first; returns whether any could be."""
-    found = {_existing(draft, error.path): error for error in reversed(errors)}
+    found = {_removable(_existing(draft, error.path)): error for error in reversed(errors)}
+    found = {path: error for path, error in found.items() if not any(path[:size] in found for size in range(len(path)))}
     # An error about a value that an earlier repair removed is settled: the values around it stay.
     repaired = [_repair(draft, error, path) for path, error in found.items() if _existing(draft, path) == path]
     return any(repaired)
+
+
+def _removable(path: d.Path) -> d.Path:
+    """Return the path of the value to remove: a replica without its address is none."""
+    is_address = path[:1] == ("pools",) and path[2:3] == ("replicas",) and path[4:] == ("address",)
+    return path[:-1] if is_address else path
 
 
 def _errors(draft: Draft) -> list[Diagnostic]:
@@ -75,9 +82,12 @@ def _repair(draft: Draft, error: Diagnostic, path: d.Path) -> bool:
         lost = draft.drop(path)
     if path[0] == "pools" and path[2:3] in {("affinity",), ("balance",)} and (origins or lost):
         draft.unkept.setdefault(path[:2], (origins or lost)[0])
+    lines = set[tuple[str, int]]()
     for statement in lost or origins:
         draft.ledger.omit(statement, reason, path[:2])
-        draft.ledger.advise(statement, f"{'.'.join(map(str, path))} was left out: {reason}", _HINT)
+        if (line := (statement.position.file, statement.position.line)) not in lines:
+            lines.add(line)
+            draft.ledger.advise(statement, f"{'.'.join(map(str, path))} was left out: {reason}", _HINT)
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,11 @@ from lbctl.importer.compare.sandbox.programs import NotAProgramError
 _START_TIMEOUT = 20.0
 """Seconds until a proxy listens."""
 _MAX_MESSAGE = 600
+_HEAD = re.compile(
+    r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[\w+\] \d+#\d+: |\[\w+\] +\(\d+\) : (?:config : )?"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^\]]*\] )?"
+)
+"""How lines of nginx, HAProxy and Envoy begin."""
 _MAX_READ_BYTES = 1 << 16
 
 
@@ -52,7 +58,7 @@ def running(
             env=sandbox.environment,
         )  # fmt: skip
         try:
-            _await(process, output, listen)
+            _await(process, output, listen, directory)
             yield
         finally:
             with suppress(ProcessLookupError):
@@ -60,20 +66,27 @@ def running(
             process.wait()
 
 
-def _await(process: subprocess.Popen[bytes], output: BinaryIO, ports: list[int]) -> None:
+def _await(process: subprocess.Popen[bytes], output: BinaryIO, ports: list[int], directory: Path) -> None:
     deadline = time.monotonic() + _START_TIMEOUT
     while not all(map(_listens, ports)):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise NotStartedError(_last_lines(output) or "it wrote nothing")
+            raise NotStartedError(_last_lines(output, directory) or "it wrote nothing")
         time.sleep(0.05)
 
 
-def _last_lines(output: BinaryIO) -> str:
+def _last_lines(output: BinaryIO, directory: Path) -> str:
     """Return the end of what a proxy wrote. The file is not opened again: the proxy may have replaced it."""
     start = max(0, os.fstat(output.fileno()).st_size - _MAX_READ_BYTES)
     written = os.pread(output.fileno(), _MAX_READ_BYTES, start).decode(errors="replace")
-    lines = [line.strip() for line in written.splitlines()]
+    lines = [without_places(line, directory) for line in written.splitlines()]
     return " / ".join([line for line in lines if line][-3:])[:_MAX_MESSAGE]
+
+
+def without_places(line: str, directory: Path) -> str:
+    """Return a line of a proxy without time, process, and places in files that are gone after the comparison."""
+    place = rf"{re.escape(str(directory))}[^\s:'\"\])]*(?::\d+)*"
+    line = re.sub(rf" in {place}|(?:parsing |file )?\[{place}\] ?:? ?|{place}(?:: ?)?", "", _HEAD.sub("", line.strip()))
+    return line.strip()
 
 
 def _listens(port: int) -> bool:

@@ -30,7 +30,7 @@ from lbctl.importer.compare.samples import SampleRequest, samples
 from lbctl.importer.compare.sandbox.confined import Sandbox, confined
 from lbctl.importer.compare.sources import envoy, haproxy, nginx
 from lbctl.importer.compare.sources.removed import CLOSED_HEADER, Removed, Rewritten
-from lbctl.importer.draft import CLOSED_STATUS, Draft, addresses, printable
+from lbctl.importer.draft import CLOSED_STATUS, Draft, addresses
 from lbctl.importer.write import place_of
 from lbctl.targets import target
 
@@ -125,7 +125,7 @@ def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], d
             _places(sandbox.base / name, stack.enter_context(reserved_ports(binds.values())), echo_ports, dead)
             for name in ("before", "after")
         )
-        source = rewritten(kind, files, old)
+        source = hide_secrets(draft, rewritten(kind, files, old))
         (old.directory / "main").write_text(source.text)
         _start(stack, kind, binary, old, str(old.directory / "main"), "the configuration", sandbox)
         try:
@@ -136,6 +136,13 @@ def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], d
         rows = [_row(draft, source, sample, old.binds[binds[sample.listener]], new.binds[binds[sample.listener]])
                 for sample in samples(draft.fleet, draft.longer_paths)]  # fmt: skip
         return Comparison(rows, source.removed)
+
+
+def hide_secrets(draft: Draft, source: Rewritten) -> Rewritten:
+    """Return the source without secrets in the words that must not run."""
+    secrets = draft.ledger.secrets
+    removed = (replace(item, word=secrets.hidden(item.word, item.position)) for item in source.removed)
+    return replace(source, removed=tuple(removed))
 
 
 def _places(directory: Path, ports: Mapping[str, int], replicas: Mapping[str, int], dead: int) -> StandIns:
@@ -192,8 +199,7 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
         return ComparedRequest(sample, one, other, (), "the import closed the route")
     number = dict(one.answer).get(CLOSED_HEADER, "")
     if one.status == CLOSED_STATUS and number.isdecimal() and int(number) < len(source.removed):
-        item = source.removed[int(number)]
-        why = f"the comparison closed the route: {place_of(item.position)} {printable(item.name)}, {item.reason}"
+        why = f"the comparison closed the route: {source.removed[int(number)].text}"
         return ComparedRequest(sample, one, other, (), why)
     if one.status == 0 and _speaks_http2(draft, sample.listener):
         return ComparedRequest(sample, one, other, (), "the listener speaks HTTP/2 only")

@@ -31,7 +31,7 @@ _SCALE = {"": 1.0, "HUNDRED": 1.0, "TEN_THOUSAND": 0.01, "MILLION": 0.0001}
 def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: ConfigView) -> None:
     """Lay the action of a route, and the headers of all levels around it, into the route."""
     handle(context, path, view, _HANDLERS, "cluster", "weighted_clusters", "cluster_not_found_response_code")
-    if not view.get("timeout"):
+    if view and not view.get("timeout"):
         message = "Envoy's default of 15s for a whole response cuts off generations"
         context.draft.ledger.advise(view.statement, message, "without `timeouts.request` a response may take any time")
     for level in reversed(levels):

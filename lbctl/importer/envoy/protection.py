@@ -62,9 +62,10 @@ def _service(context: EnvoyImport, manager: Manager, item: ConfigView) -> Protec
     context.services.add(uri.get("cluster").text)
     message = f"Envoy asks the service by {prefix.text}PATH of each request, a fleet always by {url}"
     hint = "the service must take the request's path from x-original-uri, or judge all paths alike"
-    context.draft.ledger.advise(uri.get("uri").statement, message, hint)
+    asked = (uri.get("uri") or uri).statement
+    context.draft.ledger.advise(asked, message, hint)
     reason = "the service gets this path, and that of the request in x-original-uri"
-    context.draft.ledger.omit(uri.get("uri").statement, reason, manager.path)
+    context.draft.ledger.omit(asked, reason, manager.path)
     if typed.get("failure_mode_allow").text == "false":
         context.imply("without an answer it is 503, never let in", typed.get("failure_mode_allow"))
     if typed.get("failure_mode_allow").text == "true":

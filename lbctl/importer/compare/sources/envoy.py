@@ -84,7 +84,7 @@ class _Envoy:
         """Return what closes the part around a refused value."""
         if isinstance(error, ClosedError):
             return error
-        return self._removals.close(error.view.statement, error.reason)
+        return self._removals.close(error.view.statement, error.reason, error.word)
 
     # ── Clusters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -95,7 +95,7 @@ class _Envoy:
             aggregate = {"name": "envoy.clusters.aggregate", "typed_config": fields.AGGREGATE(kind, self._removals)}
             return made | {"lb_policy": "CLUSTER_PROVIDED", "cluster_type": aggregate}
         if item.get("type").text not in fields.KINDS:
-            raise RefusedError(item.get("type"))
+            raise RefusedError(item.get("type"), NOT_LISTED, item.get("type").text)
         if item.get("cluster_type") and kind.type not in fields.TYPED_KINDS:
             raise RefusedError(item.get("cluster_type"))
         name = item.get("name").text
@@ -119,7 +119,7 @@ class _Envoy:
             return fields.TYPED_POLICIES[kind.type]
         policy = item.get("lb_policy")
         if policy.text and policy.text not in {*fields.POLICIES, "CLUSTER_PROVIDED"}:
-            raise RefusedError(policy)
+            raise RefusedError(policy, NOT_LISTED, policy.text)
         return policy.text if policy.text in fields.POLICIES else "ROUND_ROBIN"
 
     def _port(self, item: ConfigView) -> int | None:
@@ -170,7 +170,7 @@ class _Envoy:
         chains = [*item.get("filter_chains"), *filter(None, [item.get("default_filter_chain")])]
         speaking = [(chain, manager) for chain in chains if (manager := _manager(chain))]
         if port is None or not speaking:
-            self._removals.leave_out(item.statement, "listeners that the fleet has not")
+            self._removals.leave_out(item.statement, "listeners that the fleet has not", item.get("name").text)
             return None
         (chain, manager), *_ = speaking
         for other in chains:
@@ -248,9 +248,8 @@ class _Envoy:
                 named = Statement(item.statement.position, (package or "filter",))
                 self._removals.leave_out(named, "filters that run code or ask services")
             else:
-                raise RefusedError(
-                    config or item.get("name") or item, "not on the list of filters that a comparison runs"
-                )
+                reason = "not on the list of filters that a comparison runs"
+                raise RefusedError(config or item.get("name") or item, reason, config.type)
 
     def _settle_service(self, config: ConfigView, made: dict[str, Any]) -> None:
         """Have a filter wait for the stand-in of the service that it asks."""

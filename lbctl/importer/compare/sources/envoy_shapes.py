@@ -38,10 +38,12 @@ _NOT_A_VALUE = "a value of another kind"
 class RefusedError(Exception):
     """A value is not among those that are known to be harmless."""
 
-    def __init__(self, view: ConfigView, reason: str = NOT_LISTED) -> None:
+    def __init__(self, view: ConfigView, reason: str = NOT_LISTED, word: str = "") -> None:
         super().__init__(reason)
         self.view = view
         self.reason = reason
+        self.word = word
+        """The part of the value that must not run; empty for the whole value."""
 
 
 # ── Values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -53,7 +55,7 @@ def text(view: ConfigView, _: Removals) -> str:
         raise RefusedError(view, _NOT_A_VALUE)
     for command in _COMMAND.finditer(view.text):
         if not _COMMANDS.fullmatch(command[1]):
-            raise RefusedError(view, "a text with a command that may read files or variables")
+            raise RefusedError(view, "a command that may read files or variables", f"%{command[1]}%")
     return view.text
 
 
@@ -164,7 +166,7 @@ def typed(types: Mapping[str, Shape]) -> Shape:
 
     def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
         if view.type not in types:
-            raise RefusedError(view, "not on the list of types that a comparison runs")
+            raise RefusedError(view, "not on the list of types that a comparison runs", view.type)
         return {"@type": _PREFIX + view.type, **types[view.type](view, removals)}
 
     return read

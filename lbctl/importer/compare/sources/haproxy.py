@@ -9,7 +9,7 @@ from lbctl.base.diagnostics import Position
 from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.sources import haproxy_keywords as keywords
 from lbctl.importer.compare.sources import haproxy_rules as rules
-from lbctl.importer.compare.sources.haproxy_values import accepts, line, quoted, value_of
+from lbctl.importer.compare.sources.haproxy_values import accepts, first_refused, line, quoted, value_of
 from lbctl.importer.compare.sources.removed import (
     CLOSED_HEADER,
     LOST_REPLICAS,
@@ -27,9 +27,19 @@ _PROXIES = frozenset({"frontend", "backend", "listen"})
 _SERVERS = frozenset({"server", "server-template"})
 RULES = ("http-request", "http-response", "http-after-response", "tcp-request", "tcp-response")
 _SERVER = {"weight": "number", "maxconn": "number", "backup": "", "disabled": "", "cookie": "text"}
+_FORWARD_FOR = {"except": "network", "header": "header", "if-none": ""}
+_TABLE = {
+    "type": "name",
+    "len": "number",
+    "size": "size",
+    "expire": "time",
+    "store": "word",
+    "nopurge": "",
+    "srvkey": "name",
+}
 _TABLE_TYPE = "=binary|integer|ip|ipv6|string"
 NOT_LISTED = "not on the list of what a comparison runs"
-NOT_RUN = "it has a word that is not on the list of what a comparison runs"
+NOT_RUN = "it has words that a comparison does not run"
 
 
 def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
@@ -152,7 +162,7 @@ class _Section:
         if words[0] in self._writers:
             lines = self._writers[words[0]](words)
             if lines is None:
-                raise self._removals.close(item, NOT_RUN)
+                raise self._not_run(item)
             if words[0] in _SERVERS and self._has_replicas and not self._is_replica(words):
                 self._removals.leave_out(item, LOST_REPLICAS, " ".join(words[:2]))
                 lines = [f"{each} disabled" for each in lines]
@@ -163,8 +173,28 @@ class _Section:
         if kinds is not None and accepts(kinds, words[1:]):
             return [line(rules.plain(words))]
         if kinds is not None:
-            raise self._removals.close(item, NOT_RUN)
+            raise self._not_run(item)
         return self._leave_out(item, keywords.reason(words))
+
+    def _not_run(self, item: Statement) -> ClosedError:
+        """Return what closes the section, or answers in the place of the rule, with the word that must not run."""
+        words = self._words[item]
+        name = words[0]
+        if name == "option":
+            word = rules.refused_option(words[2:], _FORWARD_FOR)
+        elif name == "stick-table":
+            word = rules.refused_option(words[1:], _TABLE)
+        elif name == "balance":
+            word = (
+                first_refused("expression", words[2:]) if words[1:2] == ["hash"] else first_refused("word", words[1:])
+            )
+        elif name in keywords.KEYWORDS:
+            word = first_refused(keywords.KEYWORDS[name], words[1:])
+        elif name in _SERVERS or name == "bind":
+            word = first_refused("name", words[1:2])
+        else:
+            word = rules.refused(words, self._known)
+        return self._removals.close(item, NOT_LISTED if word else NOT_RUN, word)
 
     def _leave_out(self, item: Statement, reason: str) -> list[str]:
         if not reason:
@@ -176,9 +206,9 @@ class _Section:
         at = words.index("option")
         name, args = words[at + 1] if len(words) > at + 1 else "", words[at + 2 :]
         if name in {"forwardfor", "originalto"}:
-            if rules.with_options(args, {"except": "network", "header": "header", "if-none": ""}):
+            if rules.with_options(args, _FORWARD_FOR):
                 return [line(words)]
-            raise self._removals.close(item, NOT_RUN)
+            raise self._not_run(item)
         if name in keywords.OPTIONS and accepts(keywords.OPTIONS[name], args):
             return [line(words)]
         return self._leave_out(item, keywords.OPTIONS_LEFT_OUT.get(name, ""))
@@ -228,9 +258,7 @@ class _Section:
         if "peers" in words[:-1]:
             at = words.index("peers")
             words = words[:at] + words[at + 2 :]
-        options = {"type": "name", "len": "number", "size": "size", "expire": "time", "store": "word", "nopurge": "",
-                   "srvkey": "name"}  # fmt: skip
-        return [line(words)] if rules.with_options(words[1:], options) else None
+        return [line(words)] if rules.with_options(words[1:], _TABLE) else None
 
     def _stick(self, words: list[str]) -> list[str] | None:
         rule, when = rules.parted(words)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from lbctl.importer.compare.sources import kinds
 from lbctl.importer.compare.sources.haproxy_keywords import ACTIONS, ACTIONS_LEFT_OUT, CALLS
-from lbctl.importer.compare.sources.haproxy_values import accepts, expression, log_format
+from lbctl.importer.compare.sources.haproxy_values import accepts, expression, first_refused, log_format
 from lbctl.importer.compare.sources.nginx_values import is_network
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
@@ -15,6 +15,12 @@ _PREDEFINED = re.compile(
     r"FALSE|TRUE|HTTP(?:_1\.[01]|_2\.0|_CONTENT|_URL_(?:ABS|SLASH|STAR))?|LOCALHOST|METH_[A-Z]+|REQ_CONTENT|WAIT_END"
 )
 _CALL = re.compile(r"([a-z0-9-]+)\(([A-Za-z0-9_.,-]{1,256})\)")
+_CHOOSING = {
+    "use_backend": "=use_backend format", "default_backend": "=default_backend format",
+    "use-server": "=use-server format", "force-persist": "=force-persist", "ignore-persist": "=ignore-persist",
+    "stick": "=stick|on|match|store-request|store-response|table expression",
+}  # fmt: skip
+"""Lines that choose a backend or a server → the kinds of their words."""
 _METHODS = kinds.words("found bool int ip bin len str sub reg beg end dir dom")
 _ADDRESSES = re.compile(r"(?:src|dst|\S*_ip|\S*,ip|\S*,ipmask)(?:\(.*\))?")
 
@@ -106,6 +112,61 @@ def action(words: list[str]) -> list[str] | None:
     if not accepts(wanted, words[1 : 1 + count]) or not with_options(words[1 + count :], options):
         return None
     return [words[0], *plain(words[1:])]
+
+
+def refused(words: list[str], known: Collection[str]) -> str:
+    """Return the word of a line for which it must not run; empty if no single word is the reason."""
+    rule, when = parted(words)
+    if words[0] in _CHOOSING:
+        return first_refused(_CHOOSING[words[0]], rule) or _refused_condition(when, known)
+    rest = rule if words[0] == "redirect" else rule[start(words) :]
+    return _refused_action(rest) or _refused_condition(when, known)
+
+
+def _refused_action(words: list[str]) -> str:
+    name, match = "".join(words[:1]), _CALL.fullmatch("".join(words[:1]))
+    if match is not None and match[1] in CALLS:
+        return first_refused(CALLS[match[1]], words[1:])
+    if name not in ACTIONS:
+        return name
+    wanted, options = ACTIONS[name]
+    count = 1 + len(wanted.split())
+    return first_refused(wanted, words[1:count]) or refused_option(words[count:], options)
+
+
+def refused_option(words: list[str], options: Mapping[str, str]) -> str:
+    """Return the word that is not an option of the table, or not of the kinds that follow one; empty if all are."""
+    while words:
+        wanted = options.get(words[0])
+        if wanted is None:
+            return words[0]
+        count = 1 + len(wanted.split())
+        if word := first_refused(wanted, words[1:count]):
+            return word
+        words = words[count:]
+    return ""
+
+
+def _refused_condition(words: list[str], known: Collection[str]) -> str:
+    at = 1
+    while at < len(words):
+        word = words[at]
+        if word in {"{", "!{"} and "}" in words[at:]:
+            end = words.index("}", at)
+            if word := _refused_criterion(words[at + 1 : end]):
+                return word
+            at = end
+        elif condition(["if", word], known) is None and word not in {"or", "||", "!"}:
+            return word.lstrip("!")
+        at += 1
+    return ""
+
+
+def _refused_criterion(words: list[str]) -> str:
+    """Return the first word with which a criterion no longer looks at requests only."""
+    if criterion(words) is not None:
+        return ""
+    return next((word for at, word in enumerate(words) if criterion(words[: at + 1]) is None and word != "-m"), "")
 
 
 def with_options(words: list[str], options: Mapping[str, str]) -> bool:

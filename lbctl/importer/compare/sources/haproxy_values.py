@@ -113,6 +113,11 @@ def accepts(specification: str, words: list[str]) -> bool:
     return kinds.accepts(specification, words, _is)
 
 
+def first_refused(specification: str, words: list[str]) -> str:
+    """Return the first word that is of none of the kinds (`kinds.first_refused`)."""
+    return kinds.first_refused([specification], words, _is)
+
+
 def _is(kind: str, word: str) -> bool:
     if kind in _PATTERNS:
         return _PATTERNS[kind].fullmatch(word) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 Is = Callable[[str, str], bool]
 """Returns whether a value is of a kind."""
@@ -33,6 +33,12 @@ def _accepts(kinds: Sequence[str], values: Sequence[str], is_kind: Is) -> bool:
         return False
     rest = [f"{kind}*", *kinds[1:]] if count in {"+", "*"} else kinds[1:]
     return _accepts(rest, values[1:], is_kind)
+
+
+def first_refused(specifications: Iterable[str], values: Sequence[str], is_kind: Is) -> str:
+    """Return the first value that is of no kind in any of the specifications; empty if their number is wrong."""
+    wanted = {kind.rstrip("?+*") for each in specifications for kind in each.split()}
+    return next((value for value in values if not any(_is(kind, value, is_kind) for kind in wanted)), "")
 
 
 def _is(kind: str, value: str, is_kind: Is) -> bool:

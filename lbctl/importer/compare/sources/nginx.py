@@ -9,7 +9,7 @@ from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.sources.nginx_destinations import UPSTREAM_NAME, Destination, Destinations
 from lbctl.importer.compare.sources.nginx_directives import RUN, UPSTREAM, left_out
-from lbctl.importer.compare.sources.nginx_values import accepts, quoted, value_of
+from lbctl.importer.compare.sources.nginx_values import accepts, first_refused, quoted, value_of
 from lbctl.importer.compare.sources.nginx_variables import known_variables, undefined
 from lbctl.importer.compare.sources.removed import (
     CLOSED_HEADER,
@@ -26,7 +26,8 @@ from lbctl.importer.statement import Statement
 
 NOT_LISTED = "not on the list of what a comparison runs"
 NOT_READ = "it was not read"
-_ARGUMENTS = "its arguments are not of the kinds that a comparison runs"
+_ARGUMENTS = "it has arguments that a comparison does not run"
+_ARGUMENT = "not of a kind that a comparison runs"
 _ELSEWHERE = "it leads to no replica of the fleet"
 _MAY_LEAD_ELSEWHERE = "its variable may lead to no replica of the fleet"
 _PASSES = {"proxy_pass": "http", "grpc_pass": "grpc"}
@@ -37,6 +38,7 @@ _SERVER_OPTION = re.compile(
 _ZONE = re.compile(r"zone=([A-Za-z0-9_.-]{1,128})(?::[0-9]+[kKmM]?)?")
 _RATE = re.compile(r"rate=[0-9]{1,6}r/[sm]")
 _IF_VARIABLE = re.compile(r"\$[A-Za-z0-9_]+")
+_OF_BLOCKS = {"if": ("text", "==|!=|~|~*|!~|!~*"), "limit_except": ("word",)}
 _MAX_PASSES = 8
 """How often a server is written again because a location that authorizes requests was closed."""
 
@@ -208,7 +210,7 @@ class _Nginx:
     def _location(self, item: Statement) -> list[str]:
         values = [value_of(token) for token in item.args]
         if not any(accepts(kinds, values, ()) for kinds in ("regex", "==|~|~*|^~ regex")):
-            raise self._removals.close(item, _ARGUMENTS)
+            raise self._arguments(item, ("regex", "==|~|~*|^~ regex"))
         try:
             body = self._body(item.block, "location")
         except ClosedError as error:
@@ -264,11 +266,16 @@ class _Nginx:
         if item.name == "listen":
             return
         if item.name in RUN:
-            raise self._removals.close(item, _ARGUMENTS)
+            raise self._arguments(item, RUN[item.name])
         reason = left_out(item.name)
         if not reason:
             raise self._removals.close(item, NOT_LISTED)
         self._removals.leave_out(item, reason)
+
+    def _arguments(self, item: Statement, specifications: Sequence[str]) -> ClosedError:
+        """Return what closes the block around a directive whose arguments are of other kinds."""
+        word = first_refused(specifications, [value_of(token) for token in item.args], self._known)
+        return self._removals.close(item, _ARGUMENT if word else _ARGUMENTS, word)
 
     def _limit(self, item: Statement, values: list[str]) -> str:
         """Return a limit; requests above it are refused at once, and never wait."""
@@ -295,7 +302,7 @@ class _Nginx:
             written = [values[0], *values[1:2], *map(quoted, values[2:])]
             return _block(f"if ({' '.join(written)})", self._body(item.block, item.name))
         if item.name in {"if", "limit_except"}:
-            raise self._removals.close(item, _ARGUMENTS)
+            raise self._arguments(item, _OF_BLOCKS[item.name])
         self._leave_out(item)
         return []
 

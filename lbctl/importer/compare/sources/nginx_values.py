@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from lbctl.importer.compare.sources import kinds
 from lbctl.importer.nginx.values import milliseconds
@@ -79,6 +79,11 @@ def is_of_nginx(name: str) -> bool:
 def accepts(specification: str, values: Sequence[str], known: Collection[str]) -> bool:
     """Whether the arguments are of the kinds that the specification lists (`kinds.accepts`)."""
     return kinds.accepts(specification, values, lambda kind, value: _is(kind, value, known))
+
+
+def first_refused(specifications: Iterable[str], values: Sequence[str], known: Collection[str]) -> str:
+    """Return the first argument that is of none of the kinds (`kinds.first_refused`)."""
+    return kinds.first_refused(specifications, values, lambda kind, value: _is(kind, value, known))
 
 
 def is_reserved(text: str) -> bool:
