@@ -13,7 +13,7 @@ from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest
 
 from tests.support.fleets import Fleet
 from tests.support.processes.client import Client
-from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.support.processes.driving import bootstrap_of_command
 from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
@@ -21,8 +21,8 @@ from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
-_REPORTS = 1.5
-"""Seconds in which an Envoy sends at least two reports, one each `_INTERVAL`."""
+_REPORTS_SENT = "load_reporter.responses"
+"""Envoy's counter of the reports that it has sent: they are its responses to the requests of the control plane."""
 _INTERVAL = "500ms"
 _TIMEOUT = 60.0
 _PATH = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
@@ -41,11 +41,12 @@ def _fleet(members: list[Replica], *nodes: str, **keys: Any) -> Fleet:
     return fleet_of(pool, **driven(*nodes), pools={"measured": measured})
 
 
-def _await_reports(control: ControlPlane, envoys: int) -> None:
-    """Wait until so many Envoys have reported all their clusters. From then on they report every request."""
-    eventually(lambda: _load_streams(control) == envoys, _TIMEOUT)
+def _await_reports(control: ControlPlane, *envoys: XdsEnvoy) -> None:
+    """Wait until these Envoys have reported all their clusters. From then on they report every request."""
+    eventually(lambda: _load_streams(control) == len(envoys), _TIMEOUT)
     eventually(lambda: all(row["in_flight"] == 0 for row in _rows(control).values()), _TIMEOUT)
-    time.sleep(_REPORTS)
+    before = [envoy.stat(_REPORTS_SENT) for envoy in envoys]
+    eventually(lambda: all(envoy.stat(_REPORTS_SENT) > sent + 1 for envoy, sent in zip(envoys, before, strict=True)))
 
 
 def _load_streams(control: ControlPlane) -> float:
@@ -76,7 +77,7 @@ def test_reports_match_replica_counts_after_an_envoy_restarts() -> None:
             control.envoy("two", ["two"], by_socket=True, delta=False) as two,
         ):
             assert _observed(control) == {"a": None, "b": None, "c": None}
-            _await_reports(control, 2)
+            _await_reports(control, one, two)
             _send(one.client(), 120)
             _send(two.client(), 60)
             eventually(lambda: _observed(control) == _counted(members), _TIMEOUT)
@@ -87,7 +88,7 @@ def test_reports_match_replica_counts_after_an_envoy_restarts() -> None:
             eventually(lambda: _load_streams(control) == 1, _TIMEOUT)
             one.start()
             one.await_listeners()
-            _await_reports(control, 2)
+            _await_reports(control, one, two)
             _send(one.client(), 60)
             eventually(lambda: all(row["in_flight"] == 0 for row in _rows(control).values()), _TIMEOUT)
             eventually(lambda: all((row["requests_per_second"] or 0) > 0 for row in _rows(control).values()), _TIMEOUT)
@@ -117,7 +118,7 @@ def test_restarted_control_plane_gets_counts_of_its_downtime() -> None:
         controlling(_fleet(members, "edge")) as control,
         control.envoy("edge", ["edge"], by_socket=True) as edge,
     ):
-        _await_reports(control, 1)
+        _await_reports(control, edge)
         control.kill()
         eventually(lambda: edge.stat("control_plane.connected_state") == 0)
         for member in members:
@@ -136,7 +137,7 @@ def test_reports_over_plain_tcp_are_refused() -> None:
     ):
         _send(edge.client(), 10)
         eventually(lambda: "the load reports of a node are not taken" in control.log)
-        time.sleep(2 * _REPORTS)
+        time.sleep(3)
         assert {(row["observed"], row["in_flight"]) for row in _rows(control).values()} == {(None, None)}
         pool = next(item for item in control.get("pools")["pools"] if item["name"] == "pool")
         assert "only taken by the Unix socket" in pool["unable"]["edge"]
@@ -185,7 +186,7 @@ def test_rogue_reports_change_no_counts_and_fill_no_memory() -> None:
         controlling(_fleet(members, "edge")) as control,
         control.envoy("edge", ["edge"], by_socket=True) as edge,
     ):
-        _await_reports(control, 1)
+        _await_reports(control, edge)
         _send(edge.client(), 30)
         eventually(lambda: _observed(control) == _counted(members), _TIMEOUT)
         before = control.memory
