@@ -147,7 +147,7 @@ def _closes(response: Response) -> bool:
 
 def test_timed_rollout_is_promoted_despite_a_killed_serve(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     control, old, new = site.control, "timed-old", "timed-new"
-    site.begin("timed", mode="timed", steps=[{"percent": "50%", "hold": "5s"}, {"percent": "100%"}])
+    site.begin("timed", mode="timed", steps=[{"percent": "50%", "hold": "12s"}, {"percent": "100%"}])
     with site.traffic("timed") as loads:
         eventually(lambda: site.rollout("timed")["phase"] == "progressing")
         begun = site.rollout("timed")["since"]
