@@ -279,7 +279,7 @@ esac
         (home / "comments").write_text(comments)
         subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-            cwd=repository.directory, env=repository.env | env, check=True, timeout=20,
+            cwd=repository.directory, env=repository.env | env, check=True, timeout=100,
         )  # fmt: skip
         assert recorded_arguments(repository).splitlines()[-1] == f"api --silent {request} --field body=@comment.md"
     comment = (repository.directory / "comment.md").read_text()
@@ -409,7 +409,7 @@ def hooked(repository: Repository, tmp_path: Path) -> Repository:
     source.mkdir()
     shutil.copy(HOOKS, source)
     for command in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "hooks"), ("tag", "v0.1.0")):
-        subprocess.run([*GIT, *command], cwd=source, check=True, timeout=20)
+        subprocess.run([*GIT, *command], cwd=source, check=True, timeout=100)
     config = read(CI / "pre-commit-config.yaml")
     config["repos"][0]["repo"] = str(source)
     for hook in config["repos"][0]["hooks"]:
