@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--away", type=float, default=120.0)
     away = parser.parse_args().away
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        pods = stack.enter_context(deployment(Path(directory), 3, grace=4.0))
+        pods = stack.enter_context(deployment(Path(directory), 3, grace=4.0, quiet=0.0))
         control, clients = stack.enter_context(three(pods))
         loads: dict[str, Steady] = {
             "Envoy": clients["envoy"].steady(_RATE),

@@ -21,7 +21,7 @@ from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import free_port
 from tests.support.processes.replicas import Replica
-from tests.support.processes.waiting import eventually
+from tests.support.processes.waiting import at_rest, eventually
 
 NAMESPACE, SERVICE = "ml", "vllm"
 _PER_SLICE = 100
@@ -30,9 +30,11 @@ _PER_SLICE = 100
 class Deployment:
     """The pods of one service."""
 
-    def __init__(self, api: ApiServer, directory: Path, grace: float) -> None:
+    def __init__(self, api: ApiServer, directory: Path, grace: float, quiet: float) -> None:
+        """`quiet`: the seconds without a request for which a deleted pod waits after `grace`, until it ends."""
         self.api = api
         self.grace = grace
+        self._quiet = quiet
         self.port = free_port()
         self.pods: dict[str, Replica] = {}
         self.nodes: dict[str, str] = {}
@@ -78,10 +80,11 @@ class Deployment:
         self.publish()
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete pods, from the request until they are gone."""
+        """Delete pods, from the request until they are gone. On a busy machine, proxies need longer than `grace`."""
         names = list(names)
         self.terminate(names)
         time.sleep(self.grace)
+        at_rest(lambda: sum(self.pods[name].requests for name in names), self._quiet)
         self.end(names)
 
     def scale(self, count: int) -> None:
@@ -135,10 +138,10 @@ class Deployment:
 
 
 @contextmanager
-def deployment(directory: Path, count: int, grace: float = 2.5) -> Iterator[Deployment]:
+def deployment(directory: Path, count: int, grace: float = 2.5, quiet: float = 1.0) -> Iterator[Deployment]:
     """Run an API server, and a Deployment with so many pods."""
     with serving_api() as api:
-        pods = Deployment(api, directory, grace)
+        pods = Deployment(api, directory, grace, quiet)
         try:
             pods.start(count)
             yield pods
