@@ -44,7 +44,7 @@ class PseudoTerminal:
     def press(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())
 
-    def await_text(self, text: str, timeout: float = 20.0) -> None:
+    def await_text(self, text: str, timeout: float = 60.0) -> None:
         """Wait until the output contains this text."""
         deadline = time.monotonic() + timeout
         while text not in self.text:
@@ -56,7 +56,7 @@ class PseudoTerminal:
     def forget(self) -> None:
         self.shown = ""
 
-    def end(self, timeout: float = 20.0) -> int:
+    def end(self, timeout: float = 60.0) -> int:
         """Wait for the end of the command, and return its exit code."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None:

@@ -96,7 +96,7 @@ def _check(control: ControlPlane, fault: str) -> None:
         return not last[0]
 
     try:
-        eventually(is_shown, max(30.0, _SLOW * row.seconds))
+        eventually(is_shown, max(60.0, _SLOW * row.seconds))
     except AssertionError:
         pytest.fail(f"{fault}: {last[0]}")
 
