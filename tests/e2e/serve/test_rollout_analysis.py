@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -290,12 +291,19 @@ def _unanswered_since_good(control: ControlPlane) -> list[dict[str, Any]]:
 
 
 def test_wait_reports_each_step_and_the_end_of_a_rollout(capsys: pytest.CaptureFixture[str]) -> None:
-    with _one_envoy("chat") as (control, client, members):
-        members["chat-new"].behave(status=500)
+    with _one_envoy("chat", hold="1h") as (control, client, members):
+
+        def fail_in_step_two() -> None:
+            eventually(lambda: _rollout(control, "chat")["percent"] == 60.0)
+            members["chat-new"].behave(status=500)
+
         with client.steady(40, Request("POST", "/chat/v1/completions", timeout=20.0)):
             credentials = ["--server", control.url, "--token-file", str(control.state / "api-token")]
             _in_phase(control, "chat", "progressing")
+            failing = Thread(target=fail_in_step_two)
+            failing.start()
             assert run(["rollout", "promote", "chat", "--wait", *credentials]) == 3
+            failing.join()
         messages = capsys.readouterr().err
         assert "step 2 is bad, its errors are more than chance explains: new " in messages
         assert "(100.00 %), old 0 of " in messages
