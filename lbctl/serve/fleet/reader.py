@@ -98,9 +98,9 @@ def read(
     """Read the fleet of these texts.
 
     `target_contents`: path of a target file → the content to use in place of the file's. `read_keys` reads the key
-    files of a fleet. `diagnostics` are those of earlier steps. `with_own` returns a fleet with the sections that this
-    process takes from its own files, where the texts are others. `withheld` are the files and directories of this
-    process that no fleet may name.
+    files of a fleet. `diagnostics` holds the findings of earlier steps. `with_own` returns a fleet with the sections
+    that this process takes from its own files, where the texts are others. `withheld` are the files and directories of
+    this process that no fleet may name.
     """
     silenced = silenced_by_comments(texts)
     diagnostics.silence(silenced)
