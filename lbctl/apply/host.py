@@ -20,7 +20,6 @@ class Checkable:
     """A configuration that the proxy's checker can read."""
 
     command: tuple[str, ...]
-    """The command of the checker."""
     originals: Mapping[str, str]
     """Path of a copy → the path of what it is a copy of."""
 

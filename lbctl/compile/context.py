@@ -29,7 +29,6 @@ class FileTarget:
     """A replica that a file of targets lists."""
 
     position: Position
-    """Its position in that file."""
     target: str
     """Its address."""
 

@@ -20,9 +20,7 @@ class Decision:
     """
 
     pool: str
-    """The name of the pool."""
     replica: str
-    """The name of the replica."""
     strategy: str
     """The strategy of the pool's weights."""
     mode: Mode

@@ -20,7 +20,6 @@ class WeightsChanged:
     """The weights of a pool have changed by more than the deadband. Operators' overrides are applied by `compose`."""
 
     pool: str
-    """The name of the pool."""
     weights: Mapping[str, Weight]
     """Replica → weight, for every replica of the pool: within floor and ceiling, after bounded steps."""
 
@@ -30,9 +29,7 @@ class HealthChanged:
     """The verdict on a replica, or the reasons for it, have changed."""
 
     pool: str
-    """The name of the pool."""
     replica: str
-    """The name of the replica."""
     verdict: Verdict
     """The new verdict."""
     reasons: tuple[str, ...]
@@ -44,7 +41,6 @@ class ModeChanged:
     """How the weights of a pool are decided has changed."""
 
     pool: str
-    """The name of the pool."""
     mode: Mode
     """The new mode."""
     reason: str

@@ -31,7 +31,6 @@ class Observed:
     now: float
     """When it happened."""
     pool: str
-    """The name of the pool."""
     replicas: Mapping[str, Observation]
     """Replica → observation, of those that were observed since the last event."""
     ejected: frozenset[str] = frozenset()
@@ -53,7 +52,6 @@ class Froze:
     now: float
     """When it happened."""
     pool: str
-    """The name of the pool."""
     reason: str = ""
     """The operator's reason; empty where none was given."""
 
@@ -65,7 +63,6 @@ class Unfroze:
     now: float
     """When it happened."""
     pool: str
-    """The name of the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +72,7 @@ class Readmitted:
     now: float
     """When it happened."""
     pool: str
-    """The name of the pool."""
     replica: str
-    """The name of the replica."""
 
 
 Event = FleetChanged | Observed | Ticked | Froze | Unfroze | Readmitted

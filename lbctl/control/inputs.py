@@ -30,8 +30,6 @@ class Observation:
     at: float
     """The time of its newest sample."""
     signals: Signals
-    """The signals of the replica."""
     requests: ProxyRequests = UNKNOWN_REQUESTS
-    """The requests that the proxies have there."""
     reserves_memory: bool = False
     """Whether the engine reserves GPU memory, so that free GPU memory is no signal."""

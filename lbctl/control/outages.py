@@ -25,9 +25,7 @@ class ReplicaReport(NamedTuple):
     """The state of one replica, as the API shows it."""
 
     name: str
-    """The name of the replica."""
     state: str
-    """The name of its state."""
     reason: str
     """Why it is in that state; empty for `in`."""
 

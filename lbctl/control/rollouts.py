@@ -64,7 +64,6 @@ class RolloutState:
     """How far the rollout of one route is. Times are seconds since the epoch."""
 
     route: str
-    """The name of the route."""
     key: str
     """Digest of the target pool, its model and the steps."""
     base: Shares

@@ -24,13 +24,11 @@ class WeightTrajectory(NamedTuple):
     multiplier: float = 1.0
     """The current multiplier of the capacity; it moves in bounded steps."""
     parts: MultiplierParts = WHOLE
-    """The parts of `multiplier`."""
     moved_at: float = NEVER
     """When `multiplier` last changed, in seconds."""
     sent: float = 1.0
     """The multiplier that the proxies were last sent."""
     sent_parts: MultiplierParts = WHOLE
-    """The parts of `sent`."""
 
 
 class ReplicaState(NamedTuple):

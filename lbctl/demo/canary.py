@@ -45,7 +45,6 @@ class StepResult:
     """What clients saw of a step."""
 
     step: StepTaken
-    """The step."""
     requests: int
     """How many were sent until the next step."""
     failed: int

@@ -48,7 +48,6 @@ class CanarySite:
     plan: CanaryPlan
     """What it is."""
     port: int
-    """The port of its listener."""
     versions: Mapping[str, PacedReplica]
     """Version → its only replica."""
 

@@ -22,7 +22,6 @@ class DemoFault:
     key: str
     """The key that begins and ends it."""
     replica: str
-    """The replica that has it."""
     effect: str
     """What the fault is, as a phrase."""
     span: tuple[float, float]

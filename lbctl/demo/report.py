@@ -55,7 +55,6 @@ class DemoReport:
     seconds: float
     """How long requests were sent."""
     groups: Mapping[Strategy, GroupFigures]
-    """The figures of each group."""
     episodes: Sequence[Episode]
     """The faults, in the order in which they began."""
     canaries: Sequence[Canary]

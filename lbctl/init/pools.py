@@ -36,9 +36,7 @@ class PoolMember:
     """A future replica."""
 
     server: IdentifiedServer
-    """The server."""
     sources: tuple[TelemetrySource, ...]
-    """The sources of its metrics."""
     gpu: str = ""
     """The GPU type by the table's name, or ""."""
     gpu_count: int = 1

@@ -33,7 +33,6 @@ class ProbeTarget:
     host: str
     """A name, or an address without brackets."""
     port: int
-    """The port."""
 
     @property
     def address(self) -> str:

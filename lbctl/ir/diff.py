@@ -32,7 +32,6 @@ class ObjectChange:
     kind: Literal["added", "removed"]
     """Whether the new side or the old side has it."""
     path: Path
-    """The path that names the object."""
 
     description: str
     """A short description for people, such as the address or the number of replicas."""
@@ -55,9 +54,7 @@ class TrafficChange:
     """A change of the share of a route's requests by weight, each from 0 to 1."""
 
     route: str
-    """The name of the route."""
     pool: str
-    """The name of the pool."""
     replica: str
     """Empty for the pool as a whole."""
     old: float
@@ -71,7 +68,6 @@ class ReroutedRequests:
     """Requests of one kind that reach another route."""
 
     listener: str
-    """The name of the listener."""
     rule: Rule
     """The conditions of the requests."""
     old: tuple[str, ...]

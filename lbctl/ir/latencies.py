@@ -19,7 +19,6 @@ class LatencyKey(NamedTuple):
     """What is measured of the requests of one pool."""
 
     pool: str
-    """The name of the pool."""
     metric: str
     """The time until the first byte (`first_byte`) or the last byte (`total`) of the answer."""
 

@@ -141,7 +141,6 @@ class Listener:
     idle_timeout: int | None = 3_600_000
     """Milliseconds; None: unlimited."""
     access_log: AccessLog = AccessLog()
-    """The access log."""
     tracing: Tracing | None = None
     """How spans are reported; None: they are not."""
     request_id: str = "x-request-id"

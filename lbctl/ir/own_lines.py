@@ -17,7 +17,6 @@ class OwnLinesPlace:
     section: str = ""
     """The section of the fleet whose names are its keys, as `routes`; empty where it has no keys."""
     in_fragments: bool = True
-    """Whether a fragment has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ class Share:
     """A pool's part of a split."""
 
     pool: str
-    """The name of the pool."""
     weight: int
     """A whole number ≥ 0, relative to the other shares; their sum is > 0."""
 
@@ -88,11 +87,8 @@ class Respond:
     """The proxy itself answers."""
 
     status: int
-    """The status of the response."""
     body: str = ""
-    """The text of the response."""
     content_type: str = "text/plain; charset=utf-8"
-    """The Content-Type of the response."""
     lists_models: bool = False
     """Whether the body is the list of the models of the listener, which `targets.model_list` writes."""
 
@@ -213,7 +209,6 @@ class Jwt:
     audiences: tuple[str, ...] = ()
     """The `aud` values that are accepted; empty: any."""
     tenant_claim: str | None = None
-    """The claim that names the tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +342,6 @@ class Route:
     retry: Retry = Retry()
     """When a request is tried again."""
     rate_limits: tuple[RateLimit, ...] = ()
-    """The limits of its requests."""
     allow_from: tuple[str, ...] | None = None
     """The networks of clients that may use it, sorted; None: as the listener says."""
     deny_from: tuple[str, ...] | None = None

@@ -66,7 +66,6 @@ class View:
     """
 
     proxy: Proxy
-    """The proxy."""
     listeners: tuple[Listener, ...]
     """The listeners that it carries."""
     routes: Mapping[str, Route]

@@ -39,7 +39,6 @@ class FleetView:
     """A fleet without errors."""
 
     loaded: Loaded
-    """The fleet."""
     load: StatedLoad | None = None
     """The load that the user has stated; None: none."""
 

@@ -27,7 +27,6 @@ class Ignore:
     position: Position
     """Where the comment is."""
     code: str
-    """The code that it ignores."""
 
 
 def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]]:

@@ -32,7 +32,6 @@ class UnsupportedFinding:
     kinds: tuple[str, ...]
     """The kinds of proxies that do not support what is at the finding's position."""
     finding: Diagnostic
-    """The finding."""
 
 
 def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:

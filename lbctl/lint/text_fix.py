@@ -24,7 +24,6 @@ class _TextEdit:
     """One edit."""
 
     path: Path
-    """The path of the value."""
     parent: Node
     """The map that is edited."""
     old: Node | None

@@ -51,7 +51,6 @@ class SourceText:
     name: str
     """The name that positions show."""
     data: bytes
-    """The bytes of the file."""
     root: str
     """The directory below which relative paths must stay."""
 

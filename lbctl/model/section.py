@@ -21,7 +21,6 @@ class Choice(NamedTuple):
     """Keys of which at most one may be present; with `required`, exactly one."""
 
     keys: tuple[str, ...]
-    """The keys."""
     required: bool = True
 
     def json_schema(self) -> dict[str, Any]:

@@ -32,7 +32,6 @@ class CachedPrefix(NamedTuple):
     """What a replica may still have in its cache of a request."""
 
     replica: str
-    """The name of the replica."""
     tokens: float
     """The tokens of the prompt that it has seen."""
 

@@ -90,7 +90,6 @@ class PoolTable:
     """The replicas of one pool, and how the pool is picked."""
 
     pool: str
-    """The name of the pool."""
     policy: PickPolicy
     """The section `balance.pick`."""
     candidates: tuple[Candidate, ...]

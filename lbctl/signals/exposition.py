@@ -56,7 +56,6 @@ class Sample:
     """One line of a page."""
 
     labels: Labels
-    """The labels of the line."""
     value: float
     """Finite and ≥ 0."""
 

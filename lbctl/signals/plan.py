@@ -51,9 +51,7 @@ class ScrapePlan:
     """A replica with its sources in their order of preference. Times are in seconds."""
 
     pool: str
-    """The name of the pool."""
     replica: str
-    """The name of the replica."""
     sources: tuple[ScrapeSource, ...]
     """The sources, the preferred one first."""
     interval: float

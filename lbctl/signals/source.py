@@ -25,7 +25,6 @@ class MetricSeries:
     """One metric that gives a quantity."""
 
     metric: str
-    """The name of the metric."""
     scale: float = 1.0
     """The factor to the unit of `signals.signal`."""
     combine: Combine | None = None

@@ -35,7 +35,6 @@ class Calibration:
     """The result of a fit."""
 
     cost: CostModel
-    """The costs."""
     error: float
     """The median error of the time of an iteration, as a part of it."""
     samples: int

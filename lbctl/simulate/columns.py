@@ -181,7 +181,6 @@ class RunSettings(NamedTuple):
     """What does not change during a run."""
 
     replicas: int
-    """The number of replicas."""
     budget: int
     """The most prompt tokens of an iteration."""
     slots: int

@@ -53,7 +53,6 @@ class Profile:
     """A GPU's engine for a model."""
 
     model: str
-    """The model."""
     gpu: str
     """The type of GPU."""
     shape: CostModel

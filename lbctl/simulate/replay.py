@@ -33,9 +33,7 @@ class Replay:
     setup: Setup
     """What was run."""
     requests: columns.Requests
-    """The requests."""
     engines: columns.EngineColumns
-    """The engines."""
     end: float
     """When the last answer ended, in seconds."""
 

@@ -41,7 +41,6 @@ class SimulationResult:
     """
 
     requests: tuple[SimulatedRequest, ...]
-    """The requests."""
     history: tuple[tuple[float, tuple[float | None, ...]], ...]
     """(time, rate of each replica, None if it is out) at every change."""
     end: float

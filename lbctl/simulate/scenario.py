@@ -31,7 +31,6 @@ class Scenario:
     """The parameters of one run. Times are in seconds."""
 
     members: tuple[SimulatedReplica, ...]
-    """The replicas."""
     load: float = 0.75
     """Offered ÷ saturated load of the replicas that are present from the start, at their real speed."""
     seconds: float = 300.0

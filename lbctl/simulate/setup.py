@@ -19,7 +19,6 @@ class SpeedChange:
     at: float
     """Seconds since the first request."""
     replica: str
-    """The name of the replica."""
     factor: float
     """Multiplies its speed from then on; 0: it stands still."""
 
@@ -29,7 +28,6 @@ class Outage:
     """A time in which a replica's process is dead: its requests break, and its port refuses connections."""
 
     replica: str
-    """The name of the replica."""
     begin: float
     """Seconds since the first request."""
     end: float = math.inf

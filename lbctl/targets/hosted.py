@@ -24,7 +24,6 @@ class HostedPool:
     """A pool with headers of its own, and the headers that are removed from its requests."""
 
     pool: str
-    """The name of the pool."""
     upstream: Upstream
     """What its requests have in place of the client's own."""
     headers: tuple[UpstreamHeader, ...]

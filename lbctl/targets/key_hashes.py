@@ -19,7 +19,6 @@ class HashOnly:
     """The API keys of a route of which only the hash is known."""
 
     route: str
-    """The name of the route."""
     count: int
     """How many of its keys they are."""
     total: int

@@ -24,7 +24,6 @@ class Prepared:
     """A view that a target can render, and what the target cannot render of the fleet."""
 
     target: Target
-    """The target."""
     view: View
     """The view with the fleet's own file paths."""
     losses: tuple[Diagnostic, ...]

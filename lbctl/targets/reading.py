@@ -30,7 +30,6 @@ class Message:
     """A request as a client sends it."""
 
     method: str
-    """The method of the request."""
     host: str
     """The value of the Host header; empty for a host that no rule names."""
     path: str
@@ -38,7 +37,6 @@ class Message:
     headers: tuple[tuple[str, str], ...] = ()
     """The headers in their order, with names in lower case."""
     body: bytes = b""
-    """The body."""
     query: str = ""
     """The query as in the request line, without its question mark."""
 
@@ -52,7 +50,6 @@ class Refusal:
     """The proxy answers by itself before it matches any rule."""
 
     status: int
-    """The status of the response."""
     message: str
     """What the response says."""
 

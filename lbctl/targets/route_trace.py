@@ -26,7 +26,6 @@ class RuleCandidate:
     """A rule that one could expect to match the request."""
 
     rule: Rule
-    """The rule."""
     failed: tuple[Criterion, ...] = ()
     """The conditions of the rule that the request does not meet."""
     beaten_by: str = ""

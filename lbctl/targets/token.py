@@ -27,7 +27,6 @@ class Token:
     """Text in the grammar of one proxy, already quoted."""
 
     text: str
-    """The text."""
     source: Path = ()
     """The path of the YAML value that the text comes from, with replicas by name."""
 

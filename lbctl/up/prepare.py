@@ -35,7 +35,6 @@ class Program:
     """The program of the chosen proxy."""
 
     kind: str
-    """The kind of the proxy."""
     binary: str
     """Its path."""
     version: tuple[int, ...]
@@ -47,7 +46,6 @@ class PreparedRun:
     """What is ready to be started."""
 
     command: list[str]
-    """The command of the proxy."""
     paths: tuple[str, ...]
     """The files of the fleet, with the overlay."""
     loaded: Loaded

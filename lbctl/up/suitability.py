@@ -26,7 +26,6 @@ class Suitability:
     """How well one kind of proxy suits a fleet."""
 
     kind: str
-    """The kind of the proxy."""
     obstacles: tuple[Diagnostic, ...]
     """Errors: why clients of this fleet would not be served by this proxy."""
     losses: tuple[Diagnostic, ...]

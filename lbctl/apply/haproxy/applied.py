@@ -38,7 +38,6 @@ class HaproxyResult:
     sent: tuple[str, ...] = ()
     """The commands that were sent."""
     refused: tuple[RejectedCommand, ...] = ()
-    """The commands that HAProxy rejected."""
     reload: tuple[str, ...] = ()
     reloaded: bool = False
     restarted: bool = False

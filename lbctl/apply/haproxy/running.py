@@ -63,7 +63,6 @@ class RunningServer:
     host: str
     """The IP of the server; empty while its name has none."""
     port: int
-    """The port of the server."""
     weight: int
     """The current weight, 0…256."""
     maint: bool

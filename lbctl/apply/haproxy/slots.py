@@ -22,7 +22,6 @@ class Placed:
     item: DesiredServer
     """The server; its name is that of its slot where it has one."""
     replica: str
-    """The name of the replica."""
 
 
 def place(

@@ -30,7 +30,6 @@ class Skew:
     """The lower bound in seconds by which the clock of a server is ahead of ours; negative if it is behind."""
 
     server: str
-    """The name of the server."""
     ahead: float
     """The seconds by which its clock is ahead."""
 

@@ -34,7 +34,6 @@ class BoundAddress:
 
     path: str
     address: Address
-    """The address."""
     programs: frozenset[str]
 
 

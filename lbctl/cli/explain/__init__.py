@@ -125,9 +125,7 @@ class Undecided:
     """The weight of a replica of a pool without telemetry; the fields are those of `schema.Decision`."""
 
     pool: str
-    """The name of the pool."""
     replica: str
-    """The name of the replica."""
     capacity: float
     """The capacity of the replica."""
     sent: float

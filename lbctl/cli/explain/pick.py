@@ -39,7 +39,6 @@ class PickQuery:
     """The arguments of the command line."""
 
     pool: str
-    """The name of the pool."""
     session: str | None
     """The value of its first session key."""
     tenant: str | None
@@ -51,7 +50,6 @@ class PickQuery:
     zone: str | None
     """The zone of the asking proxy."""
     form: str
-    """The form of the result."""
 
 
 def answer(query: PickQuery, paths: tuple[str, ...]) -> int:

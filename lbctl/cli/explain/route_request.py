@@ -33,7 +33,6 @@ class RouteQuery:
     """
 
     method: str
-    """The method of the request."""
     url: str
     """The URL of the request."""
     headers: tuple[str, ...]
@@ -43,7 +42,6 @@ class RouteQuery:
     kind: str | None
     listener: str | None
     form: str
-    """The form of the result."""
 
 
 def split(url: str) -> SplitResult:

@@ -33,7 +33,6 @@ class SimulationOptions:
     against: tuple[str, ...]
     """The files of fleets that are compared with it."""
     trace_file: str | None
-    """The trace."""
     rate: str | None
     """The rate of a synthetic load, as `5/s`."""
     prompt: float | None

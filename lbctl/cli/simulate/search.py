@@ -32,7 +32,6 @@ class SearchResult:
     """The result of one search."""
 
     row: str
-    """The name of its row."""
     value: float | None
     """Requests per second, or replicas; None: nothing meets the limits."""
     load: float

@@ -36,7 +36,6 @@ class ReplicaEngines:
     """The engines of replicas: by their GPU where that says it, else in proportion to their capacity."""
 
     strongest: CostModel
-    """The engine of the strongest replica."""
     largest: float
     """The capacity of the strongest replica of all fleets, also where it is lost."""
     gpus: Mapping[str, CostModel]
@@ -76,7 +75,6 @@ class Study:
     trace: Trace
     """The requests."""
     engines: ReplicaEngines
-    """The engines."""
     speeds: Mapping[str, float]
     """Replica → factor on its speed."""
     changes: tuple[SpeedChange, ...]
@@ -92,7 +90,6 @@ class Study:
     prices: Mapping[str, float]
     """Type of GPU → the price of one for an hour."""
     proxies: int
-    """The number of proxies."""
     delay: float
     """Seconds from a sample to its use."""
     seed: int

@@ -17,7 +17,6 @@ class ReplicaRow:
     """A replica with the signals that are read of it."""
 
     pool: str
-    """The name of its pool."""
     replica: schema.Replica
     """What `/api/v1/pools` says of it."""
     signals: Mapping[str, float]

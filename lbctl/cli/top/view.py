@@ -38,7 +38,6 @@ class ScreenView:
     rows: tuple[ReplicaRow, ...] = ()
     """The newest rows that are shown."""
     pools: tuple[schema.Pool, ...] = ()
-    """All pools."""
     problem: str = ""
     """Why the rows are not newer; empty while they are."""
     seconds: float = 0.0

@@ -96,7 +96,6 @@ class Proposal(NamedTuple):
     slow: bool = False
     """Whether the replica is slower than its band allows."""
     parts: MultiplierParts = WHOLE
-    """The parts of `multiplier`."""
 
 
 new_tuple = tuple.__new__

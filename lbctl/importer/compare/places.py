@@ -23,7 +23,6 @@ class StandIns:
     """The stand-ins for one of the two proxies."""
 
     directory: Path
-    """Its own directory."""
     binds: Mapping[str, int]
     """The address of a listener, as the fleet writes it → the port on loopback."""
     replicas: Mapping[str, int]

@@ -45,7 +45,6 @@ class ComparedRequest:
     """One request with what both proxies did."""
 
     sample: SampleRequest
-    """The request."""
     before: ObservedRequest
     """Behind the configuration."""
     after: ObservedRequest
@@ -61,7 +60,6 @@ class Comparison:
     """What sample requests met behind both proxies."""
 
     rows: list[ComparedRequest]
-    """The requests."""
     removed: tuple[Removed, ...]
     """The directives of the configuration that did not run."""
 

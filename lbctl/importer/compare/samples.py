@@ -17,17 +17,12 @@ class SampleRequest:
     route: str
     """The route that it was made for; empty for none."""
     listener: str
-    """The name of the listener."""
     method: str
-    """The method."""
     host: str
-    """The Host."""
     path: str
-    """The path."""
     headers: dict[str, str] = field(default_factory=dict)
     """Further headers."""
     body: str = ""
-    """The body."""
 
     @property
     def label(self) -> str:

@@ -15,7 +15,6 @@ class HaproxySection:
     """A section with the `defaults` that it inherits, the nearest first."""
 
     block: Statement
-    """The section."""
     defaults: tuple[Statement, ...] = ()
     """The `defaults` sections that hold for it."""
 

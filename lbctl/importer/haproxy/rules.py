@@ -21,7 +21,6 @@ class HaproxyRule:
     """One rule with its condition."""
 
     line: Statement
-    """The line."""
     action: str
     """`pool`, `preferred` (a pool while it has servers), `respond`, `unknown` (an answer that no route gives),
     `redirect`, `fallback`, `silent`, `metrics`, `lost` (a pool under a condition that no match expresses), or a

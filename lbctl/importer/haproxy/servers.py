@@ -39,9 +39,7 @@ class ServerLine:
     """A server with the settings of `default-server` below its own."""
 
     line: Statement
-    """The line itself."""
     name: str = ""
-    """The name of the server."""
     address: str = ""
     """The address as written."""
     settings: dict[str, str] = field(default_factory=dict)

@@ -88,7 +88,6 @@ class Affinity:
     """A cookie that keeps a client on one replica."""
 
     cookie: str
-    """The name of the cookie."""
     ttl: int = 1_800_000
     """How long the client keeps the cookie."""
 

@@ -25,7 +25,6 @@ class DnsDiscovery(Discovery):
     kind: ClassVar[str] = "dns"
     """The name of the source."""
     name: str
-    """The DNS name."""
     port: int
     """The port of each replica."""
     refresh: int = 10_000
@@ -57,9 +56,7 @@ class LabelSource:
     """A label that says something about a replica."""
 
     of: Literal["node", "pod"]
-    """Whose label it is."""
     label: str
-    """The name of the label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +66,7 @@ class KubernetesDiscovery(Discovery):
     kind: ClassVar[str] = "kubernetes"
     """The name of the source."""
     namespace: str
-    """The namespace of the service."""
     service: str
-    """The name of the service."""
     port: str = ""
     """The name of the service's port, or the number of the pods' port; empty: the service's only port."""
     kubeconfig: str | None = None

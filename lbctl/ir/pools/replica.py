@@ -29,7 +29,6 @@ class Replica:
     gpu: str | None = None
     """The name of its GPU in the GPU table; None where the files give none."""
     gpu_count: int = 1
-    """The number of its GPUs."""
     devices: tuple[str, ...] = ()
     """Identifiers of its GPUs, to find their metrics."""
     labels: tuple[tuple[str, str], ...] = ()

@@ -45,7 +45,6 @@ class DnsQuestion:
     """A name and the resolvers that are queried for it. Its text is the key of the saved answer."""
 
     name: str
-    """The name."""
     resolvers: tuple[Address, ...] = ()
     """The resolvers; where there are none, the operating system resolves the name."""
 

@@ -51,7 +51,6 @@ class SliceEndpoint:
     address: Address
     """Where it listens."""
     is_pod: bool
-    """Whether the name is that of a pod."""
     family: int
     """0 for IPv4, 1 for IPv6."""
     ready: bool

@@ -31,7 +31,6 @@ class OwnBinds:
     xds: Address | None = None
     """The address for proxies that connect by TCP."""
     api: Address | None = None
-    """The address of the API."""
     picker: Address | None = None
     """The address of the picker's gRPC; its HTTP has the next port."""
 

@@ -37,7 +37,6 @@ class Http2Response:
     """The response to one request."""
 
     status: int
-    """The status of the response."""
     body: bytes
     """The body, or its first `MAX_BODY_BYTES`."""
 

@@ -41,9 +41,7 @@ class Assigned(NamedTuple):
     """The requests that one proxy has for one replica, in flight or waiting for it."""
 
     proxy: str
-    """The name of the proxy."""
     key: ReplicaKey
-    """The replica."""
     requests: int
     """How many."""
     at: float

@@ -33,9 +33,7 @@ class ReplicaKey(NamedTuple):
     """A replica of a pool."""
 
     pool: str
-    """The name of the pool."""
     replica: str
-    """The name of the replica."""
 
 
 @dataclass(frozen=True, slots=True)

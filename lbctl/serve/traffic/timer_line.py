@@ -27,7 +27,6 @@ class Timers(NamedTuple):
     """What one line says."""
 
     proxy: str
-    """The name of the proxy."""
     backend: str
     """The backend that the request went to."""
     server: str

@@ -41,7 +41,6 @@ class VariantDraw:
     """
 
     shares: tuple[Share, ...]
-    """The shares."""
     sticky: StickySplit | None = None
     """The cookie; None: there is none."""
     secure: bool = False

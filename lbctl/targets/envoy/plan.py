@@ -32,7 +32,6 @@ class PlannedCluster:
     """
 
     name: str
-    """The name of the cluster."""
     pool: Pool
     """The pool whose replicas it has."""
     weights: tuple[Weight, ...]

@@ -49,9 +49,7 @@ class RouteInputs:
     view: View
     """What the proxy gets."""
     listener: Listener
-    """The listener."""
     plan: ClusterPlan
-    """The clusters of the view."""
 
 
 def route_configuration(table: RouteInputs) -> route_pb2.RouteConfiguration:

@@ -31,9 +31,7 @@ class DesiredServer:
     """A server as it should be in the running HAProxy."""
 
     backend: str
-    """The name of the backend."""
     name: str
-    """The name of the server."""
     address: Address
     """Where it listens."""
     weight: int

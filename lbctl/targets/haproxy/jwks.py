@@ -71,7 +71,6 @@ class VerificationKey:
     pem: str
     """The public key in PEM."""
     algorithm: str
-    """The algorithm of its signatures."""
     kid: str
     """The key id of the tokens that it verifies; empty if it verifies tokens of any key id."""
 

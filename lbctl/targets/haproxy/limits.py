@@ -30,7 +30,6 @@ class StickTable:
     name: Token
     """The name of the section."""
     line: Token
-    """The `stick-table` line."""
 
 
 def diagnostics(route: Route) -> Iterator[Diagnostic]:

@@ -65,7 +65,6 @@ class Frontend:
     bind_from_33: Token | None
     """The same for HAProxy 3.3 and later, whichever version it is rendered for; None: no other."""
     options: tuple[Token, ...]
-    """The options of the section."""
     log: Token | None
     """The directive of the access log; None: none is written."""
     reports: tuple[Token, ...]

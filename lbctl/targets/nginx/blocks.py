@@ -71,7 +71,6 @@ class Zone:
     key: Token
     """What requests are counted by."""
     name: Token
-    """The name of the zone."""
     size: int
     """The shared memory in KiB."""
     rate: Token | None = None
@@ -93,7 +92,6 @@ class UpstreamBlock:
     """An `upstream` block; `zone` is in KiB, times are in milliseconds."""
 
     name: Token
-    """The name of the block."""
     zone: int
     """The shared memory in KiB."""
     method: Token | None
@@ -233,6 +231,4 @@ class LogFormat:
     """A `log_format`: its name and its text."""
 
     name: Token
-    """The name of the format."""
     text: Token
-    """The format itself."""

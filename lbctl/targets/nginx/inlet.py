@@ -10,9 +10,7 @@ class Inlet:
     """What a listener provides to its requests: the names of its variables, and whether some peers are trusted."""
 
     listener: str
-    """The name of the listener."""
     number: int
-    """The number of the listener."""
     request_id_header: str
     """The header that carries the request's id."""
     request_id: str

@@ -66,7 +66,6 @@ class Limit:
     """`limit_req` (with `burst`) or `limit_conn` (with `maximum`)."""
 
     zone: Token
-    """The name of its zone."""
     burst: int | None = None
     """How many requests more are admitted at once; None for `limit_conn`."""
     maximum: int | None = None
@@ -83,9 +82,7 @@ class Answer:
     """A response of the proxy's own; `texts` are set as variables one after the other, and `body` joins them."""
 
     status: int
-    """The status of the response."""
     content_type: Token
-    """The Content-Type of the response."""
     texts: tuple[Token, ...]
     """The parts of a body that is too long for one variable."""
     body: Token | None
@@ -107,7 +104,6 @@ class CheckLocation:
     """The internal location that asks a service about a request."""
 
     path: Token
-    """Its path."""
     target: Token
     """The URL of the service."""
     forwarded_for: Token
@@ -138,7 +134,6 @@ class Location:
     refused: tuple[Token, ...] = ()
     """The conditions that hold for clients that are refused by their address."""
     limits: tuple[Limit, ...] = ()
-    """The limits of its requests."""
     tenant: Token | None = None
     """The variable that is empty if the request has no valid credentials."""
     check: Check | None = None
@@ -182,7 +177,6 @@ class PickSubrequest:
     """The internal location that asks the picker for a replica."""
 
     path: Token
-    """Its path."""
     target: Token
     """The URL of the question."""
     proxy: Token

@@ -52,7 +52,6 @@ class Directive:
     """One directive of own lines."""
 
     name: str
-    """Its name."""
     line: int
     """The line of its name, from 1."""
 

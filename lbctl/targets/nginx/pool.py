@@ -39,7 +39,6 @@ class PooledReplica:
     """A replica in an upstream."""
 
     replica: Replica
-    """The replica."""
     weight: int
     """The weight, at least 1."""
     rank: int | None

@@ -28,7 +28,6 @@ class BuiltResource(NamedTuple):
     inputs: Inputs
     """What it was built from."""
     resource: Resource
-    """The resource."""
     needs: frozenset[Reference]
     """The resources that it refers to."""
     valid: bool = True

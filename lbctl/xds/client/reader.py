@@ -34,9 +34,7 @@ class ClientNode:
     """The identity that the client sends: node id, cluster and locality."""
 
     id: str
-    """The node id."""
     cluster: str = "lbctl"
-    """The cluster of the node."""
     region: str = ""
     """The region; empty: none is sent."""
     zone: str = ""
@@ -68,7 +66,6 @@ class ResponseChange:
     """
 
     type_url: str
-    """The type of the response."""
     version: str
     """The version of the response; empty where resources were dropped because nothing names them any more."""
     added: tuple[str, ...] = ()

@@ -15,11 +15,8 @@ class Acked:
     """The client has accepted a response (ACK)."""
 
     type_url: str
-    """The type of the response."""
     nonce: str
-    """The nonce of the response."""
     version: str
-    """The version of the response."""
     names: tuple[str, ...]
     """The resources of the response."""
 
@@ -29,11 +26,8 @@ class Nacked:
     """The client has rejected a response (NACK). `names` are those in its message, or else all of the response."""
 
     type_url: str
-    """The type of the response."""
     nonce: str
-    """The nonce of the response."""
     version: str
-    """The version of the response."""
     names: tuple[str, ...]
     """The resources that its message names, or else all of the response."""
     message: str
@@ -50,7 +44,6 @@ class TypeStatus:
     """
 
     type_url: str
-    """The type."""
     wildcard: bool
     """Whether the client asks for all resources of the type."""
     names: tuple[str, ...]

@@ -47,7 +47,6 @@ class ClusterLoad(NamedTuple):
     """The load of one cluster; `endpoints` decodes while it is iterated."""
 
     cluster: str
-    """The name of the cluster."""
     endpoints: Iterator[EndpointLoad]
 
 

@@ -69,7 +69,6 @@ class Nack:
     at: float
     """When it came, in seconds since the epoch."""
     type_url: str
-    """The type of the resources."""
     version: str
     """The version that was rejected."""
     names: tuple[str, ...]

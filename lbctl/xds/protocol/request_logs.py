@@ -43,7 +43,6 @@ class OwnError(NamedTuple):
     """Envoy answered a request with an error itself: the pool had no replica for it, or its limits refused it."""
 
     pool: str
-    """The pool of the request."""
 
 
 class LatencyReceiver(Protocol):

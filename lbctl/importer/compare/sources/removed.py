@@ -27,7 +27,6 @@ class Removed:
     position: Position
     """Where it is in the configuration."""
     name: str
-    """Its name."""
     reason: str
     """Why it does not run."""
     closes: bool
