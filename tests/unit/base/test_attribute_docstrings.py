@@ -1,4 +1,4 @@
-"""Attributes whose name and type do not say what they hold are documented: those of type float need a unit."""
+"""Attributes whose name and type do not say what they hold are documented: a float needs its unit."""
 
 from __future__ import annotations
 
