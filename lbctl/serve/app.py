@@ -117,7 +117,7 @@ class App:
     async def _shut_down(self, *tasks: asyncio.Task[Any]) -> None:
         services = self._services
         if services is not None:
-            services.views.end()
+            services.api.end()
             services.picker.end()
         await end_tasks(tasks)
         await self._endpoints.close()
@@ -206,7 +206,7 @@ class App:
             raise
 
     async def _open_api(self, services: Services, source: FleetSource | None) -> None:
-        await self._endpoints.open_api(source, services.views, own_token=not self._options.dry_run)
+        await self._endpoints.open_api(source, services.api, own_token=not self._options.dry_run)
 
     # ── While it runs ────────────────────────────────────────────────────────────────────────────────────────────────
 

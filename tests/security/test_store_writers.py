@@ -277,7 +277,7 @@ def test_earlier_versions_leave_signed_records_alone(space: KeySpace, monkeypatc
 
 
 def drained(member: Running) -> set[str]:
-    return {item.replica for item in member.services.views.overrides().overrides}
+    return {item.replica for item in member.services.api.operation("overrides")().overrides}
 
 
 def keyed(
@@ -289,7 +289,7 @@ def keyed(
 
 async def drain(member: Running, replica: str) -> None:
     request = schema.OverrideRequest(kind="drain", pool=next(iter(pools(member))), replica=replica)
-    await member.services.views.put_override(request, "operator")
+    await member.services.api.operation("put_override")(request, "operator")
 
 
 def pools(member: Running) -> set[str]:
@@ -316,7 +316,7 @@ def test_members_apply_nothing_that_a_stranger_writes(redis: RedisServer, tmp_pa
                 await until(lambda: {"overrides", "fleet/files", "rollback"} <= set(second.member.store.refused))
                 assert drained(second) == {"a"}
                 assert served(second) == {"a", "b"}
-                status = second.services.views.status()
+                status = second.services.api.operation("status")()
                 texts = [item.text for item in status.problems if item.kind == "store"]
                 assert any("content of the store is refused" in text and UNSIGNED in text for text in texts), texts
                 await drain(first, "b")
@@ -380,7 +380,7 @@ def test_keyed_member_does_not_follow_an_unsigned_leader(redis: RedisServer, tmp
             async with keyed("cp-2", tmp_path, redis, prefix, KEY_A) as second:
                 await until(lambda: "no key of this control plane" in second.member.election.problem)
                 assert served(second) == {"a", "b"}
-                assert second.services.views.forwards_to() is not None
+                assert second.services.api.forwards_to() is not None
                 assert second.member.leader_api == ""
 
     asyncio.run(work())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -176,6 +176,10 @@ class Fleet:
         self.read = schema.Signals(())
         self.listed: tuple[schema.Pool, ...] = (pool("chat"),)
         self.connected: tuple[schema.Proxy, ...] = (ENVOY,)
+
+    def operation(self, name: str) -> Callable[..., Any]:
+        operation: Callable[..., Any] = getattr(self, name)
+        return operation
 
     def ready(self) -> str:
         return self.waiting

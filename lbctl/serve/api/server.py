@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from lbctl.api import openapi, schema
 from lbctl.api.codec import SchemaError, parse
-from lbctl.api.routes import ROUTES
+from lbctl.api.routes import ROUTES, ApiRoute
 from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api.authorization import ACTOR, ApiAccess, Authorization
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, connection_of
@@ -170,23 +170,12 @@ class ApiServer:
 
     def _handlers(self) -> Mapping[str, Handler]:
         """Return operation of the route table → its handler."""
-        serving, streams = self._serving, StreamHandlers(self._serving)
-        return {
+        streams = StreamHandlers(self._serving)
+        special: Mapping[str, Handler] = {
             "healthz": document(lambda: schema.Probe("ok")),
             "readyz": self._readyz,
             "metrics": self._metrics,
-            "status": document(serving.status),
-            "proxies": document(serving.proxies),
-            "pools": document(serving.pools),
-            "fleet": document(serving.fleet),
-            "signals": document(serving.signals),
-            "decisions": document(serving.decisions),
-            "picks": document(serving.picks),
             "pick_tables": streams.pick_tables,
-            "overrides": document(serving.overrides),
-            "rollouts": document(serving.rollouts),
-            "history": document(serving.history),
-            "members": document(serving.members),
             "audit": self._audit,
             "events": streams.events,
             "live": streams.live,
@@ -194,13 +183,13 @@ class ApiServer:
             "dashboard": dashboard_http.page,
             "dashboard_file": dashboard_http.page,
             "openapi": document(openapi.document),
-            "reload": _operation(schema.ReloadRequest, serving.reload),
-            "rollback": _operation(schema.RollbackRequest, serving.rollback),
-            "explain_pick": _operation(schema.PickQuestion, serving.explain_pick),
-            "put_override": _operation(schema.OverrideRequest, serving.put_override),
-            "act_on_rollout": _operation(schema.RolloutRequest, serving.act_on_rollout),
-            "remove_override": _operation(schema.OverrideRemoval, serving.remove_override),
         }
+        return {route.operation: special.get(route.operation) or self._handler(route) for route in ROUTES}
+
+    def _handler(self, route: ApiRoute) -> Handler:
+        """Return a handler that answers the route with what the function of its operation returns."""
+        function = self._serving.operation(route.operation)
+        return document(function) if route.body is None else _operation(route.body, function)
 
     async def _say_age(self, request: web.Request, response: web.StreamResponse) -> None:
         """Say in a header how old an answer may be that this member gives from what it follows."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from lbctl.api import schema
 from lbctl.serve.api.dashboard.service import DashboardService
@@ -23,48 +24,20 @@ class Serving(Protocol):
     def dashboard(self) -> DashboardService:
         """The stream and the history of the dashboard."""
 
+    def operation(self, name: str) -> Callable[..., Any]:
+        """Return the function that answers an operation of the route table.
+
+        It takes the body and the name of the operator if the route has a body, and returns the answer.
+        """
+
     def ready(self) -> str:
         """Return why no proxy is answered yet; empty when proxies are answered."""
 
-    def status(self) -> schema.Status:
-        """Return `/api/v1/status`."""
+    def metrics(self) -> bytes:
+        """Return the page of metrics in the text format of Prometheus."""
 
-    def proxies(self) -> schema.Proxies:
-        """Return `/api/v1/proxies`."""
-
-    def pools(self) -> schema.Pools:
-        """Return `/api/v1/pools`."""
-
-    def fleet(self) -> schema.FleetSettings:
-        """Return `/api/v1/fleet`."""
-
-    def signals(self) -> schema.Signals:
-        """Return `/api/v1/signals`."""
-
-    def decisions(self) -> schema.Decisions:
-        """Return `/api/v1/decisions`."""
-
-    async def explain_pick(self, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
-        """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
-
-    def picks(self) -> schema.Picks:
-        """Return `GET /api/v1/picks`."""
-
-    @property
-    def pick_feed(self) -> Feed:
-        """The tables for pickers."""
-
-    def overrides(self) -> schema.Overrides:
-        """Return `GET /api/v1/overrides`."""
-
-    def rollouts(self) -> schema.Rollouts:
-        """Return `GET /api/v1/rollouts`."""
-
-    def history(self) -> schema.History:
-        """Return `GET /api/v1/history`."""
-
-    def members(self) -> schema.Members:
-        """Return `GET /api/v1/members`."""
+    async def audit(self) -> schema.Audit:
+        """Return `GET /api/v1/audit`. Raises StoreError."""
 
     def age(self) -> float | None:
         """Return how old what is read here may be, in seconds; None where this process decides."""
@@ -75,23 +48,6 @@ class Serving(Protocol):
     def member_requests(self) -> MemberRequests | None:
         """Return what verifies the requests of other members; None where this process is the only one."""
 
-    async def audit(self) -> schema.Audit:
-        """Return `GET /api/v1/audit`. Raises StoreError."""
-
-    def metrics(self) -> bytes:
-        """Return the page of metrics in the text format of Prometheus."""
-
-    async def reload(self, request: schema.ReloadRequest, actor: str) -> schema.ReloadResult:
-        """Read the files now."""
-
-    async def rollback(self, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
-        """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
-
-    async def put_override(self, request: schema.OverrideRequest, actor: str) -> schema.OverrideResult:
-        """Hold an override from now on. Raises BadRequestError and NotSavedError."""
-
-    async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
-        """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
-
-    async def remove_override(self, request: schema.OverrideRemoval, actor: str) -> schema.RemovalResult:
-        """End an override. Raises BadRequestError and NotSavedError."""
+    @property
+    def pick_feed(self) -> Feed:
+        """The tables for pickers."""

@@ -76,31 +76,29 @@ class ViewParts:
     """Leads or follows; None where there is one process."""
 
 
-class PartialViews:
-    """Builds what several documents show."""
+def proxy_rows(nodes: NodeStatus, supervisor: DriverSupervisor) -> tuple[schema.Proxy, ...]:
+    """Return a row for each Envoy and reader by node id, then for each driven proxy by name."""
+    envoys = map(status_rows.xds_proxy, nodes.proxies())
+    return (*envoys, *map(status_rows.driven_proxy, supervisor.rows()))
 
-    def __init__(self, parts: ViewParts) -> None:
-        self._parts = parts
 
-    def proxies(self) -> schema.Proxies:
-        """Return `/api/v1/proxies`."""
-        envoys = map(status_rows.xds_proxy, self._parts.nodes.proxies())
-        return schema.Proxies((*envoys, *map(status_rows.driven_proxy, self._parts.supervisor.rows())))
+def topology(live: LiveFleet) -> Topology:
+    """Return the fleet that is published; an empty one before the first."""
+    served = live.served
+    return served.composed.whole.topology if served else _EMPTY
 
-    def _topology(self) -> Topology:
-        served = self._parts.live.served
-        return served.composed.whole.topology if served else _EMPTY
 
-    def _snapshot(self) -> schema.Snapshot | None:
-        served = self._parts.live.served
-        if served is None:
-            return None
-        topology = served.composed.whole.topology
-        return schema.Snapshot(
-            version=served.cached_snapshot.version,
-            at=status_rows.timestamp(served.at),
-            age=round(max(0.0, time.time() - served.at), 3),
-            origin=served.origin,
-            pools=len(topology.pools),
-            replicas=sum(len(pool.replicas) for pool in topology.pools),
-        )
+def snapshot(live: LiveFleet) -> schema.Snapshot | None:
+    """Return what is published; None before the first fleet."""
+    served = live.served
+    if served is None:
+        return None
+    whole = served.composed.whole.topology
+    return schema.Snapshot(
+        version=served.cached_snapshot.version,
+        at=status_rows.timestamp(served.at),
+        age=round(max(0.0, time.time() - served.at), 3),
+        origin=served.origin,
+        pools=len(whole.pools),
+        replicas=sum(len(pool.replicas) for pool in whole.pools),
+    )

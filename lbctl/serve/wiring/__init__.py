@@ -16,9 +16,9 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
 from lbctl.serve.api.pick_gauges import PickGauges
+from lbctl.serve.api.served_api import ServedApi
 from lbctl.serve.api.traffic_gauges import TrafficGauges
 from lbctl.serve.api.view_parts import ViewParts
-from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.publisher import Publisher
@@ -71,18 +71,19 @@ def build(inputs: Inputs) -> Services:
     recent = rooms.build_recent(inputs, supervisor)
     known = KnownMembers(inputs.shared.name if inputs.shared else "")
     steps = rooms.build_steps(inputs, supervisor, recent, known)
+    replicas = rooms.build_replicas(inputs, fleet, telemetry, supervisor, observed, recent, picker)
     operator = rooms.build_operator(
-        inputs, fleet, telemetry, observed.traffic, events, steps, lambda pools: views.unavailable(pools),
-        lambda pools: views.unchecked(pools),
-    )  # fmt: skip
+        inputs, fleet, telemetry, observed.traffic, events, steps, replicas.unavailable, replicas.unchecked
+    )
     _subscribe(fleet.publisher, telemetry, supervisor, observed, recent, picker, events)
     deciding = telemetry.tasks_of_decisions()
     acting = _acting_tasks(telemetry, operator, fleet.live, supervisor)
     not_acting = {"checks of picked pools": supervisor.check_picked}
     tasks = RoleTasks(deciding, acting, not_acting)
     member = _member(inputs, fleet, telemetry, operator, guard, tasks, events, steps, known)
-    views = _views(inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, member)
-    _register_gauges(inputs.metrics, fleet, telemetry, picker, observed, member, views)
+    parts = _parts(inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, member)
+    api = ServedApi(parts, replicas)
+    _register_gauges(inputs.metrics, fleet, telemetry, picker, observed, member, api)
     return Services(
         guard=guard,
         watcher=fleet.watcher,
@@ -100,7 +101,7 @@ def build(inputs: Inputs) -> Services:
         envoy_conditions=observed.envoy_conditions,
         replica_checks=observed.replica_checks,
         picker=picker,
-        views=views,
+        api=api,
         leading={**deciding, **acting},
         member=member,
     )
@@ -160,7 +161,7 @@ def _member(
     )  # fmt: skip
 
 
-def _views(
+def _parts(
     inputs: Inputs,
     fleet: FleetParts,
     telemetry: TelemetryService,
@@ -171,8 +172,8 @@ def _views(
     recent: RecentSnapshots,
     picker: PickerManager,
     member: FleetMember | None,
-) -> Views:
-    parts = ViewParts(
+) -> ViewParts:
+    return ViewParts(
         inputs.options,
         inputs.endpoints,
         fleet.live,
@@ -193,18 +194,16 @@ def _views(
         picker,
         member,
     )
-    return Views(parts)
 
 
 def _register_gauges(
     metrics: Metrics, fleet: FleetParts, telemetry: TelemetryService, picker: PickerManager, observed: TrafficParts,
-    member: FleetMember | None, views: Views,
+    member: FleetMember | None, api: ServedApi,
 ) -> None:  # fmt: skip
     """Add the gauges that are computed when the page of metrics is read, in the order in which it shows them."""
     metrics.registry.register(Gauges(fleet.live, telemetry, time.monotonic))
     metrics.registry.register(PickGauges(picker))
     if member is not None:
         metrics.registry.register(MemberGauges(member))
-    metrics.registry.register(
-        TrafficGauges(observed.traffic, views.pools, views.proxies, lambda: views.status().problems)
-    )
+    pools, proxies, status = (api.operation(name) for name in ("pools", "proxies", "status"))
+    metrics.registry.register(TrafficGauges(observed.traffic, pools, proxies, lambda: status().problems))

@@ -9,6 +9,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
 from lbctl.runtime.guard import Guard
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.replica_states import ReplicaSources, ReplicaStates
 from lbctl.serve.discovery.own_listeners import OwnBinds
 from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.drivers.eligibility import driven
@@ -177,6 +178,19 @@ def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, control: Co
         inputs.authority,
         inputs.shared is not None,
     )
+
+
+def build_replicas(
+    inputs: Inputs, fleet: FleetParts, telemetry: TelemetryService, supervisor: DriverSupervisor,
+    observed: TrafficParts, recent: RecentSnapshots, picker: PickerManager,
+) -> ReplicaStates:  # fmt: skip
+    """Build the states of the replicas."""
+    return ReplicaStates(
+        ReplicaSources(
+            fleet.live, telemetry, supervisor, inputs.nodes, observed.traffic, observed.replica_checks, recent, picker,
+            is_alone=inputs.shared is None,
+        )
+    )  # fmt: skip
 
 
 def build_operator(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lbctl.runtime.guard import Guard, Work
-from lbctl.serve.api.views import Views
+from lbctl.serve.api.served_api import ServedApi
 from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.live import LiveFleet
@@ -61,8 +61,8 @@ class Services:
     """Checks the replicas, to show their states."""
     picker: PickerManager
     """Runs the picker, and feeds it and others."""
-    views: Views
-    """Builds the answers of the API."""
+    api: ServedApi
+    """Answers the requests of the API."""
     leading: Mapping[str, Work]
     """The tasks that run in the leader alone."""
     member: FleetMember | None
@@ -76,6 +76,6 @@ class Services:
             **self.picker.tasks(),
             "checks of Envoys": self.envoy_conditions.run,
             **self.replica_checks.tasks(),
-            "states of replicas": self.views.watch_states,
-            "dashboard": self.views.dashboard.run,
+            "states of replicas": self.api.state.replicas.watch,
+            "dashboard": self.api.dashboard.run,
         }

@@ -34,15 +34,15 @@ def test_rollback_survives_a_store_outage_beyond_the_lease(redis: RedisServer, t
             first.path.write_text(fleet_with("c"))
             await first.services.reconciler.reload()
             assert served(first) == {"a", "c"}
-            await first.services.views.rollback(schema.RollbackRequest(allow_shrink=True), "operator")
+            await first.services.api.operation("rollback")(schema.RollbackRequest(allow_shrink=True), "operator")
             assert served(first) == {"a", "b"}
-            kept = len(first.services.views.history().entries)
+            kept = len(first.services.api.operation("history")().entries)
             await asyncio.to_thread(redis.stop)
             await until(lambda: [item.role for item in first.member.members] == ["isolated"])
             await asyncio.to_thread(redis.start)
             await until(lambda: first.member.takeovers == 2)
             assert served(first) == {"a", "b"}
-            assert len(first.services.views.history().entries) == kept
+            assert len(first.services.api.operation("history")().entries) == kept
             stored = await first.state.rollback()
             assert stored is not None
             assert stored.actor == "operator"
@@ -56,7 +56,7 @@ def test_rollback_ended_during_an_outage_stays_ended(redis: RedisServer, tmp_pat
         async with leading(tmp_path, redis.port, prefix, lease=2) as first:
             first.path.write_text(fleet_with("c"))
             await first.services.reconciler.reload()
-            await first.services.views.rollback(schema.RollbackRequest(allow_shrink=True), "operator")
+            await first.services.api.operation("rollback")(schema.RollbackRequest(allow_shrink=True), "operator")
             await asyncio.to_thread(redis.stop)
             await until(lambda: first.member.election.role == "isolated")
             first.path.write_text(fleet_with("d"))
@@ -84,11 +84,11 @@ def test_writes_wait_for_the_end_of_a_takeover(
         monkeypatch.setattr(OverrideService, "save", slow)
         async with running("cp-1", tmp_path, redis.port, f"test:{secrets.token_hex(4)}") as first:
             await until(lambda: first.member.election.role == "leader")
-            target = first.services.views.forwards_to()
+            target = first.services.api.forwards_to()
             assert target is not None, "a write before the end of the takeover is not carried out here"
             assert target.url == ""
             unblocked.set()
-            await until(lambda: first.services.views.forwards_to() is None)
+            await until(lambda: first.services.api.forwards_to() is None)
 
     asyncio.run(work())
 
@@ -218,13 +218,13 @@ def test_different_files_are_reported_and_the_leader_s_published(
         ):
 
             def differ() -> dict[str, bool]:
-                return {row.name: row.files_differ for row in first.services.views.members().members}
+                return {row.name: row.files_differ for row in first.services.api.operation("members")().members}
 
             second.path.write_text(fleet_with("c"))
             await second.services.reconciler.reload()
             assert served(second) == {"a", "b"}, "the leader's"
             await until(lambda: differ() == {"cp-1": False, "cp-2": True})
-            rows = second.services.views.members().members
+            rows = second.services.api.operation("members")().members
             assert [row.digest for row in rows if row.name == "cp-2"] != [rows[0].digest]
             first.path.write_text(fleet_with("d"))
             await first.services.reconciler.reload(allow_shrink=True)
@@ -265,7 +265,11 @@ def test_member_uses_the_control_section_of_its_own_files(
             running("cp-2", tmp_path, redis.port, prefix, fleet=other) as second,
         ):
             assert (ports(first), ports(second)) == ((19101, 19111), (19201, 19211))
-            await until(lambda: [row.files_differ for row in first.services.views.members().members] == [False, False])
+            await until(
+                lambda: (
+                    [row.files_differ for row in first.services.api.operation("members")().members] == [False, False]
+                )
+            )
             first.path.write_text(_with_control(fleet_with("c"), 19101))
             await first.services.reconciler.reload()
             await until(lambda: served(second) == {"a", "c"})

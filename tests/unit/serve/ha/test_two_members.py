@@ -81,9 +81,9 @@ def test_pools_are_shared_and_move_with_the_members(
                 assert not sampled_by(second), "one decides"
                 states = first.services.telemetry.source_states(own["cp-2"][0], "a")
                 assert [state.ok for state in states] == [True]
-                rows = {row.pool: row.sampled_by for row in first.services.views.decisions().decisions}
+                rows = {row.pool: row.sampled_by for row in first.services.api.operation("decisions")().decisions}
                 assert rows == {name: "cp-2" if by == "cp-2" else None for name, by in shared.items()}
-                table = {row.name: sorted(row.pools) for row in second.services.views.members().members}
+                table = {row.name: sorted(row.pools) for row in second.services.api.operation("members")().members}
                 assert table == own
                 before = version(first)
                 await _without_store(redis, first, second)

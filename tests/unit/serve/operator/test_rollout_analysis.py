@@ -109,7 +109,7 @@ class Run:
 
     @property
     def row(self) -> schema.Rollout:
-        (row,) = self.services.views.rollouts().rollouts
+        (row,) = self.services.api.operation("rollouts")().rollouts
         return row
 
     @property

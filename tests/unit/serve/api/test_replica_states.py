@@ -11,19 +11,18 @@ import pytest
 
 from lbctl.control.check_thresholds import CheckState
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import pool_rows, pool_views
-from lbctl.serve.api.pool_views import PoolViews
-from lbctl.serve.api.view_parts import ViewParts
+from lbctl.serve.api import pool_rows, replica_states
+from lbctl.serve.api.replica_states import ReplicaSources, ReplicaStates
 from tests.support import api
 from tests.support.control import pool
 
 
-def _views(replicas: int, **parts: Any) -> PoolViews:
+def _states(replicas: int, **parts: Any) -> ReplicaStates:
     whole = SimpleNamespace(topology=Topology((), (), (pool(replicas),)))
     served = SimpleNamespace(composed=SimpleNamespace(whole=whole))
     telemetry = SimpleNamespace(note_state=lambda *_: None)
     live = SimpleNamespace(served=served)
-    return PoolViews(cast(ViewParts, SimpleNamespace(live=live, telemetry=telemetry, **parts)))
+    return ReplicaStates(cast(ReplicaSources, SimpleNamespace(live=live, telemetry=telemetry, **parts)))
 
 
 def test_large_fleet_is_unknown_before_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,17 +36,17 @@ def test_large_fleet_is_unknown_before_the_first_look(monkeypatch: pytest.Monkey
         pauses.append(seconds)
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(pool_views, "in_turns", in_turns)
+    monkeypatch.setattr(replica_states, "in_turns", in_turns)
     monkeypatch.setattr(pool_rows, "pools_in_parts", lambda *_: iter([row]))
-    monkeypatch.setattr(PoolViews, "_live", lambda *_: pool_rows.LiveState())
-    monkeypatch.setattr(pool_views.asyncio, "sleep", sleep)
-    views = _views(501)
-    assert (views.newest_pools(), views.unseen()) == ((), "the states of the replicas are not known yet")
+    monkeypatch.setattr(ReplicaStates, "_live", lambda *_: pool_rows.LiveState())
+    monkeypatch.setattr(replica_states.asyncio, "sleep", sleep)
+    states = _states(501)
+    assert (states.newest(), states.unseen()) == ((), "the states of the replicas are not known yet")
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(views.watch_states())
-    assert (views.newest_pools(), views.unseen()) == ((row,), "")
+        asyncio.run(states.watch())
+    assert (states.newest(), states.unseen()) == ((row,), "")
     assert pauses == [15.0], "a look of 3 s"
-    assert _views(500).unseen() == ""
+    assert _states(500).unseen() == ""
 
 
 def test_proxies_are_asked_sooner_after_a_connection_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,13 +63,13 @@ def test_proxies_are_asked_sooner_after_a_connection_fails(monkeypatch: pytest.M
         if len(hastened) == 2:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(pool_views, "in_turns", in_turns)
-    monkeypatch.setattr(pool_views.asyncio, "sleep", sleep)
-    views = _views(
+    monkeypatch.setattr(replica_states, "in_turns", in_turns)
+    monkeypatch.setattr(replica_states.asyncio, "sleep", sleep)
+    states = _states(
         2,
         replica_checks=SimpleNamespace(connections=connections),
         traffic=SimpleNamespace(pace=SimpleNamespace(hasten=lambda: hastened.append(1))),
     )
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(views.watch_states())
+        asyncio.run(states.watch())
     assert list(looks) == [], "it failed and returned"

@@ -1,10 +1,11 @@
-"""The documents about pools and their replicas, for the API and for the dashboard."""
+"""The states of the replicas: their rows for the API and the dashboard, and the times that are known of each state."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from lbctl.api import schema
 from lbctl.runtime.yielding import in_turns
@@ -14,8 +15,16 @@ from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.drain_times import DrainTimes
 from lbctl.serve.api.state_changes import StateChanges
 from lbctl.serve.api.state_times import StateTimes
-from lbctl.serve.api.view_parts import PartialViews, ViewParts
+from lbctl.serve.api.view_parts import proxy_rows, topology
+from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.fleet.recent import RecentSnapshots
+from lbctl.serve.picker.manager import PickerManager
+from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.traffic.replica_checks import ReplicaChecks
+from lbctl.serve.traffic.service import Traffic
+from lbctl.xds.protocol.node_status import NodeStatus
 
 _POOLS_KEPT = 0.5
 """Seconds for which the rows of the pools are shown again while the fleet is the same: many clients ask for them."""
@@ -29,11 +38,35 @@ _MAX_PAUSE = 15.0
 """The most seconds between two looks."""
 
 
-class PoolViews(PartialViews):
-    """Builds the documents about pools."""
+@dataclass(frozen=True, slots=True)
+class ReplicaSources:
+    """The parts of the process that know the states of replicas."""
 
-    def __init__(self, parts: ViewParts) -> None:
-        super().__init__(parts)
+    live: LiveFleet
+    """Has the fleet that is published."""
+    telemetry: TelemetryService
+    """Has the signals and the decisions."""
+    supervisor: DriverSupervisor
+    """Has the state of the driven proxies."""
+    nodes: NodeStatus
+    """The versions that Envoys have acknowledged and rejected."""
+    traffic: Traffic
+    """Has the ledger of the traffic."""
+    replica_checks: ReplicaChecks
+    """Has the results of lbctl's own checks of the replicas."""
+    recent: RecentSnapshots
+    """The snapshots that proxies still run."""
+    picker: PickerManager
+    """Has the state of the picker and its feed."""
+    is_alone: bool
+    """Whether this process is the only member."""
+
+
+class ReplicaStates:
+    """Builds the rows of the pools, and watches the states of the replicas."""
+
+    def __init__(self, parts: ReplicaSources) -> None:
+        self._parts = parts
         self._state_times = StateTimes()
         self._drain_times = DrainTimes()
         self._state_changes = StateChanges(parts.telemetry.note_state)
@@ -64,7 +97,7 @@ class PoolViews(PartialViews):
         served = self._parts.live.served
         return pool_rows.unchecked(served.composed, self._live(served), pools) if served is not None else frozenset()
 
-    def newest_pools(self) -> tuple[schema.Pool, ...]:
+    def newest(self) -> tuple[schema.Pool, ...]:
         """Return the pools; those of a large fleet as they were some seconds ago, since all of them take long."""
         return self._looked_at if self._is_large() else self.pools().pools
 
@@ -73,9 +106,9 @@ class PoolViews(PartialViews):
         return "the states of the replicas are not known yet" if self._is_large() and not self._looked_at else ""
 
     def _is_large(self) -> bool:
-        return sum(len(pool.replicas) for pool in self._topology().pools) > _LARGE
+        return sum(len(pool.replicas) for pool in topology(self._parts.live).pools) > _LARGE
 
-    async def watch_states(self) -> None:
+    async def watch(self) -> None:
         """Look at the states of the replicas now and then: each has the time since when it is in its state.
 
         Replicas that go down and return are reported.
@@ -121,22 +154,18 @@ class PoolViews(PartialViews):
             report = reports.get((pool.name, item.name))
             yield rows.replica(pool.name, item, report.signals.values if report else {})
 
-    @property
-    def history_seconds(self) -> float:
-        """How far back the dashboard's charts go."""
-        return self._topology().control.dashboard_history / 1000
-
     def _live(self, served: PublishedFleet) -> pool_rows.LiveState:
         states = self._parts.telemetry.loop.state.pools.values()
+        proxies = proxy_rows(self._parts.nodes, self._parts.supervisor)
         return pool_rows.LiveState(
-            tuple(carriers(served, self.proxies().proxies, self._parts.supervisor, self._parts.recent)),
+            tuple(carriers(served, proxies, self._parts.supervisor, self._parts.recent)),
             self._parts.traffic.ledger,
             self._parts.nodes.reports_refused(),
             checks=self._parts.supervisor.checks,
             observed_checks=self._parts.replica_checks.checks,
             connections=self._parts.replica_checks.connections,
             health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
-            picks=self._parts.picker.recent() if self._parts.member is None else {},
+            picks=self._parts.picker.recent() if self._parts.is_alone else {},
             picker_ramps=self._parts.picker.feed.ramps(),
             times=self._state_times,
             drains=self._drain_times,

@@ -1,0 +1,97 @@
+"""The API of a running control plane: the functions of its operations, its events and its dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from lbctl.api import schema
+from lbctl.serve.api import operations, views
+from lbctl.serve.api.dashboard.service import DashboardService
+from lbctl.serve.api.forwarding import LeaderAddress
+from lbctl.serve.api.replica_states import ReplicaStates
+from lbctl.serve.api.served_state import OPERATIONS, ProcessState, ServedState
+from lbctl.serve.api.view_parts import ViewParts, topology
+from lbctl.serve.ha.requests import MemberRequests
+from lbctl.serve.picker.feed import Feed
+
+
+class ServedApi:
+    """Gives the HTTP server its operations, events and dashboard."""
+
+    def __init__(self, parts: ViewParts, replicas: ReplicaStates) -> None:
+        self.state = ServedState(parts, replicas, ProcessState())
+        self.events = parts.events
+        self.dashboard = DashboardService(_Dashboard(self.state), parts.events)
+
+    def operation(self, name: str) -> Callable[..., Any]:
+        """Return the function that answers an operation of the route table."""
+        return partial(OPERATIONS[name], self.state)
+
+    def end(self) -> None:
+        """Report from now on that the process ends, and end the streams of events."""
+        self.state.process.ending = True
+        self.events.close()
+        self.dashboard.end()
+
+    def ready(self) -> str:
+        """Return why no proxy is answered yet; empty when proxies are answered."""
+        return views.ready(self.state)
+
+    def metrics(self) -> bytes:
+        """Return the page of metrics in the text format of Prometheus."""
+        return self.state.parts.metrics.page()
+
+    async def audit(self) -> schema.Audit:
+        """Return `GET /api/v1/audit`. Raises StoreError."""
+        return await operations.audit(self.state)
+
+    @property
+    def pick_feed(self) -> Feed:
+        """The tables for pickers."""
+        return self.state.parts.picker.feed
+
+    def age(self) -> float | None:
+        """Return how old what is read here may be, in seconds; None where this process decides."""
+        return views.age(self.state)
+
+    def forwards_to(self) -> LeaderAddress | None:
+        """Return where writes are forwarded to; None where this process carries them out."""
+        return views.forwards_to(self.state)
+
+    def member_requests(self) -> MemberRequests | None:
+        """Return what verifies the requests of other members; None where this process is the only one."""
+        return views.member_requests(self.state)
+
+
+class _Dashboard:
+    """Gives the dashboard the documents that it shows."""
+
+    def __init__(self, state: ServedState) -> None:
+        self._state = state
+
+    @property
+    def history_seconds(self) -> float:
+        """How far back the charts go."""
+        return topology(self._state.parts.live).control.dashboard_history / 1000
+
+    def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
+        """Yield each pool with its replicas, and None where others may work meanwhile."""
+        return self._state.replicas.live()
+
+    def status(self) -> schema.Status:
+        """Return `/api/v1/status`."""
+        return views.status(self._state)
+
+    def proxies(self) -> schema.Proxies:
+        """Return `/api/v1/proxies`."""
+        return views.proxies(self._state)
+
+    def rollouts(self) -> schema.Rollouts:
+        """Return `/api/v1/rollouts`."""
+        return operations.rollouts(self._state)
+
+    def splits(self) -> Sequence[schema.LiveSplit]:
+        """Return the splits of routes that forward to several pools."""
+        return operations.splits(self._state)
