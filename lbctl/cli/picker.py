@@ -49,7 +49,7 @@ def command(
             "give --tls-cert, --tls-key and --tls-client-ca"
         )
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
-    from lbctl.picker.environment import environment
+    from lbctl.picker.launch import environment
 
     os.environ.update(environment())
     from lbctl.picker.process import PickerEndpoints

@@ -159,7 +159,7 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
 def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[ServeSettings, tuple[str, ...]]:
     """Return the settings that `serve` will have, and the options for that: free ports where nobody has chosen them."""
     from lbctl.cli.listen_address import address, picker_address
-    from lbctl.serve.picker.address import is_free
+    from lbctl.serve.picker.ports import is_free
     from lbctl.serve.settings import Options, settings
 
     api = address("LBCTL_SERVE_API_BIND", os.environ.get("LBCTL_SERVE_API_BIND") or None)
@@ -199,7 +199,7 @@ def _first_free(usual: Address, is_free: Callable[[Address], bool]) -> Address:
 
 def _taken_picker(loaded: Loaded, bind: Address) -> Iterator[Diagnostic]:
     """Yield an error where another process has a port of the picker."""
-    from lbctl.serve.picker.address import occupant
+    from lbctl.serve.picker.ports import occupant
 
     found = occupant(bind) if _is_picked(loaded) else None
     if found is not None:

@@ -15,11 +15,10 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
-from lbctl.picker.bounded_calls import MAX_MESSAGE, BoundedCalls, BoundedContext
+from lbctl.picker.admission import HEADER, QuestionKey
+from lbctl.picker.bounded_calls import MAX_MESSAGE, BoundedCalls, BoundedContext, UnfinishedQuestions
 from lbctl.picker.ext_proc import Picking, ProcessorStream
 from lbctl.picker.health import PROCESSOR, PickerHealth
-from lbctl.picker.question_key import HEADER, QuestionKey
-from lbctl.picker.unfinished import UnfinishedQuestions
 from lbctl.xds.protocol.idle_connections import IdleConnections
 
 if TYPE_CHECKING:

@@ -26,12 +26,11 @@ from urllib.parse import unquote
 
 from lbctl.ir.address import Address
 from lbctl.ir.locality import Place
+from lbctl.picker.admission import HEADER, QuestionKey, is_of_web_page
 from lbctl.picker.http_connections import ConnectionLimits
 from lbctl.picker.http_protocol import HttpAnswer, HttpRequest, PickerConnection
 from lbctl.picker.messages import Caller, PickerQuestion, ResponseStart
-from lbctl.picker.question_key import HEADER, QuestionKey
 from lbctl.picker.service import PickService
-from lbctl.picker.web_pages import is_of_web_page
 
 _PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
 _MAX_DATAGRAM_BYTES = 8 << 10

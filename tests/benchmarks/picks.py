@@ -13,7 +13,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
@@ -26,7 +25,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker import wire
-from lbctl.picker.environment import environment
+from lbctl.picker.launch import command, environment
 from lbctl.serve.picker.ports import PickerPorts
 from tests.benchmarks.memory import resident
 from tests.support.processes.control import controlling, driven
@@ -59,8 +58,7 @@ def picker(replica_count: int = REPLICAS) -> Iterator[tuple[int, int]]:
     )
     with ours, theirs, closing(PickerPorts(Address(HOST, port))) as ports:
         fds, env = (theirs.fileno(), ports.datagrams.fileno()), environment()
-        command = [sys.executable, "-m", "lbctl.picker", *map(str, (*fds, os.getpid()))]
-        process = subprocess.Popen(command, pass_fds=fds, env=env, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command(*fds), pass_fds=fds, env=env, stderr=subprocess.DEVNULL)
         theirs.close()
         ours.sendall(wire.line("settings", id="benchmark", bind=[HOST, port], tls=None))
         ours.sendall(wire.whole(PoolTable("chat", _POLICY, candidates), 0.0) + wire.line("ready"))

@@ -12,7 +12,7 @@ import requests
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
-from lbctl.picker import bounded_calls, http_connections, http_protocol, unfinished
+from lbctl.picker import bounded_calls, http_connections, http_protocol
 from lbctl.serve.api import connections as api_connections
 from lbctl.xds.protocol.server import Limits
 from lbctl.xds.protocol.unread_messages import MAX_GROWTH
@@ -123,8 +123,8 @@ _NO_HTTP2 = connections(20, _RANDOM[:4_000])
 LISTENERS = (
     Listener(
         "picker, gRPC",
-        f"{_GRPC_BOUND}; {unfinished.MAX_QUESTIONS} questions that wait for their body, "
-        f"{unfinished.MAX_HELD_BYTES >> 20} MiB of them, {unfinished.TIMEOUT:g} s for each",
+        f"{_GRPC_BOUND}; {bounded_calls.MAX_QUESTIONS} questions that wait for their body, "
+        f"{bounded_calls.MAX_HELD_BYTES >> 20} MiB of them, {bounded_calls.BODY_TIMEOUT:g} s for each",
         True,
         "picker",
         _grpc(PROCESS, _question().SerializeToString()),

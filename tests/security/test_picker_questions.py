@@ -23,12 +23,12 @@ from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.picker.admission import QuestionKey
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PROCESSOR, PickerHealth
 from lbctl.picker.http_api import HttpApi
 from lbctl.picker.http_protocol import HttpRequest
 from lbctl.picker.process import local_paths
-from lbctl.picker.question_key import QuestionKey
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
 from lbctl.serve.fleet.inputs import PickerPlace

@@ -7,10 +7,8 @@ for ten seconds, is started again by the guard, with a growing pause. The proxie
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +19,7 @@ from typing import Any
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.picker import wire
-from lbctl.picker.environment import environment
+from lbctl.picker.launch import command, environment
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 
@@ -141,8 +139,7 @@ class PickerChild:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "lbctl.picker"),
-                *map(str, (theirs.fileno(), datagrams, os.getpid())),
+                *command(theirs.fileno(), datagrams),
                 pass_fds=(theirs.fileno(), datagrams), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
                 env=environment(),
             )  # fmt: skip

@@ -18,11 +18,11 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.fleet.inputs import PickerPlace
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.picker.address import Occupant, exposed, is_free, occupant
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.generated_key import needs_own_key
+from lbctl.serve.picker.ports import Occupant, exposed, is_free, occupant
 from lbctl.serve.picker.standalone import PickerAlone
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
 

@@ -19,7 +19,7 @@ from lbctl.base.foreign_json import InvalidJsonError, Shape, parse_object, shape
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
 from lbctl.picker import wire
-from lbctl.picker.question_key import HEADER
+from lbctl.picker.admission import HEADER
 from lbctl.picker.statistics import BOUNDS
 from lbctl.runtime.net import http_client
 
