@@ -115,6 +115,7 @@ def site() -> Iterator[Site]:
         control.write({**fleet, "routes": manual})
         site = Site(control, {"envoy": envoy.client(), "haproxy": haproxy, "nginx": nginx}, members)
         eventually(lambda: all(_state(site, name) == "down" for name in dead_pools), _LONG)
+        eventually(lambda: not any(_state(site, name) in ("down", "starting") for name in members), _LONG)
         control.write(fleet)
         yield site
 
