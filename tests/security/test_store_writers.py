@@ -329,7 +329,7 @@ def test_members_apply_nothing_that_a_stranger_writes(redis: RedisServer, tmp_pa
 def test_leader_writes_again_what_a_stranger_has_changed(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbctl.serve.ha.member._LOOK", 0.1)
+    monkeypatch.setattr("lbctl.serve.ha.leading._LOOK", 0.1)
 
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"

@@ -17,7 +17,7 @@ from lbctl.lint.ignores import silenced_by_comments
 from lbctl.model.load import SourceText
 from lbctl.runtime import log
 from lbctl.runtime.errors import CannotListenError
-from lbctl.serve.fleet.history import FleetHistory, digest_of
+from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.inputs import Origin
 from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.publication_log import PublicationLog
@@ -28,6 +28,7 @@ from lbctl.serve.fleet.reload_log import ReloadLog
 from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadOutcome
 from lbctl.serve.fleet.saved_files import is_unchanged, relocated
 from lbctl.serve.fleet.saver import FleetSaver
+from lbctl.serve.fleet.served_files import LeaderFiles, OwnFiles
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import ReloadStatus
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
@@ -81,9 +82,8 @@ class Reconciler:
         self._saver = saver
         self._state = state
         self._followed: Mapping[Path, str] = {}
-        self._leader_files: tuple[SourceText, ...] | None = None
-        self._following = False
-        """Whether another process decides."""
+        self._own_files = OwnFiles(history, publications)
+        self._files: OwnFiles | LeaderFiles = self._own_files
 
     @property
     def last_reload(self) -> ReloadOutcome | None:
@@ -100,13 +100,12 @@ class Reconciler:
             await self._read(False, _FILES)
             if self._live.served is None and saved is not None:
                 await self._serve_saved(restored or await self._restore(saved))
-            await self._record()
+            await self._files.record()
         await self._find_revision()
 
     def follow(self, leader: SavedFleet | None) -> None:
         """Serve what the leader serves from the next reading on; None: the files, until there is a leader's fleet."""
-        self._following = True
-        self._leader_files = leader.texts if leader else None
+        self._files = LeaderFiles(self._history, self._publications, leader.texts if leader else None)
         self._saver.serve_of_leader(leader)
 
     @property
@@ -117,18 +116,18 @@ class Reconciler:
     async def lead(self) -> None:
         """Serve the own files from now on, and save what is served."""
         async with self._live.turn:
-            self._following, self._leader_files = False, None
+            self._files = self._own_files
             await self._saver.save_all()
             await self._read(False, _FILES)
             await self._saver.save(None)
-            await self._record()
+            await self._files.record()
         await self._find_revision()
 
     async def reload(self, *, allow_shrink: bool = False, cause: Cause = _FILES) -> None:
         """Read the files now. `allow_shrink`: accept any loss of replicas and keys."""
         async with self._live.turn:
             await self._read(allow_shrink, cause)
-            await self._record()
+            await self._files.record()
         await self._find_revision()
 
     async def rollback(self, entry: ServedFleet, cause: Cause, *, allow_shrink: bool = False) -> ReloadOutcome:
@@ -141,7 +140,7 @@ class Reconciler:
             try:
                 return await self._roll_back(entry, cause, allow_shrink)
             finally:
-                await self._record()
+                await self._files.record()
 
     async def _find_revision(self) -> None:
         """Look up the commit of what is served, without the lock: nothing that proxies wait for waits for git."""
@@ -175,24 +174,15 @@ class Reconciler:
 
     async def _read(self, allow_shrink: bool, cause: Cause) -> None:
         try:
-            pinned = await self._pinned()
-            outcome = await self._load(pinned, allow_shrink or self._following)
+            pinned = await self._files.pinned()
+            placed = None if pinned is None else await self._placed(pinned)
+            outcome = await self._load(placed, allow_shrink or self._files.confirms_losses)
             self._watch_files(outcome.files)
             await self._serve_outcome(outcome, allow_shrink, cause)
         except CannotListenError:
             raise
         except Exception as error:  # noqa: BLE001 -- files that we fail on must not end what is served
             self._reloads.failed(error)
-
-    async def _pinned(self) -> tuple[SourceText, ...] | None:
-        """Return the files that are served in place of those on disk: the leader's, or those of a rollback."""
-        if not self._following:
-            pinned = await self._history.pinned()
-            return None if pinned is None else await self._placed(pinned)
-        leader = self._leader_files
-        if leader is None or await self._history.on_disk() == digest_of(leader):
-            return None
-        return await self._placed(leader)
 
     async def _placed(self, files: tuple[SourceText, ...]) -> tuple[SourceText, ...]:
         """Return stored files; those of a shared store as if they were in the directories of the own files."""
@@ -250,9 +240,8 @@ class Reconciler:
 
     async def _serve_loaded(self, loaded: Loaded, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
         """Serve the fleet that was read, and note the result. Raises UnsoundError, and nothing has changed then."""
-        rollback = None if self._following else self._history.rollback
-        own: Origin = "leader" if self._following and self._leader_files is not None else "files"
-        published = await self._serve(loaded, outcome, "history" if rollback else own, allow_shrink, cause)
+        rollback = self._files.rollback
+        published = await self._serve(loaded, outcome, self._files.origin, allow_shrink, cause)
         served = self._live.served
         unsupported = Diagnostics()
         unsupported.silence(silenced_by_comments(outcome.saved.texts if outcome.saved else ()))
@@ -282,12 +271,7 @@ class Reconciler:
             await on_fleet(loaded, True)
         self._publications.served(published, origin)
         served = self._live.served
-        if served is not None and outcome.saved is not None and not self._following:
-            await self._history.served(outcome.saved.texts, served, cause)
+        if served is not None and outcome.saved is not None:
+            await self._files.served(outcome.saved.texts, served, cause)
         await self._saver.save(outcome.saved)
         return published
-
-    async def _record(self) -> None:
-        if self._following:
-            self._publications.leave_out()
-        await self._publications.record()

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from lbctl.base.foreign_json import parse
 from lbctl.runtime import log
-from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
+from lbctl.serve.fleet.history import RestoredHistory
 from lbctl.serve.fleet.inputs import FleetInputs
 from lbctl.serve.ha import fields
+from lbctl.serve.ha.parts import SharedParts
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.store import history as history_records
 from lbctl.store import records
@@ -69,16 +70,17 @@ _INPUTS: Mapping[str, Callable[[FleetInputs, str], FleetInputs]] = {
 
 
 class SharedRecords:
-    """Reads the leader's records."""
+    """Reads the leader's records, and takes them over."""
 
-    def __init__(self, history: FleetHistory, sharing: PoolSharing) -> None:
+    def __init__(self, parts: SharedParts, sharing: PoolSharing) -> None:
         self.fleet: SavedFleet | None = None
         """The leader's fleet; None before its files were read."""
         self.leader: LeaderStatus | None = None
         """The leader's last sign of life."""
         self.damaged: dict[str, str] = {}
         """Key → a value that cannot be read."""
-        self._history = history
+        self._parts = parts
+        self._history = history = parts.history
         self._restored = RestoredHistory(history.entries, history.rollback)
         self._readers: Mapping[str, Callable[[str], None]] = {
             "fleet/files": self._files,
@@ -108,6 +110,21 @@ class SharedRecords:
             return None
         self.damaged.pop(key, None)
         return inputs
+
+    def take(self, key: str, value: str) -> bool:
+        """Take over a record, to be published by the caller. Returns whether it can be read."""
+        parts, before = self._parts, self._parts.live.inputs
+        inputs = self.read(key, value, before)
+        if inputs is None:
+            return False
+        parts.live.stage(inputs)
+        if inputs.overrides is not before.overrides:
+            parts.overrides.adopt()
+        if inputs.rollouts is not before.rollouts:
+            parts.rollouts.adopt(before.rollouts)
+        if inputs.decisions is not before.decisions:
+            parts.telemetry.adopt()
+        return True
 
     def restore_history(self) -> None:
         """Take over the history and the rollback of the last leader."""

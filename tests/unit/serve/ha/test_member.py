@@ -110,7 +110,7 @@ def test_takeover_does_not_wait_for_an_uncancellable_reader(
             # the client of Redis may really swallow one as the member ends
             monkeypatch.setattr("lbctl.runtime.guard._AGAIN", again)
 
-    monkeypatch.setattr("lbctl.serve.ha.member._read", reads)
+    monkeypatch.setattr("lbctl.serve.ha.following._read", reads)
     monkeypatch.setattr("lbctl.runtime.guard._AGAIN", 3600.0)
     asyncio.run(work())
     assert swallowed
@@ -157,6 +157,7 @@ def test_decision_is_saved_before_publication_at_most_10_per_s(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_WRITE", 20.0)  # a busy machine must not look like a hanging store
+    monkeypatch.setattr(service, "_SAVE_CHANGED", 3600.0)  # no periodic save in addition to those before publications
 
     async def work() -> None:
         async with leading(tmp_path, redis.port) as first:

@@ -76,8 +76,8 @@ def sampled(member: Running) -> list[dict[str, float]]:
     """Return a list that collects the rates of each later publication of this member."""
     samples: list[dict[str, float]] = []
 
-    def sample(_: PublishedFleet) -> None:
-        samples.append(rates(member.services.live.inputs.decisions))
+    def sample(served: PublishedFleet) -> None:
+        samples.append(rates(served.inputs.decisions))
 
     member.services.publisher.subscribe("sampler", sample)
     return samples

@@ -1,0 +1,78 @@
+"""The files that this process serves: its own, or the leader's. The reconciler uses one of the two objects."""
+
+from __future__ import annotations
+
+from lbctl.model.load import SourceText
+from lbctl.serve.fleet.history import FleetHistory, digest_of
+from lbctl.serve.fleet.inputs import Origin
+from lbctl.serve.fleet.publication_log import PublicationLog
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.store.history import ActiveRollback, Cause
+
+
+class OwnFiles:
+    """The files on disk, or the files of a rollback. Served fleets are in the history and in the audit log."""
+
+    confirms_losses = False
+    """Whether another process has accepted the loss of replicas and keys."""
+
+    def __init__(self, history: FleetHistory, publications: PublicationLog) -> None:
+        self._history = history
+        self._publications = publications
+
+    @property
+    def rollback(self) -> ActiveRollback | None:
+        """The rollback in force; None without one."""
+        return self._history.rollback
+
+    @property
+    def origin(self) -> Origin:
+        """Where the files are from."""
+        return "files" if self.rollback is None else "history"
+
+    async def pinned(self) -> tuple[SourceText, ...] | None:
+        """Return the files that are served in place of the files on disk, where a rollback is in force."""
+        return await self._history.pinned()
+
+    async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
+        """Add a fleet to the history."""
+        await self._history.served(files, fleet, cause)
+
+    async def record(self) -> None:
+        """Append the last publication to the audit log."""
+        await self._publications.record()
+
+
+class LeaderFiles:
+    """The files that the leader serves, which records them. Without a leader: the files on disk."""
+
+    confirms_losses = True
+    """Whether another process has accepted the loss of replicas and keys."""
+    rollback = None
+    """A rollback of this process; the leader's is in its files."""
+
+    def __init__(
+        self, history: FleetHistory, publications: PublicationLog, files: tuple[SourceText, ...] | None
+    ) -> None:
+        """`files`: None before the leader's files are known."""
+        self._history = history
+        self._publications = publications
+        self._files = files
+
+    @property
+    def origin(self) -> Origin:
+        """Where the files are from."""
+        return "files" if self._files is None else "leader"
+
+    async def pinned(self) -> tuple[SourceText, ...] | None:
+        """Return the leader's files; None where the files on disk are the same."""
+        if self._files is None or await self._history.on_disk() == digest_of(self._files):
+            return None
+        return self._files
+
+    async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
+        """Add nothing to the history."""
+
+    async def record(self) -> None:
+        """Leave the last publication out of the audit log."""
+        self._publications.leave_out()

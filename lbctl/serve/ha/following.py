@@ -1,0 +1,136 @@
+"""This member as a follower: it reads the leader's records, and publishes the same resources."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from lbctl.runtime import log
+from lbctl.runtime.guard import Work, end_tasks
+from lbctl.serve.ha.clock import FleetClock
+from lbctl.serve.ha.parts import RoleTasks, SharedParts
+from lbctl.serve.ha.records import FOLLOWED, LEADER, SharedRecords
+from lbctl.serve.ha.sharing import SHARING
+from lbctl.store.interface import KeyChange, StoreError
+from lbctl.store.saved import SavedState
+
+_SETTLE = 0.01
+"""Seconds for which changes are gathered before they are published together."""
+_RETRY = 0.5
+"""Seconds until a watch of the store that has failed is tried again."""
+_READER_ENDS = 0.05
+"""Seconds until a reader of the store that goes on is cancelled again: a takeover waits for its end."""
+_PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
+"""Keys whose change changes nothing that proxies have."""
+_SKEW = 5.0
+"""Seconds by which the clocks of two members may differ without a warning."""
+
+
+class Following:
+    """The follower."""
+
+    def __init__(
+        self,
+        state: SavedState,
+        parts: SharedParts,
+        records: SharedRecords,
+        clock: FleetClock,
+        role_tasks: RoleTasks,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """`clock` is adjusted to the leader's; `monotonic` returns the seconds of this machine's clock."""
+        self._state = state
+        self._parts = parts
+        self._records = records
+        self._clock = clock
+        self._role_tasks = role_tasks
+        self._monotonic = monotonic
+        self._leader_seen_at: float | None = None
+        self._skewed = False
+        self._catching_up = False
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether the leader has written changes that this member does not serve yet."""
+        return self._catching_up
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds since the leader's last sign of life was seen; None before the first."""
+        return None if self._leader_seen_at is None else self._monotonic() - self._leader_seen_at
+
+    def begin(self) -> None:
+        """Leave the decisions to another member, and go on with the fleet that is served."""
+        self._parts.reconciler.follow(self._parts.reconciler.fleet)
+        self._parts.telemetry.rest()
+
+    def tasks(self) -> Mapping[str, Work]:
+        """Return the tasks of a follower by name."""
+        scraping = self._parts.telemetry.tasks_of_scraping()
+        return {"following": self._follow, **scraping, **self._role_tasks.not_acting}
+
+    async def _follow(self) -> None:
+        """Apply what the leader writes until the task is cancelled."""
+        while True:
+            try:
+                await self._watch()
+            except StoreError:
+                await asyncio.sleep(_RETRY)  # the election logs it
+
+    async def _watch(self) -> None:
+        changes: asyncio.Queue[KeyChange | StoreError] = asyncio.Queue()
+        reader = asyncio.create_task(_read(self._state, changes))
+        keys = {LEADER}
+        try:
+            while True:
+                batch = [await changes.get()]
+                self._catching_up = True
+                await asyncio.sleep(_SETTLE)
+                while not changes.empty():
+                    batch.append(changes.get_nowait())
+                for item in batch:
+                    if isinstance(item, StoreError):
+                        raise item
+                await self._apply([item for item in batch if isinstance(item, KeyChange)], keys)
+                self._catching_up = not changes.empty()
+        finally:
+            self._catching_up = False
+            await end_tasks([reader], _READER_ENDS)
+
+    async def _apply(self, changes: Iterable[KeyChange], first: set[str]) -> None:
+        """Apply changes, and publish what they lead to. `first` has the keys whose first value may be old."""
+        files, others = False, False
+        for change in changes:
+            if change.entry is None or not self._records.take(change.key, change.entry.value):
+                continue
+            if change.key == LEADER:
+                self._see_leader(live=LEADER not in first)
+                first.discard(LEADER)
+            files = files or change.key == "fleet/files"
+            others = others or change.key not in _PUBLISHES_NOTHING
+        if files:
+            self._parts.reconciler.follow(self._records.fleet)
+            await self._parts.reconciler.reload()
+        elif others:
+            await self._parts.live.apply(self._parts.live.inputs, "the leader", save=False)
+
+    def _see_leader(self, *, live: bool) -> None:
+        leader = self._records.leader
+        if leader is None or not live:
+            return
+        self._leader_seen_at = self._monotonic()
+        self._clock.adjust(leader.at)
+        skewed = abs(self._clock.offset) > _SKEW
+        if skewed and not self._skewed:
+            log.warn(
+                "the clock of this machine differs from the leader's", leader=leader.member, seconds=self._clock.offset
+            )
+        self._skewed = skewed
+
+
+async def _read(state: SavedState, changes: asyncio.Queue[KeyChange | StoreError]) -> None:
+    try:
+        async for change in state.watch(FOLLOWED):
+            changes.put_nowait(change)
+    except StoreError as error:
+        changes.put_nowait(error)
