@@ -25,6 +25,8 @@ from tests.benchmarks.memory import most_resident
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_CORE = 0.5
+WHOLE_FLEET, EVERY = 10_000, 5.0
+"""Replicas of a fleet that one leader would scrape alone, and the seconds between two scrapes of each."""
 MAX_MEMORY = 200.0
 LATE = 1.0
 _BYTES = 30_000
@@ -107,8 +109,8 @@ class _Looks:
             self.newest[report.replica] = queue.at
 
 
-async def _measure(ports: list[int], interval: float, seconds: float) -> tuple[float, list[float], _Looks]:
-    """(part of a core, ages at random moments, looks)."""
+async def _measure(ports: list[int], interval: float, seconds: float) -> tuple[float, float, list[float], _Looks]:
+    """(part of a core, seconds of the processor for each look, ages at random moments, looks)."""
     pool, looks, loop = _watched(ports, interval), _Looks(), asyncio.get_running_loop()
     scraper = Scraper(looks.take)
     scraper.watch([item for item in (scrape_plan(pool, replica) for replica in pool.replicas) if item])
@@ -121,10 +123,11 @@ async def _measure(ports: list[int], interval: float, seconds: float) -> tuple[f
         await asyncio.sleep(random.uniform(0.2, 0.8) * interval)
         now = loop.time()
         ages += [now - at for at in looks.newest.values()]
-    part = (time.process_time() - used) / (loop.time() - started)
+    spent = time.process_time() - used
+    part, each = spent / (loop.time() - started), spent / max(1, looks.reports)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    return part, sorted(ages), looks
+    return part, each, sorted(ages), looks
 
 
 def measure(replicas: int, interval: float, seconds: float) -> list[str]:
@@ -135,13 +138,15 @@ def measure(replicas: int, interval: float, seconds: float) -> list[str]:
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         ports = [int(port) for port in other.stdout.readline().split()]
-        part, ages, looks = asyncio.run(_measure(ports, interval, seconds))
+        part, each, ages, looks = asyncio.run(_measure(ports, interval, seconds))
         other.communicate()
     memory = most_resident()
     name = f"scrape, {replicas:,} replicas every {interval:g} s"
     late = ages[int(len(ages) * 0.99)] if ages and len(looks.newest) == replicas else float("inf")
+    alone = each * WHOLE_FLEET / EVERY
     return [
         _line(f"{name}: part of one core", part, MAX_CORE, "{:.0%}"),
+        _line(f"one leader, {WHOLE_FLEET:,} replicas every {EVERY:g} s: part of one core", alone, MAX_CORE, "{:.0%}"),
         _line(f"{name}: memory", memory, MAX_MEMORY, "{:.0f} MB"),
         _line(f"{name}: age of samples, p99", late, interval + LATE, "{:.2f} s"),
         f"    {looks.reports} looks, {looks.failures} failed",
