@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from lbctl.apply.reserved_ports import port_of, reserve
 from tests.support.processes import background
 from tests.support.processes.certs import Pair
 from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import Log
 
 _HEALTH = "/grpc.health.v1.Health/"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse: field 1, an enum
@@ -58,10 +58,10 @@ class GrpcReplica:
         self.requests = 0
         self.checks = 0
         self.in_flight = 0
-        self.seen: deque[Call] = deque(maxlen=2000)
-        self.asked: deque[bytes] = deque(maxlen=2000)
+        self.seen: Log[Call] = Log(maxlen=2000)
+        self.asked: Log[bytes] = Log(maxlen=2000)
         """The requests of health checks, as they were on the wire."""
-        self.check_metadata: deque[tuple[tuple[str, str | bytes], ...]] = deque(maxlen=2000)
+        self.check_metadata: Log[tuple[tuple[str, str | bytes], ...]] = Log(maxlen=2000)
         """The metadata of the health checks."""
         self._held = reserve()
         self.port = port_of(self._held)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from aiohttp import WSMsgType, web
 from aiohttp.web import BaseRequest
@@ -29,6 +29,7 @@ from lbctl.apply.reserved_ports import port_of, reserve
 from tests.support.processes import background
 from tests.support.processes.ports import HOST
 
+T = TypeVar("T")
 _REMEMBERED = 2000
 _AT_ONCE = 0.01  # seconds; a shutdown with 0 would wait for idle connections without end
 _TURNS_OF_AN_ACCEPT = 3
@@ -71,6 +72,13 @@ class Seen:
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
 
 
+class Log(deque[T]):
+    """What a server has seen. A test may iterate over it while the event loop's thread appends: `deque` would raise."""
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(super().__iter__()))
+
+
 class Replica:
     """One HTTP/1.1 server; listens inside `with`; closes connections idle for `keep_alive`.
 
@@ -101,8 +109,8 @@ class Replica:
         self.abandoned = 0
         """Requests whose client went away before the answer was done."""
         self.connections = 0
-        self.seen: deque[Seen] = deque(maxlen=_REMEMBERED)
-        self.checked: deque[Seen] = deque(maxlen=_REMEMBERED)
+        self.seen: Log[Seen] = Log(maxlen=_REMEMBERED)
+        self.checked: Log[Seen] = Log(maxlen=_REMEMBERED)
         """The requests for `/health`."""
         self._tls = tls
         self._held = reserve(port, host)
