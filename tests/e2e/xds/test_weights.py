@@ -9,7 +9,7 @@ import pytest
 from tests.support.fleets import Fleet
 from tests.support.processes.control import XdsEnvoy
 from tests.support.processes.driven_envoys import DrivenEnvoys
-from tests.support.processes.driving import change, loaded
+from tests.support.processes.driving import await_workers, change, loaded
 from tests.support.processes.fleet import pool_of
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -40,15 +40,17 @@ def test_new_weight_changes_endpoints_and_shares_only(driven_envoys: DrivenEnvoy
         driven_envoys.serve(fleet)
         with loaded(envoys, 100) as loads:
             streams = [envoy.client().send("GET", "/sse?n=20&gap=0.2") for envoy in envoys]
-            time.sleep(0.7)
+            started = time.monotonic()
+            time.sleep(1)
+            assert [load.since(started).shares()["a"] for load in loads] == pytest.approx([0.5, 0.5], abs=0.05)
             before = [_untouched(envoy) for envoy in envoys]
-            assert [load.load.shares()["a"] for load in loads] == pytest.approx([0.5, 0.5], abs=0.05)
 
             control.write({**fleet, "pools": {"pool": _pool(pair, 3, 1)}})
             eventually(lambda: all(_heavier(envoy, a, b) for envoy in envoys))
             control.write({**fleet, "pools": {"pool": _pool(pair, 1, 99)}})
             eventually(lambda: all(_heavier(envoy, b, a) for envoy in envoys))
-            time.sleep(0.2)  # Envoy's workers follow its main thread a moment later
+            for envoy in envoys:
+                await_workers(envoy)
             moved = time.monotonic()
             assert [load.since(moved).shares()["b"] > 0.9 for load in loads] == [True, True]
 

@@ -216,6 +216,11 @@ class ControlPlane:
     # ── Its Envoys ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def envoys(self) -> tuple[XdsEnvoy, ...]:
+        """Those that run."""
+        return tuple(self._envoys)
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """The node ids of those that run."""
         return tuple(item.node for item in self._envoys)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from tests.support.fleets import Fleet
 from tests.support.processes.client import Steady
 from tests.support.processes.control import ControlPlane, XdsEnvoy
 from tests.support.processes.http1 import Request
+from tests.support.processes.ports import HOST
 from tests.support.processes.waiting import eventually
 
 BOTH = ("delta", "sotw")
 """The node ids of `both`, for `driven(*BOTH)`."""
-_WORKERS = 0.2
-"""Seconds. The threads of an Envoy that serve requests take a moment later what its main thread acknowledges."""
+_ANSWERED = 60.0
+"""Seconds until an Envoy has closed a connection, at most."""
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def change(control: ControlPlane, fleet: Fleet, *nodes: str) -> None:
 
 
 def synced(control: ControlPlane, *nodes: str) -> None:
-    """Waits until all Envoys that run (or these) are connected and have accepted all that is served now."""
+    """Wait until all Envoys that run (or these) are connected, have accepted all that is served now, and use it."""
     version = control.status["snapshot"]["version"]
 
     def all_have_it() -> bool:
@@ -87,7 +88,22 @@ def synced(control: ControlPlane, *nodes: str) -> None:
         return all(_has(rows.get(node, {}), version) for node in nodes or control.nodes)
 
     eventually(all_have_it)
-    time.sleep(_WORKERS)
+    for envoy in control.envoys:
+        if not nodes or envoy.node in nodes:
+            await_workers(envoy)
+
+
+def await_workers(envoy: XdsEnvoy) -> None:
+    """Wait until the thread of an Envoy that serves requests uses what its main thread has accepted before this call.
+
+    The main thread queues a change for that thread before it acknowledges it. A connection that the thread has closed
+    came after the change, so the thread applies the change at the latest in the same turn of its event loop.
+    """
+    for port in envoy.listeners.values():
+        with suppress(ConnectionError), socket.create_connection((HOST, port), _ANSWERED) as connection:
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                continue
 
 
 def _has(row: Mapping[str, Any], version: str) -> bool:
