@@ -12,7 +12,7 @@ from tests.support.processes.fleet import pool_of
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
-_RECONNECTED = 10.0
+_RECONNECTED = 20.0
 """Seconds within which Envoys reconnect, although they retry less and less often."""
 
 

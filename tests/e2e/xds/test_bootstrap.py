@@ -73,7 +73,7 @@ def test_bootstrapped_envoy_connects_and_reconnects(tmp_path: Path) -> None:
                     time.sleep(2.0)
                     assert envoy.client().get("/").status == 200
                     control.start()
-                    eventually(lambda envoy=envoy: connected(envoy), 10)
+                    eventually(lambda envoy=envoy: connected(envoy), 20)
 
 
 def test_envoy_is_not_ready_without_a_control_plane(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -51,6 +50,12 @@ def _untouched(envoy: XdsEnvoy) -> dict[str, int]:
     return {**counted, **envoy.stats("listener_manager.listener_modified$")}
 
 
+def _connections(envoy: XdsEnvoy) -> int:
+    """Return the number of open connections of clients."""
+    stats = envoy.stats(r"^listener\..*downstream_cx_active$")
+    return sum(count for name, count in stats.items() if not name.startswith("listener.admin."))
+
+
 class _Served(NamedTuple):
     """A control plane and two Envoys with a TLS listener each; `clients` trust the authority of its certificates."""
 
@@ -83,7 +88,8 @@ def test_renewed_certificate_drops_no_connection(served: _Served) -> None:
     synced(control)
     streams = [client.send("GET", "/sse?n=8&gap=0.5") for client in clients]
     loads = [client.send_load(35, 5, Request(), gap=0.5) for client in clients]
-    time.sleep(0.8)
+    for envoy in served.envoys:  # a connection that is opened later gets the new certificate
+        eventually(lambda envoy=envoy: _connections(envoy) >= 5 + 1)  # type: ignore[misc]
     untouched = [_untouched(envoy) for envoy in served.envoys]
 
     second = authority.issue("second", [_NAME])

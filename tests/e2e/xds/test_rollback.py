@@ -13,6 +13,7 @@ from tests.support.processes.driving import change, loaded
 from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _HAS_BAD = Request(headers={"cookie": "variant=bad"})
 
@@ -48,7 +49,7 @@ def test_rollback_changes_routes_and_cookies_only(driven_envoys: DrivenEnvoys) -
             assert [set(load.since(start).by_replica) for load in new_clients] == [{"good", "bad"}] * 2
             assert [set(load.since(start).by_replica) for load in bad_clients] == [{"bad"}] * 2
             streams = [envoy.client().send("GET", "/sse?n=10&gap=0.25", _HAS_BAD.headers) for envoy in envoys]
-            time.sleep(0.3)
+            eventually(lambda: sum(seen.path.startswith("/sse") for seen in bad.seen) == len(streams))
             before = [_untouched(envoy) for envoy in envoys]
 
             change(control, {**fleet, **_split(0)})

@@ -190,6 +190,8 @@ def test_bootstrap_waits_for_a_starting_serve(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("LBCTL_XDS", raising=False)
+    running = ads._Running
+    monkeypatch.setattr(ads, "_Running", lambda *fields: running(*fields[:-1], 60.0))  # a minute, not ten seconds
     with Replica("one") as one, controlling(fleet_of([one]), start=False) as control:
         monkeypatch.setenv("LBCTL_SERVER", control.url)
         control.start(ready=False)

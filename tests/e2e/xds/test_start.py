@@ -14,7 +14,7 @@ from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
-_MAX_SECONDS = 5.0
+_MAX_SECONDS = 15.0
 """Generous for a busy machine. With Envoy's default, a failed connection is retried after up to half a minute."""
 
 

@@ -12,6 +12,7 @@ from tests.support.processes.control import XdsEnvoy, controlling, settled
 from tests.support.processes.driving import change, synced
 from tests.support.processes.fleet import bind, pool_of
 from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _PARTS = ("cds", "eds", "lds", "rds", "sds")
 
@@ -96,6 +97,7 @@ def test_delta_and_sotw_envoys_hold_the_same(tmp_path: Path) -> None:
             _assert_same_resources(delta, sotw)
         (control.files / "tls/a.crt").write_bytes(later.certificate.read_bytes())
         (control.files / "tls/a.key").write_bytes(later.key.read_bytes())
+        eventually(lambda: delta.resources()["sds"] != held["sds"])  # else `change` may wait for this version alone
         change(control, {**changed, "listeners": {**changed["listeners"], "plain": {"bind": bind()}}})
         _assert_same_resources(delta, sotw)
         now = delta.resources()
