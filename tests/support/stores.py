@@ -30,7 +30,7 @@ from lbctl.store.open import open_shared
 from tests.support.kubernetes import ApiServer
 from tests.support.processes.ports import HOST, free_port
 
-_START_TIMEOUT = 30.0
+_START_TIMEOUT = 60.0
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -107,7 +107,7 @@ class RedisProcess(Server):
 
     def call(self, *words: str) -> bytes:
         """Send one command, and return the server's answer."""
-        with socket.create_connection((HOST, self.port), 5) as connection:
+        with socket.create_connection((HOST, self.port), 60) as connection:
             connection.sendall(_command(words))
             return connection.recv(65536)
 

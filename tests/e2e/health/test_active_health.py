@@ -167,8 +167,8 @@ def test_grpc_check_asks_for_the_configured_service(kind: Kind) -> None:
         }
         routes = {name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in pools}
         with running(kind, {**fleet_of(pools["a"]), "routes": routes, "pools": pools}) as gateway:
+            eventually(lambda: [gateway.grpc(f"/{name}/Echo").replica for name in services] == list(services))
             eventually(lambda: all(item.asked for item in members))
-            assert [gateway.grpc(f"/{name}/Echo").replica for name in services] == list(services)
     assert {item.name: set(item.asked) for item in members} == {
         name: {_health_request(service)} for name, service in services.items()
     }

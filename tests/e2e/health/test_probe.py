@@ -22,13 +22,13 @@ from tests.support.processes.grpc_replica import GrpcReplica, grpc_replicas
 from tests.support.processes.nginx_driver import driving
 from tests.support.processes.replicas import Replica as Server
 from tests.support.processes.replicas import replicas
-from tests.support.processes.waiting import eventually
+from tests.support.processes.waiting import at_rest, eventually
 
 _HTTP = HttpCheck()
 
 
 def _pool(members: list[Server] | list[GrpcReplica], probe: Any = _HTTP, **keys: Any) -> Pool:
-    check = ActiveCheck(probe, keys.pop("port", None), 200, 1000, 10.0, 2, 2)
+    check = ActiveCheck(probe, keys.pop("port", None), 200, keys.pop("timeout", 20_000), 10.0, 2, 2)
     listed = tuple(Replica(each.name, Address("127.0.0.1", each.port)) for each in members)
     return Pool("pool", listed, active=check, **keys)
 
@@ -118,7 +118,7 @@ def test_added_replica_is_out_until_its_check_passes() -> None:
         b.behave(health=200)
         eventually(lambda: checker.out == frozenset())
         checker.use_pools(_pool([a]))
-        checks = b.checks
+        checks = at_rest(lambda: b.checks)  # one may be on its way
         time.sleep(0.6)
         assert b.checks == checks
 
@@ -140,7 +140,7 @@ def test_silent_replica_fails_without_delaying_other_checks() -> None:
         slow = Replica("slow", Address("127.0.0.1", a.port))
         silent = _Silent()
         try:
-            pool = _pool([a])
+            pool = _pool([a], timeout=1000)
             members = (*pool.replicas, Replica("silent", Address("127.0.0.1", silent.port)), slow)
             with _running_checker(Pool("pool", members, active=pool.active)) as checker:
                 eventually(lambda: checker.out == {"silent"})
@@ -231,9 +231,9 @@ def test_grpc_check_uses_tls(tmp_path: Path) -> None:
 def test_missing_tls_files_do_not_fail_the_replica() -> None:
     tls = PoolTls("tls/none.crt", "replica.internal")
     with replicas("a") as (a,), _running_checker(_pool([a], tls=tls), locate=lambda _: None) as checker:
+        eventually(lambda: checker.prober.problems == {"pool": "tls/none.crt: there is no such file"})
         time.sleep(0.6)
         assert checker.out == frozenset()
-        assert checker.prober.problems == {"pool": "tls/none.crt: there is no such file"}
 
 
 class _Silent:

@@ -20,7 +20,7 @@ def at_once(
     quiet: float = 2.0,
 ) -> list[Response]:
     """Return the answers to these requests, of which the proxy refuses `turned_away` while the replicas answer none;
-    without a number, those that it refuses until nothing changes for `quiet` seconds.
+    without a number, those that it refuses from the first arrival on until nothing changes for `quiet` seconds.
 
     `served_first` come one after the other: of two at the same instant, two threads of HAProxy may both take a
     replica's last place.
@@ -40,6 +40,7 @@ def at_once(
         if number < served_first:
             eventually(lambda: in_flight() == len(sent))
     if turned_away is None:
+        eventually(lambda: in_flight() > 0)
         at_rest(lambda: refused() + in_flight(), quiet)
     else:
         eventually(lambda: refused() == turned_away)

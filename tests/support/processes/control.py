@@ -80,7 +80,7 @@ class ControlPlane:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def stop(self, timeout: float = 30.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         """Send SIGTERM, and return the exit code. Fails if the process has not ended after `timeout` seconds."""
         assert self.process is not None
         self.process.terminate()

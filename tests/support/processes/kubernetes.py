@@ -165,7 +165,7 @@ def three(pods: Deployment) -> Iterator[tuple[ControlPlane, dict[str, Client]]]:
         envoy = stack.enter_context(control.envoy("envoy", ["envoy"]))
         clients = {"envoy": envoy.client(), "haproxy": haproxy, "nginx": nginx}
         for client in clients.values():
-            eventually(partial(_answers, client), 30)
+            eventually(partial(_answers, client))
         yield control, clients
 
 

@@ -66,7 +66,7 @@ def alone(control: ControlPlane, port: int) -> Iterator[None]:
             assert process.poll() is None, (control.directory / "picker.log").read_text()
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def key_of(control: ControlPlane) -> dict[str, str]:

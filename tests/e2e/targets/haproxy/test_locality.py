@@ -52,7 +52,7 @@ def served_by(given: Pool, tmp_path: Path, version: Any = "haproxy", **proxy: An
 
 def answering_replicas(proxy: Running, expected: str, path: str = "/") -> str:
     """Return the beginnings of the names of the replicas that answer 24 requests, once these are the expected ones."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         names = " ".join(sorted({proxy.send(path).body[:3].strip() for _ in range(24)}))
         if names == expected or time.monotonic() > deadline:

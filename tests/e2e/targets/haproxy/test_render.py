@@ -100,7 +100,7 @@ def _get(port: int, authority: Authority, name: str, pair: tuple[Path, Path] | N
     context.set_alpn_protocols(["http/1.1"])
     if pair:
         context.load_cert_chain(*pair)
-    raw = socket.create_connection(("127.0.0.1", port), 5)
+    raw = socket.create_connection(("127.0.0.1", port), 60)
     connection = http.client.HTTPSConnection(name, context=context)
     connection.sock = context.wrap_socket(raw, server_hostname=name)
     try:

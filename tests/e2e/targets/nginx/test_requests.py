@@ -36,6 +36,7 @@ from lbctl.ir.secrets import ApiKey
 from lbctl.targets.nginx import TARGET
 from tests.support.nginx import SOCKET, forward_to, nginx_view, running, send_raw, send_request, socket_in
 from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.waiting import eventually
 
 FREE_TEXTS = [
     "$x", "${x", "$(id)", "a; return 200 x", "a}", "{", '"', "'", "\\", "x\\", "#", "%", "{{7*7}}", "\\n", "\\$x", "$",
@@ -439,6 +440,7 @@ def test_mirror_gets_a_copy_of_each_request(directory: Path, replicas: EchoServe
         for _ in range(5):
             assert send_request(directory, "/x?y", "POST", body=b"abc")[:2] == (200, "r0")
         assert send_request(directory, "/.lbctl/mirror/0")[0] == 404
+        eventually(lambda: len(replicas.received[1]) >= 5)
     assert [(method, path, body) for method, path, _, body in replicas.received[1]] == [("POST", "/x?y", b"abc")] * 5
 
 

@@ -165,12 +165,12 @@ def test_grpc_reaches_a_replica_through_tls(directory: Path) -> None:
             f"127.0.0.1:{listener.bind.port}", credentials, [("grpc.ssl_target_name_override", "gateway.test")]
         ) as channel,
     ):
-        reply, call = channel.unary_unary("/t.T/Echo").with_call(b"abc", timeout=10)
+        reply, call = channel.unary_unary("/t.T/Echo").with_call(b"abc", timeout=60)
         assert (reply, dict(call.trailing_metadata())["seen-host"]) == (b"cba", "yes")
-        assert list(channel.unary_stream("/t.T/Count")(b"", timeout=10)) == [b"\0", b"\1", b"\2"]
+        assert list(channel.unary_stream("/t.T/Count")(b"", timeout=60)) == [b"\0", b"\1", b"\2"]
         server.stop(0).wait()
         with pytest.raises(grpc.RpcError) as failed:
-            channel.unary_unary("/t.T/Echo")(b"abc", timeout=10)
+            channel.unary_unary("/t.T/Echo")(b"abc", timeout=60)
         assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
@@ -184,7 +184,7 @@ def test_only_websocket_routes_upgrade_connections(directory: Path, hello: Repli
         socket.socket(socket.AF_UNIX) as client,
     ):
         client.connect(str(directory / SOCKET))
-        client.settimeout(5)
+        client.settimeout(60)
         client.sendall(request)
         response = client.recv(65536)
         if not websocket:
