@@ -14,7 +14,7 @@ def _reply_of(response: Response) -> tuple[int, str | None, Any]:
 
 
 def test_answers_of_envoy_have_the_common_format() -> None:
-    listener = {"max_body": "1KiB", "timeouts": {"request_headers": "300ms"}}
+    listener = {"max_body": "1KiB", "timeouts": {"request_headers": "10s"}}
     with replicas("a", "gone", "silent", "broken") as (a, gone, silent, broken):
         gone.refuse()
         silent.held = True

@@ -270,7 +270,7 @@ def test_tenants_are_identified_by_key_and_limited(kind: Kind) -> None:
         for unknown in ({}, {"authorization": "Bearer wrong"}):
             assert gateway.post(_CHAT, headers=unknown).status == 401
         assert sum(replica.requests for replica in site.http.values()) == 0
-        flood = gateway.load(120, 8, Request("POST", _CHAT, {**search, "x-tenant": "chatbot"}))
+        flood = gateway.load(400, 8, Request("POST", _CHAT, {**search, "x-tenant": "chatbot"}))
         other = gateway.load(20, 1, Request("POST", _CHAT, chatbot))
         tenants = Counter(seen.header("x-tenant") for replica in site.http.values() for seen in replica.seen)
     assert set(flood.statuses) == {200, 429}
@@ -304,7 +304,7 @@ _JOB = Request("POST", _CHAT, {"x-workload": "batch"})
 def test_batch_requests_are_limited(kind: Kind) -> None:
     with example("batch-and-interactive", kind) as site:
         _await_serving(site.gateway, set(site.http))
-        jobs = site.gateway.load(80, 4, _JOB)
+        jobs = site.gateway.load(240, 4, _JOB)
         people = site.gateway.load(80, 4, _ASK)
         assert ("LB433" in _warned(site)) == (kind != "haproxy")
     assert set(jobs.statuses) == {200, 429}

@@ -15,7 +15,7 @@ from tests.support.processes.client import Client, Load
 from tests.support.processes.fleet import fleet_of, pool_of, running, side_by_side
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
-from tests.support.processes.waiting import eventually
+from tests.support.processes.waiting import at_rest, eventually
 
 _POST = Request("POST", body=b"y" * 20_000)
 
@@ -90,7 +90,7 @@ def test_fallback_serves_until_a_replica_recovers(kind: Kind) -> None:
         a.accept()
         _settled(gateway, {"a"})
     assert set(during.statuses) <= {200, 503}  # 503: before the checks had noticed
-    assert set(during.by_replica) == {"spare"}
+    assert set(during.by_replica) <= {"spare"}
     assert bodies == {_POST.body}
 
 
@@ -171,13 +171,12 @@ def test_request_to_the_fallback_is_mirrored_once(kind: Kind) -> None:
         with running(kind, fleet) as gateway:
             a.refuse()
             _settled(gateway, {"spare"})
-            eventually(lambda: shadow.in_flight == 0)
+            at_rest(lambda: shadow.requests)  # copies may be on their way
             for replica in (spare, shadow):
                 replica.forget()
             gateway.load(20, 1, _POST).assert_no_failure()
             eventually(lambda: shadow.requests >= 20)
-            eventually(lambda: shadow.in_flight == 0)
-            assert (spare.requests, shadow.requests) == (20, 20)
+            assert (spare.requests, at_rest(lambda: shadow.requests)) == (20, 20)
 
 
 def test_fallback_serves_without_active_checks(kind: Kind) -> None:
@@ -186,7 +185,7 @@ def test_fallback_serves_without_active_checks(kind: Kind) -> None:
         with running(kind, fleet) as gateway:
             for replica in own:
                 replica.refuse()
-            load = gateway.load(30, 1, _POST)
+            load = gateway.load(30, 1, _POST, gap=0.05)  # Envoy's main thread ejects, a moment after a failure
     assert load.statuses[200] >= 25, load.statuses
     assert set(load.statuses) <= {200, 503}
     assert all(answer.replica == "spare" for answer in load.responses[-20:])

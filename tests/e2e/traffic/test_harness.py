@@ -195,8 +195,11 @@ def test_events_have_both_times() -> None:
 
 def test_replica_counts_running_and_abandoned_requests() -> None:
     with replicas("a") as (a,):
-        a.behave(delay=0.3)
-        Client(a.port).load(6, concurrency=3)
+        a.held = True
+        load = Client(a.port).send_load(6, concurrency=3)
+        eventually(lambda: a.in_flight == 3)
+        a.held = False
+        load.result(60)
         assert (a.max_in_flight, a.in_flight, a.connections) == (3, 0, 3)
         a.held = True
         given_up = Client(a.port).send("GET", "/")
@@ -266,7 +269,7 @@ def test_grpc_replica_echoes_streams_and_reports_health() -> None:
     with grpc_replicas("a") as (a,):
         client = Client(a.port)
         assert client.grpc("/any.Service/Echo", b"\x00x").messages == (b"\x00x",)
-        stream = client.grpc("/any.Service/EchoStream", b"x", count="3", gap="0.1")
+        stream = client.grpc("/any.Service/EchoStream", b"x", count="3", gap="0.5")
         assert (stream.messages, stream.replica, stream.at[2] - stream.at[0] > 0.15) == ((b"x",) * 3, "a", True)
         a.behave(serving=False)
         assert client.grpc("/grpc.health.v1.Health/Check").messages == (b"\x08\x02",)

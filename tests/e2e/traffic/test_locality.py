@@ -57,8 +57,10 @@ def _await_shares(client: Client, expected: dict[str, float], tolerance: float =
 
     Where several places share, Envoy draws the place of each request: 500 of them make a false alarm improbable.
     """
-    few, many = (24, 60) if set(expected.values()) == {1.0} else (100, 500)
-    eventually(lambda: _shares(client, few, settled=False) == pytest.approx(expected, abs=tolerance), pause=0.2)
+    alone = set(expected.values()) == {1.0}
+    few, many = (24, 60) if alone else (100, 500)
+    settled = pytest.approx(expected, abs=0 if alone else tolerance)
+    eventually(lambda: _shares(client, few, settled=False) == settled, pause=0.2)
     assert _shares(client, many) == pytest.approx(expected, abs=tolerance)
 
 

@@ -15,6 +15,7 @@ from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Client
 from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
 from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _JSON = {"content-type": "application/json"}
@@ -199,9 +200,14 @@ def test_model_routing_does_not_delay_events(kind: Kind) -> None:
         fleet = _fleet(pools)
         fleet["routes"]["gpt"]["match"] = {"path_prefix": "/", "model": ["gpt"]}
         with running(kind, fleet) as gateway:
-            answer = gateway.post("/sse?n=3&gap=1", b'{"model": "gpt"}', _JSON)
-    assert answer.replica == "gpt"
-    assert max(event.lag for event in answer.events()) < 1.5, "2 if the first were held until the last"
+
+            def are_in_time() -> bool:
+                """A machine may be busy once; the lag is 2 s each time if the first event is held until the last."""
+                answer = gateway.post("/sse?n=3&gap=1", b'{"model": "gpt"}', _JSON)
+                assert answer.replica == "gpt"
+                return max(event.lag for event in answer.events()) < 1.5
+
+            eventually(are_in_time)
 
 
 @_READS_BODIES

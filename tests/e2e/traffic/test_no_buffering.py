@@ -31,13 +31,18 @@ def sites() -> Iterator[Mapping[Kind, tuple[Gateway, Replica]]]:
 
 
 def test_slow_large_answer_is_passed_on_immediately(sites: Mapping[Kind, tuple[Gateway, Replica]]) -> None:
-    sent = {kind: gateway.send("GET", f"/sse?n=12&gap=0.4&pad={_PIECE}") for kind, (gateway, _) in sites.items()}
-    for kind, answer in ((kind, future.result(60)) for kind, future in sent.items()):
-        events = answer.events()
-        assert (answer.ok, len(events)) == (True, 12), kind
-        assert len(answer.body) > 12 * _PIECE, kind
-        assert statistics.median(event.lag for event in events) < 1.2, kind
-        assert max(event.lag for event in events) < 3, kind
+    """A proxy that holds the answer back is late every time, a busy machine is not."""
+
+    def late() -> set[Kind]:
+        sent = {kind: gateway.send("GET", f"/sse?n=12&gap=0.4&pad={_PIECE}") for kind, (gateway, _) in sites.items()}
+        lags: dict[Kind, list[float]] = {}
+        for kind, answer in ((kind, future.result(60)) for kind, future in sent.items()):
+            assert (answer.ok, len(answer.events())) == (True, 12), kind
+            assert len(answer.body) > 12 * _PIECE, kind
+            lags[kind] = [event.lag for event in answer.events()]
+        return {kind for kind, each in lags.items() if statistics.median(each) >= 1.2 or max(each) >= 3}
+
+    eventually(lambda: late() == set())
 
 
 def test_slow_reader_does_not_fill_the_proxy(sites: Mapping[Kind, tuple[Gateway, Replica]]) -> None:

@@ -23,7 +23,7 @@ from tests.support.processes.waiting import eventually
 TIMEOUT = 2.0
 """Seconds: `pick.timeout` for the tests of a picker that does not answer. It is so long that requests that wait for it
 differ from others on a busy machine too."""
-PATIENT = "2s"
+PATIENT = "10s"
 """`pick.timeout` if every request needs the picker's answer, on a busy machine too."""
 PICK: dict[str, Any] = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": PATIENT}
 JSON = ("content-type", "application/json")

@@ -27,7 +27,7 @@ TIMEOUT = 2.0
 """The default of `pick.timeout`, in seconds."""
 
 
-def _pick(timeout: str = "2s", **keys: Any) -> dict[str, Any]:
+def _pick(timeout: str = "10s", **keys: Any) -> dict[str, Any]:
     """Return the keys of a pool. The default timeout is so long that each request gets the picker's answer."""
     return {"balance": {"algorithm": "pick", "pick": {"timeout": timeout, **keys}}}
 

@@ -17,7 +17,7 @@ def test_priority_1_serves_while_priority_0_is_down(kind: Kind) -> None:
         before = gateway.load(60, concurrency=4)
         a.refuse()
         b.refuse()
-        eventually(lambda: gateway.get().replica == "spare")
+        eventually(lambda: gateway.load(20, concurrency=4).by_replica == {"spare": 20})
         down = gateway.load(60, concurrency=4)
         a.accept()
         b.accept()

@@ -29,7 +29,7 @@ def test_metrics_listener_serves_only_metrics(kind: Kind) -> None:
         with running(kind, fleet) as gateway:
             assert gateway.get().ok
             figures = Client(port)
-            eventually(lambda: _FIGURES[kind] in figures.get(_PAGES[kind]).text, 10)
+            eventually(lambda: _FIGURES[kind] in figures.get(_PAGES[kind]).text)
             assert [figures.get(path).status for path in _OTHER if path != _PAGES[kind]] == [404] * len(_OTHER)
             assert figures.post(_PAGES["envoy"], b"").status in (404, 405)
             assert gateway.get(_PAGES[kind]).header("x-replica") == gateway.get("/x").header("x-replica")

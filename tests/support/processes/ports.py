@@ -67,6 +67,13 @@ def has_clients(port: int) -> bool:
     return any(row[3] in (_ESTABLISHED, _CLOSE_WAIT) and _port(row[2]) == port for row in connections)
 
 
+def has_read(port: int, client: int) -> bool:
+    """Return whether the process that listens on `port` has read all that the client on the port `client` has sent."""
+    connections = (row for rows in _sockets_of_tcp() for row in rows)
+    ours = [row for row in connections if (_port(row[1]), _port(row[2])) == (port, client)]
+    return bool(ours) and all(row[4].endswith(":00000000") for row in ours)
+
+
 def _sockets_of_tcp() -> Iterator[Iterator[list[str]]]:
     """Yield the rows of TCP and those of TCP over IPv6, read one by one: first come the sockets that listen, and then
     thousands of connections that are closed already."""
