@@ -22,7 +22,7 @@ def _values(seen: Seen, name: str) -> list[str]:
 
 def _route(address: str) -> dict[str, Any]:
     external = {
-        "url": f"http://{address}/check", "timeout": "700ms", "send": ["authorization"],
+        "url": f"http://{address}/check", "timeout": "3s", "send": ["authorization"],
         "accept": ["x-user", "x-tenant"], "tenant_header": "x-tenant",
     }  # fmt: skip
     return {
@@ -90,7 +90,7 @@ def test_service_decides_and_no_answer_is_a_503(kind: Kind) -> None:
         assert {answer.header("location") for answer in answers.values()} == {None}
     assert {answer.header("content-type") for answer in answers.values()} == {"application/json"}
     assert (hung.status, gone.status) == (503, 503)
-    assert waited < 5, "the service would have answered after 30 s"
+    assert waited < 20, "the service would have answered after 30 s"
     assert not {200} & set(bypasses)
     assert [line["tenant"] for line in lines[:3]] == ["acme", None, None]
 

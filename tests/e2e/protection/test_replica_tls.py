@@ -157,8 +157,9 @@ def test_health_checks_use_tls_except_on_another_port(kind: Kind, pki: _Pki) -> 
         with running(kind, _fleet_by_path(pools, http2=True), files=pki.files) as gateway:
             checked = (own, same_port, health, grpc_health)
             eventually(lambda: min(replica.checks for replica in checked) > 2)
-            assert [gateway.get(f"/{pool}/").replica for pool in pools][:3] == ["own", "same-port", "other-port"]
-            assert gateway.grpc("/grpc.s/Echo", b"x").replica == "grpc"
+            named = ["own", "same-port", "other-port"]
+            eventually(lambda: [gateway.get(f"/{pool}/").replica for pool in pools][:3] == named)
+            eventually(lambda: gateway.grpc("/grpc.s/Echo", b"x").replica == "grpc")
             assert [replica.checks for replica in (other_port, grpc)] == [0, 0]
             assert [replica.requests for replica in (health, grpc_health)] == [0, 0]
             health.behave(health=503)
