@@ -39,7 +39,7 @@ async def _ignore(_loaded: Loaded, _can_be_served: bool) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -751,7 +751,7 @@ def test_connection_accepted_during_a_stop_is_closed() -> None:
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 await server.stop()
-                client.settimeout(10)
+                client.settimeout(60)
                 with suppress(ConnectionResetError):
                     assert client.recv(1) == b""
             gc.collect()  # pytest fails a test for a transport that was left open

@@ -46,7 +46,7 @@ class Watching:
     def error(self) -> str:
         return self.source.names()[0].error
 
-    async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
                 await asyncio.sleep(0.01)
@@ -64,7 +64,7 @@ def run_source(
         watching.source.seed(saved or {})
         watching.source.follow(Topology((), (), (Pool("llama", discovery=discovery),)))
         try:
-            await watching.source.first(5)
+            await watching.source.first(60)
             await work(watching)
         finally:
             await watching.source.stop()
@@ -293,8 +293,8 @@ def test_resources_forbidden_by_rbac_are_reported(api: ApiServer, tmp_path: Path
 
     async def work(watching: Watching) -> None:
         assert watching.members() == {"p1": "10.0.0.1:8000"}
-        assert "RBAC: give get, list and watch of nodes" in watching.error
-        assert "no label" in watching.error
+        await watching.until(lambda: "RBAC: give get, list and watch of nodes" in watching.error)
+        await watching.until(lambda: "no label" in watching.error)
 
     run_source(api, tmp_path, work, gpu_from=LabelSource("node", "gpu"))
 
@@ -343,7 +343,7 @@ def test_api_server_is_reached_by_tls_with_client_certificate(tmp_path: Path) ->
             assert watching.members() == {"p1": "10.0.0.1:8000"}
 
         async def not_trusted(watching: Watching) -> None:
-            assert "its certificate is not trusted" in watching.error
+            await watching.until(lambda: "its certificate is not trusted" in watching.error)
 
         trusting = api.kubeconfig(tmp_path / "config", user, **{"certificate-authority": str(authority.ca)})
         run_source(api, tmp_path, trusted, file=trusting)

@@ -30,7 +30,7 @@ from tests.support.stores import RedisServer
 def test_rollback_survives_a_store_outage_beyond_the_lease(redis: RedisServer, tmp_path: Path) -> None:
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"
-        async with leading(tmp_path, redis.port, prefix, lease=2) as first:
+        async with leading(tmp_path, redis.port, prefix, lease=8) as first:
             first.path.write_text(fleet_with("c"))
             await first.services.reconciler.reload()
             assert served(first) == {"a", "c"}
@@ -50,10 +50,11 @@ def test_rollback_survives_a_store_outage_beyond_the_lease(redis: RedisServer, t
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_rollback_ended_during_an_outage_stays_ended(redis: RedisServer, tmp_path: Path) -> None:
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"
-        async with leading(tmp_path, redis.port, prefix, lease=2) as first:
+        async with leading(tmp_path, redis.port, prefix, lease=8) as first:
             first.path.write_text(fleet_with("c"))
             await first.services.reconciler.reload()
             await first.services.api.operation("rollback")(schema.RollbackRequest(allow_shrink=True), "operator")

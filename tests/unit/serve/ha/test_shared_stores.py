@@ -165,7 +165,7 @@ def test_emptied_store_has_no_leader_and_a_new_epoch(
 def test_members_are_listed_until_their_announcement_expires(opener: Opener) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")
-        await first.announce("cp-1", '{"role": "leader"}', 2)
+        await first.announce("cp-1", '{"role": "leader"}', 6)
         await second.announce("cp-2", "no JSON", 20)
         assert [item.member for item in await second.members()] == ["cp-1", "cp-2"]
         assert [item.instance for item in await first.members()] == [first.instance, second.instance]
@@ -194,14 +194,14 @@ def test_listing_members_does_not_scan_other_keys_of_redis() -> None:
         await asyncio.to_thread(server.pipeline, [("SET", name, name) for name in names])
         assert server.call("DBSIZE") == b":100000\r\n"
         first, second = opener("cp-1", server.port), opener("cp-2", server.port)
-        await first.announce("cp-1", "{}", 1)
+        await first.announce("cp-1", "{}", 6)
         await second.announce("cp-2", "{}", 20)
         before = _commands(server)
         assert [item.member for item in await first.members()] == ["cp-1", "cp-2"]
         assert _commands(server) - before < 10
         while len(await second.members()) > 1:
             await asyncio.sleep(0.05)
-        await second.announce("cp-2", "{}", 1)
+        await second.announce("cp-2", "{}", 3)
         assert server.call("HLEN", f"{{{opener.prefix}}}:announcements") == b":1\r\n", "what has expired is removed"
         while server.call("DBSIZE") != b":100000\r\n":
             await asyncio.sleep(0.05)
@@ -214,6 +214,7 @@ def test_listing_members_does_not_scan_other_keys_of_redis() -> None:
 
 def test_name_belongs_to_one_process_until_it_is_silent(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "INTERVAL", 0.2)
+    monkeypatch.setattr(presence, "TTL", 20.0)
 
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-1")
@@ -226,7 +227,7 @@ def test_name_belongs_to_one_process_until_it_is_silent(opener: Opener, monkeypa
         async def announce() -> None:
             for number in itertools.count():
                 is_last = gone.is_set()
-                await first.announce("cp-1", str(number), 1 if is_last else 3)
+                await first.announce("cp-1", str(number), 1 if is_last else 6)
                 if is_last:
                     return
                 await asyncio.sleep(0.2)

@@ -36,13 +36,13 @@ def started(*servers: Server) -> Iterator[None]:
 
 async def use_store(url: str, **more: Any) -> None:
     """Lead, write, read and be announced by a store with these settings. Raises StoreError."""
-    store = open_shared(Store(url, PREFIX, **more), "cp-1")
+    store = open_shared(Store(url, PREFIX, lease=20_000, **more), "cp-1")
     try:
         epoch = (await store.acquire()).epoch
         key = secrets.token_hex(4)
         await store.put(key, "1", ABSENT, epoch)
         assert [entry.value for entry in await store.read(key)] == ["1"]
-        await store.announce("cp-1", "{}", 5)
+        await store.announce("cp-1", "{}", 20)
         assert [item.member for item in await store.members()] == ["cp-1"]
         await store.usage()
         async for change in store.watch(key):
@@ -202,7 +202,7 @@ def test_concurrent_calls_use_the_etcd_server_that_answers() -> None:
     server = EtcdServer()
 
     async def work() -> None:
-        store = open_shared(Store(f"etcd://{HOST}:{free_port()},{HOST}:{server.port}", PREFIX), "cp-1")
+        store = open_shared(Store(f"etcd://{HOST}:{free_port()},{HOST}:{server.port}", PREFIX, lease=20_000), "cp-1")
         try:
             assert await asyncio.gather(store.read("a"), store.read("b")) == [(), ()]
         finally:

@@ -71,10 +71,10 @@ def test_pools_are_shared_and_move_with_the_members(
     async def work() -> None:
         async with (
             pages() as port,
-            running("cp-1", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port), lease=2) as first,
+            running("cp-1", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port), lease=8) as first,
         ):
             await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
-            async with running("cp-2", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port), lease=2) as second:
+            async with running("cp-2", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port), lease=8) as second:
                 await until(lambda: sampled_by(first) == shared)
                 for member in (first, second):
                     assert sorted(member.member.sharing.own()) == own[member.name]
@@ -90,7 +90,7 @@ def test_pools_are_shared_and_move_with_the_members(
                 await _other_leader(first, second)
             gone = time.monotonic()
             await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
-            assert time.monotonic() - gone < 2 + 2 + 4, "the announcement's time, two seconds, a busy machine"
+            assert time.monotonic() - gone < 14, "the last samples of the other member are stale after 15 s"
             assert version(first) == before
             modes = {pool.mode for pool in first.services.telemetry.loop.state.pools.values()}
             assert modes == {"acting"}

@@ -61,7 +61,7 @@ class _Reports(list[ScrapeReport]):
         self.append(report)
         self._came.set()
 
-    async def until(self, wanted: Callable[[ScrapeReport], bool], patience: float = 5) -> ScrapeReport:
+    async def until(self, wanted: Callable[[ScrapeReport], bool], patience: float = 60) -> ScrapeReport:
         async with asyncio.timeout(patience):
             while True:
                 report = next((item for item in self if wanted(item)), None)
@@ -86,7 +86,7 @@ async def _scraping(*items: ScrapePlan) -> AsyncIterator[tuple[_Reports, Scraper
 
 
 def _replica(
-    name: str, *sources: MetricsSource, timeout: float = 1.0, stale: float = 15.0, devices: tuple[str, ...] = ()
+    name: str, *sources: MetricsSource, timeout: float = 20.0, stale: float = 15.0, devices: tuple[str, ...] = ()
 ) -> ScrapePlan:
     telemetry = Telemetry(int(_INTERVAL * 1000), int(timeout * 1000), int(stale * 1000), sources)
     plan = scrape_plan(Pool("pool", telemetry=telemetry), Replica(name, Address("127.0.0.1", 1), devices=devices))
@@ -94,16 +94,16 @@ def _replica(
     return plan
 
 
-def _vllm(port: int, name: str = "a", timeout: float = 1.0, stale: float = 15.0) -> ScrapePlan:
+def _vllm(port: int, name: str = "a", timeout: float = 20.0, stale: float = 15.0) -> ScrapePlan:
     return _replica(name, MetricsSource("vllm", f"http://127.0.0.1:{port}/metrics"), timeout=timeout, stale=stale)
 
 
-async def _first(handler: Handler, timeout: float = 1.0) -> ScrapeReport:
+async def _first(handler: Handler, timeout: float = 20.0) -> ScrapeReport:
     async with _server(handler) as port, _scraping(_vllm(port, timeout=timeout)) as (reports, _):
         return await reports.until(lambda report: True)
 
 
-def _reason(handler: Handler, timeout: float = 1.0) -> str:
+def _reason(handler: Handler, timeout: float = 20.0) -> str:
     report = asyncio.run(_first(handler, timeout))
     assert report.signals.values == {}
     assert not report.sources[0].ok
@@ -182,7 +182,7 @@ def test_endless_body_is_cut_off() -> None:
             sent += 4000
         return response
 
-    assert _reason(handler, timeout=5) == "too_large"
+    assert _reason(handler, timeout=20) == "too_large"
     assert sent < 40_000_000
 
 
@@ -191,7 +191,7 @@ def test_page_of_many_engines_is_read(encoding: str) -> None:
     """32 engines with data parallelism write about 1.4 MB."""
     page = fixture("vllm_v1") + b"# HELP other Metrics of further engines.\n" * 40_000
     body = gzip.compress(page) if encoding == "gzip" else page
-    report = asyncio.run(_first(_answering(body, **{"Content-Encoding": encoding}), timeout=5))
+    report = asyncio.run(_first(_answering(body, **{"Content-Encoding": encoding}), timeout=20))
     assert report.signals.get("queue") == 3
     assert report.sources[0].size == len(page) > 1024 * 1024
 
@@ -316,7 +316,7 @@ def test_slow_replicas_do_not_delay_others() -> None:
             items = [_vllm(stuck, f"slow-{place}", timeout=60) for place in range(20)]
             items += [_vllm(good, f"good-{place}") for place in range(20)]
             async with _scraping(*items) as (reports, _):
-                await reports.until(lambda _: len(reports) >= 20 * 6, patience=30)
+                await reports.until(lambda _: len(reports) >= 20 * 6)
                 return list(reports)
 
     assert all(report.sources[0].ok for report in asyncio.run(run()))
@@ -365,11 +365,19 @@ async def _scrape_together(policy: PickPolicy | None, patience: float) -> None:
             await reports.until(lambda report: report.replica == "r15" and report.sources[0].ok, patience)
 
 
+def _time_out() -> bool:
+    """Whether the replicas of a pool without a picker are not scraped simultaneously."""
+    try:
+        asyncio.run(_scrape_together(None, 1.5))
+    except TimeoutError:
+        return True
+    return False
+
+
 @pytest.mark.slow
 def test_only_picked_pools_are_scraped_simultaneously() -> None:
     asyncio.run(_scrape_together(PickPolicy(()), 60))
-    with pytest.raises(TimeoutError):
-        asyncio.run(_scrape_together(None, 1.5))
+    assert any(_time_out() for _ in range(5)), "a stall of the machine may bring them together"
 
 
 class _AllAtOnce:
@@ -502,8 +510,9 @@ def test_first_working_source_provides_a_signal() -> None:
                 stale=0.5,
             )
             async with _scraping(item) as (reports, _):
-                await reports.until(lambda report: all(state.ok for state in report.sources))
-                assert reports[-1].signals.get("queue") == 1
+                await reports.until(
+                    lambda report: all(state.ok for state in report.sources) and report.signals.get("queue") == 1
+                )
                 alive = False
                 report = await reports.until(lambda report: report.signals.get("queue") == 9 and len(reports) > 8)
                 assert report.sources[1].ok
