@@ -218,11 +218,11 @@ def status(url: str, key: str = "") -> int:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with suppress(requests.RequestException), requests.Session() as session:
         session.trust_env = False
-        return session.post(url, json={"model": "m"}, headers=headers, timeout=10).status_code
+        return session.post(url, json={"model": "m"}, headers=headers, timeout=30).status_code
     return 0
 
 
 def get(url: str) -> requests.Response:
     with requests.Session() as session:
         session.trust_env = False
-        return session.get(url, timeout=10)
+        return session.get(url, timeout=30)

@@ -201,7 +201,7 @@ def test_stream_survives_a_restart_of_the_envoy_unit() -> None:
         port = int(fleet["listeners"]["gateway"]["bind"].rpartition(":")[2])
         first, second = EnvoyUnit("lbctl-envoy", place, control), EnvoyUnit("lbctl-envoy@2", place, control)
         process = stack.enter_context(first.started(port))
-        stream = requests.get(f"http://127.0.0.1:{port}/sse?n=40&gap=0.1", stream=True, timeout=30)
+        stream = requests.get(f"http://127.0.0.1:{port}/sse?n=100&gap=0.1", stream=True, timeout=30)
         events = stream.iter_lines()
         assert b'"n": 0' in next(events)
         stack.enter_context(second.started(port))
@@ -213,7 +213,7 @@ def test_stream_survives_a_restart_of_the_envoy_unit() -> None:
         process.wait(30)
         assert stopping.returncode == 0
         assert time.monotonic() - began > 1, "it has waited"
-        assert len([line for line in events if line]) == 39, "the stream is whole"
+        assert len([line for line in events if line]) == 99, "the stream is whole"
         assert requests.get(f"http://127.0.0.1:{port}/", timeout=30).status_code == 200
 
 

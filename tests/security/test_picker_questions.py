@@ -211,7 +211,7 @@ def test_rendered_proxies_send_the_key_of_the_fleet(kind: Kind) -> None:
     """Nothing of a client reaches the picker as the key."""
     port = free_pair()
     release()
-    pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "2s"}
+    pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "10s"}
     with replicas("a", "b") as pool:
         fleet = fleet_of(
             pool_of(pool, balance={"algorithm": "pick", "pick": pick}),
@@ -231,14 +231,14 @@ def test_rendered_proxies_send_the_key_of_the_fleet(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_stranger_of_the_machine_cannot_ask(kind: str) -> None:
     """Without a key file `serve` makes a key, and gives it to the proxies that it configures."""
-    balance = {"algorithm": "pick", "pick": {"timeout": "2s", "prefix": "off", "session": ["x-session-id"]}}
+    balance = {"algorithm": "pick", "pick": {"timeout": "10s", "prefix": "off", "session": ["x-session-id"]}}
     with replicas("a", "b") as pool, picked(kind, pool_of(pool, balance=balance)) as (control, client):
         for name in ("s1", "s2", "s3"):
             load = client.load(6, 2, Request(headers=(("x-session-id", name),)))
             load.assert_no_failure()
             assert len(load.by_replica) == 1
         place = control.status["picker"]["listens"].rpartition(":")[2]
-        asked = requests.get(f"http://{HOST}:{int(place) + 1}/pick/pool", timeout=10)
+        asked = requests.get(f"http://{HOST}:{int(place) + 1}/pick/pool", timeout=60)
         assert (asked.status_code, "x-lbctl-pick" in asked.headers) == (403, False)
         key = control.state / "picker-key"
         assert key.stat().st_mode & 0o777 == 0o600

@@ -32,7 +32,7 @@ from tests.support.processes.binaries import require
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="Linux only")]
 
-_TIMEOUT = 20.0
+_TIMEOUT = 60.0
 _LINE = b"a line of somebody else\n"
 _NGINX = """
 events {{}}

@@ -347,7 +347,7 @@ def test_leader_writes_again_what_a_stranger_has_changed(
             async with keyed("cp-2", tmp_path, redis, prefix, KEY_A) as second:
                 await until(lambda: drained(second) == {"a"})
 
-    asyncio.run(asyncio.wait_for(work(), 60))
+    asyncio.run(asyncio.wait_for(work(), 180))
 
 
 def test_rolling_upgrade_to_a_key_keeps_drains(redis: RedisServer, tmp_path: Path) -> None:

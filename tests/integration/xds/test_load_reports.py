@@ -53,14 +53,14 @@ class Reporter:
     async def send(self, message: Any) -> None:
         await self.call.write(message if isinstance(message, bytes) else message.SerializeToString())
 
-    async def read(self, seconds: float = 10.0) -> LoadStatsResponse:
+    async def read(self, seconds: float = 60.0) -> LoadStatsResponse:
         async with asyncio.timeout(seconds):
             data = await self.call.read()
         assert data is not grpc.aio.EOF, await self.call.code()
         return LoadStatsResponse.FromString(data)
 
     async def code(self) -> grpc.StatusCode:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.call.code()
 
 

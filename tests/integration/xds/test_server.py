@@ -203,16 +203,20 @@ def test_ack_times_are_measured_by_type() -> None:
     async def scenario() -> None:
         async with running() as xds, connected(xds.port) as client:
             xds.publish(CachedSnapshot("e1", cluster("a"), route("r")))
+            clock = asyncio.get_running_loop().time
+            asked = clock()
             await client.ask(CDS)
             response = await client.read()
             await asyncio.sleep(0.1)
             await client.ack(response)
+            await until(lambda: len(xds.observer.acks) == 1)
+            between = clock()
             await client.fetch(RDS, "r")
             await until(lambda: len(xds.observer.acks) == 2)
             (first, slow), (second, fast) = xds.observer.acks
             assert (first, second) == ("cds", "rds")
-            assert 0.1 <= slow < 1
-            assert fast < 0.1
+            assert 0.1 <= slow <= between - asked
+            assert fast <= clock() - between
             assert [(kind, count) for kind, count, _ in xds.observer.pushes] == [("cds", 1), ("rds", 1)]
             assert all(size > 0 for _, _, size in xds.observer.pushes)
             row = xds.row("edge-1")
@@ -312,7 +316,7 @@ def test_a_node_id_must_be_short_and_printable(node: str) -> None:
 
 def test_a_stream_without_a_request_times_out() -> None:
     async def scenario() -> None:
-        async with running(limits=Limits(patience=0.1)) as xds, channel(xds.port) as wire:
+        async with running(limits=Limits(patience=1)) as xds, channel(xds.port) as wire:
             asked, silent = (Client(wire, name, delta=True, only=None) for name in ("asked", "silent"))
             await asked.ask(CDS)
             assert await silent.status() == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -380,11 +384,12 @@ def test_stop_ends_every_stream_within_the_grace_period(streams: int) -> None:
                 return code
 
             codes = asyncio.gather(*(ended(client) for client in clients))
-            await xds.server.stop(3.0)
-            assert loop.time() - start < 5
+            grace = 10.0 if streams == 1 else 3.0
+            await xds.server.stop(grace)
+            assert loop.time() - start < grace + 5
             assert set(await codes) == {grpc.StatusCode.UNAVAILABLE}
             if streams == 1:
-                assert ends[0] < 1.5, "a single stream is ended at once"
+                assert ends[0] < grace / 2, "a single stream is ended at once"
             else:
                 assert max(ends) - min(ends) > 1, "many streams are ended one after the other"
             assert xds.server.streams == 0
@@ -402,7 +407,7 @@ def test_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
             await until(lambda: len(xds.observer.pushes) == 1)
             start = loop.time()
             await xds.server.stop(0.5)
-            assert loop.time() - start < 1.5
+            assert loop.time() - start < 10
 
     asyncio.run(scenario())
 

@@ -67,7 +67,7 @@ async def is_refused(client: Client) -> bool:
 
 def test_tls_rejects_untrusting_and_plaintext_clients(files: CertificateFiles) -> None:
     async def scenario() -> None:
-        async with running(tls=files.tls(mutual=False), limits=Limits(handshake=0.5)) as xds:
+        async with running(tls=files.tls(mutual=False), limits=Limits(handshake=5)) as xds:
             xds.publish(CachedSnapshot("e1", cluster("a")))
             async with connected(xds.port, **trusting(files.servers)) as client:
                 assert await client.fetch(CDS) == ["a"]

@@ -13,7 +13,7 @@ from lbctl.runtime.net.kubernetes import exec_plugin
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from tests.support.bounds import Case, Reader, kib, mib
 
-_SECONDS = 1.0
+_SECONDS = 2.0
 _CREDENTIAL = '{"apiVersion":"client.authentication.k8s.io/v1","status":{"token":"abc"}}'
 _WRITE = "import sys,time\nout = sys.stdout.buffer\n"
 _ENDLESS = _WRITE + "while True: out.write(b'x' * 65536)"

@@ -82,7 +82,9 @@ def _logged(flood: bytes) -> Case:
         thread = threading.Thread(target=_flood, args=(receiver.address.port, flood), daemon=True)
         thread.start()
         try:
-            await asyncio.sleep(0.4)
+            while thread.is_alive():
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
             return bool(receiver.collect())
         finally:
             receiver.close()

@@ -24,7 +24,7 @@ def _run(spoil: Callable[[PickService, socket.socket], None]) -> None:
             service, link = PickService(), SocketLink(theirs)
             await link.settings()
             spoil(service, ours)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await link.run(TableFollower(lambda _name, _table: None), service)
 
     asyncio.run(run())

@@ -100,7 +100,7 @@ async def _unread() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\n\r\nGET /hea"])
 def test_question_that_does_not_come_is_disconnected(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr("lbctl.picker.http_protocol.QUESTION_TIMEOUT", 0.05)
+    monkeypatch.setattr("lbctl.picker.http_protocol.QUESTION_TIMEOUT", 0.5)
     asyncio.run(_unfinished(sent))
 
 

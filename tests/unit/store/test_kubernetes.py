@@ -36,7 +36,7 @@ def run(work: Callable[[SignedStore, str], Awaitable[None]]) -> None:
         store = opened("kubernetes", name, lease=10_000)
         assert isinstance(store, SignedStore)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await work(store, name)
         finally:
             await store.close()

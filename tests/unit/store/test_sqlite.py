@@ -213,7 +213,7 @@ def test_second_process_waits_and_takes_over_after_a_kill(
     first.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     assert line_of(second) == "locked"
-    assert time.monotonic() - killed < 15
+    assert time.monotonic() - killed < 60
     assert (tmp_path / "lock").read_text() == f"{second.pid}\n"
 
 

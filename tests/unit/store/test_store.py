@@ -78,7 +78,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
     async def bounded() -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await work()
         finally:
             for store in Handles.opened:

@@ -35,7 +35,7 @@ from tests.support.weights import row_of_plain
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def replies_of(tmp_path: Path, handler: Handler, *commands: str) -> Replies:
+def replies_of(tmp_path: Path, handler: Handler, *commands: str, timeout: float = 60) -> Replies:
     async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await handler(reader, writer)
@@ -46,7 +46,7 @@ def replies_of(tmp_path: Path, handler: Handler, *commands: str) -> Replies:
         place = str(tmp_path / "s")
         server = await asyncio.start_unix_server(closing, place)
         async with server:
-            return await Runtime(place, timeout=0.3).send(commands)
+            return await Runtime(place, timeout=timeout).send(commands)
 
     return asyncio.run(run())
 
@@ -62,7 +62,7 @@ def test_silent_proxy_times_out(tmp_path: Path) -> None:
         await reader.read(-1)
         writer.close()
 
-    assert "did not answer within 0.3 s" in replies_of(tmp_path, silent, "show info").failure
+    assert "did not answer within 0.3 s" in replies_of(tmp_path, silent, "show info", timeout=0.3).failure
 
 
 def test_answers_before_a_closed_connection_are_kept(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: 
 
     def slow(self: Publisher, *arguments: Any) -> Any:
         started.set()
-        assert unblocked.wait(20)
+        assert unblocked.wait(60)
         try:
             return build(self, *arguments)
         finally:
@@ -33,7 +33,7 @@ def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: 
     async def work() -> None:
         publishing = Publishing()
         serving = asyncio.create_task(publishing.publish(fleet))
-        assert await asyncio.to_thread(started.wait, 20)
+        assert await asyncio.to_thread(started.wait, 60)
         serving.cancel()
         asyncio.get_running_loop().call_later(0.1, unblocked.set)
         with pytest.raises(asyncio.CancelledError):

@@ -86,7 +86,7 @@ def sampled(member: Running) -> list[dict[str, float]]:
 async def _at_rest(member: Running) -> None:
     """Wait until the rates have not changed for a second."""
     before: dict[str, float] = {}
-    while (now := rates(member.services.publisher.loop_output)) != before:
+    while (now := rates(member.services.live.inputs.decisions)) != before:
         before = now
         await asyncio.sleep(1)
 

@@ -104,7 +104,7 @@ async def _kill_repeatedly() -> None:
 def test_stall_of_the_parent_does_not_count_as_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lbctl.serve.picker.child._SILENT", 2.5)
+    monkeypatch.setattr("lbctl.serve.picker.child._SILENT", 5)
     asyncio.run(_stall_the_parent())
 
 
@@ -115,7 +115,7 @@ async def _stall_the_parent() -> None:
     runs = asyncio.get_running_loop().create_task(child.run())
     async with asyncio.timeout(60):
         await reported.wait()
-        time.sleep(3.0)  # like a stopped process
+        time.sleep(5.5)  # like a stopped process
         for _ in range(2):
             reported.clear()
             await reported.wait()

@@ -73,7 +73,7 @@ async def read(
     conditions = EnvoyConditions(ledger, lambda _: nodes, clock=lambda: 0.0)
     conditions.use_fleet(published(port, instances))
     task = asyncio.create_task(conditions.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_read():
             await asyncio.sleep(0.005)
     task.cancel()
