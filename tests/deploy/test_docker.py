@@ -102,7 +102,7 @@ def test_commands_of_the_composition_work_together(tmp_path: Path) -> None:
         eventually(lambda: composition.healthy())
         eventually(lambda: composition.probe("envoy") == 0)
         scraped = f"http://127.0.0.1:{ports['9090']}/api/v1/query?query=lbctl_ready"
-        eventually(lambda: bool(get(scraped).json()["data"]["result"]))
+        eventually(lambda: has_result(scraped))
 
 
 class Composition:
@@ -222,7 +222,10 @@ def status(url: str, key: str = "") -> int:
     return 0
 
 
-def get(url: str) -> requests.Response:
-    with requests.Session() as session:
+def has_result(url: str) -> bool:
+    """Return whether Prometheus answers the query with at least one sample; it may not listen yet."""
+    with suppress(requests.RequestException), requests.Session() as session:
         session.trust_env = False
-        return session.get(url, timeout=30)
+        answer = session.get(url, timeout=30)
+        return answer.ok and bool(answer.json()["data"]["result"])
+    return False

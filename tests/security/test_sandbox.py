@@ -121,7 +121,7 @@ class _Listener:
 
 
 def _ask(port: int, method: str, path: str, body: bytes | None = None) -> int:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=10)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
     try:
         connection.request(method, path, body)
         return connection.getresponse().status

@@ -57,7 +57,7 @@ def test_requests_without_a_tenant_share_their_prompts() -> None:
 def test_proxies_name_the_tenant_to_the_picker(kind: Kind, prefix: Any) -> None:
     """The tenant is that of the key, whatever the client says it is; a route without keys has none."""
     port = free_port_pair()
-    pick = {"session": ["x-session-id"], "prefix": prefix, "otherwise": "round_robin", "timeout": "2s"}
+    pick = {"session": ["x-session-id"], "prefix": prefix, "otherwise": "round_robin", "timeout": "10s"}
     forged = (("x-lbctl-tenant", "beta"), ("X_Lbctl_Tenant", "beta"), ("content-type", "application/json"))
     keys = {"file": "keys", "header": "x-key"}
     with replicas("a", "b") as pool:
@@ -86,7 +86,7 @@ def test_proxies_name_the_tenant_to_the_picker(kind: Kind, prefix: Any) -> None:
 def test_claim_of_a_token_names_the_tenant_to_the_picker(kind: Kind) -> None:
     """A valid token without the claim has no tenant."""
     port, issuer = free_port_pair(), Issuer()
-    pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "2s"}
+    pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "10s"}
     with replicas("a", "b") as pool:
         fleet = fleet_of(
             {"replicas": list(map(entry, pool)), "balance": {"algorithm": "pick", "pick": pick}},

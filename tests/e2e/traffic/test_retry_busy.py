@@ -165,7 +165,7 @@ def test_busy_pool_does_not_use_the_fallback(kind: Kind) -> None:
 def test_picker_learns_of_a_busy_replica(edge: Binary) -> None:
     port = free_port_pair()
     with replicas("a", "b") as (a, b), scripted_picker(port, lambda asked: "a") as picker:
-        pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "2s"}
+        pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "10s"}
         fleet = _fleet([a, b], {"balance": {"algorithm": "pick", "pick": pick}})
         fleet["control"] = {"picker": {"bind": f"127.0.0.1:{port}"}}
         with running(edge, fleet) as gateway:

@@ -256,7 +256,7 @@ def test_garbage_after_valid_messages_ends_the_stream() -> None:
 
 def test_message_size_and_streams_are_limited() -> None:
     async def scenario() -> None:
-        limits = Limits(streams=2, message=10_000, patience=0.3)
+        limits = Limits(streams=2, message=10_000, patience=1)
         async with served(limits=limits) as (xds, _, client), channel(xds.port) as wire:
             await client.hello()
             await client.read()

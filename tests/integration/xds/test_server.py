@@ -267,7 +267,7 @@ def test_a_node_keeps_its_resources_if_its_entry_is_removed() -> None:
             other = Proxy("other", "envoy", (1, 40))
             xds.publish(CachedSnapshot("e2", cluster("b"), proxies=(other,)))
             assert await client.silent(), "neither an empty response nor resources of another entry"
-            assert xds.row("edge-1")["state"] == "REFUSED"
+            await until(lambda: xds.row("edge-1")["state"] == "REFUSED")
 
     asyncio.run(scenario())
 

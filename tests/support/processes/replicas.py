@@ -73,7 +73,7 @@ class Seen:
 
 
 class Log(deque[T]):
-    """The a server has seen. A test may iterate over it while the event loop's thread appends: `deque` would raise."""
+    """Requests that a server has seen. A test may iterate over them while others come: a `deque` would raise."""
 
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(super().__iter__()))
