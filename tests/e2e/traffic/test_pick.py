@@ -357,7 +357,8 @@ def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], f
 
 def test_invalid_picks_are_ignored(edge: Binary, four: list[Replica]) -> None:
     port = free_port_pair()
-    with scripted(port, by_session, four) as picker, running(edge, fleet_with_picker(four, port)) as gateway:
+    fleet = fleet_with_picker(four, port, timeout="1s")
+    with scripted(port, by_session, four) as picker, running(edge, fleet) as gateway:
         for answer in NONSENSE:
             picker.raw = answer
             load = gateway.load(24, 4, request=TO_A)
