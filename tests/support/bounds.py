@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 
 MAX_MEMORY = 64 << 20
 """Bytes that a hostile input may cost."""
-MAX_BLOCKED = 0.5
-"""Seconds of processor time that the event loop may spend on one thing."""
+MAX_BLOCKED = 1.5
+"""Seconds of processor time that the event loop may spend on one thing.
+
+The measuring of memory and busy neighbours of a core make a turn several times as long as it is otherwise.
+"""
 _GRACE = 20.0
 """Seconds beyond the time limit of a reader: the machine may be busy."""
 _BEAT = 0.02
