@@ -1090,18 +1090,24 @@ class Decision(Struct, frozen=True):
     """The natural logarithm of its speed or load, relative to the upper median of its peers."""
     across_types: Number
     """The natural logarithm of the median of its GPU type, relative to that of the pool."""
-    wished: Number | None
+    proposed: Number | None
     """The proposal of the strategy, as a factor of the capacity; None where it proposes nothing."""
+    wished: Number | None
+    """Deprecated: the old name of `proposed`, until the next release."""
     clamped: Number
     """The factor within floor and ceiling, or the one that health and stale samples impose."""
-    damped: Number
+    limited: Number
     """The factor after the limits on the size of a step."""
+    damped: Number
+    """Deprecated: the old name of `limited`, until the next release."""
     beyond_deadband: Number
     """The factor after the deadband: the decided one."""
     decided: Number
     """The decided weight, on the scale of capacities."""
-    sent: Number
+    published: Number
     """The published weight: an operator's where there is an override."""
+    sent: Number
+    """Deprecated: the old name of `published`, until the next release."""
     room: Number
     """The requests in flight that the replica should carry, relative to its peers, on the scale of capacities."""
     of_peers_speed: Number

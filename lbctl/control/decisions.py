@@ -1,4 +1,4 @@
-"""Why a replica has the weight that it has: every number on the way from its signals to the sent weight, with ages."""
+"""Why a replica has its weight: every number on the way from its signals to the decided weight, with ages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lbctl.signals.merge import Signal
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One replica's way to its weight: signal → normalised → proposed → goal → damped → sent.
+    """One replica's way to its weight: signal → normalised → proposed → goal → limited → decided.
 
-    `proposed`, `goal`, `damped` and `sent` are multiples of the capacity. Ages are seconds, None before the first
+    `proposed`, `goal`, `limited` and `decided` are multiples of the capacity. Ages are seconds, None before the first
     sample.
     """
 
@@ -45,12 +45,12 @@ class Decision:
     """What the strategy proposes; None without evidence."""
     goal: float
     """`proposed` within floor and ceiling, or what health and staleness make of it."""
-    damped: float
+    limited: float
     """The value after bounded steps towards `goal`."""
-    sent: float
-    """The value that the proxies have: `damped`, as of the last change beyond the deadband."""
+    decided: float
+    """The value to publish: `limited`, as of the last change beyond the deadband."""
     weight: Weight
-    """The weight of `sent`, with its parts for speed and for room."""
+    """The weight of `decided`, with its parts for speed and for room."""
     verdict: Verdict
     """The verdict of deep health."""
     reasons: tuple[str, ...]
@@ -80,8 +80,8 @@ def _decision(pool: PoolState, replica: ReplicaState, now: float) -> Decision:
         across=proposal.across,
         proposed=proposal.multiplier,
         goal=replica.goal,
-        damped=replica.trajectory.multiplier,
-        sent=replica.trajectory.sent,
+        limited=replica.trajectory.multiplier,
+        decided=replica.trajectory.decided,
         weight=weight(replica),
         verdict=replica.health.verdict,
         reasons=_reasons(pool, replica),

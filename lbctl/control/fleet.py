@@ -57,7 +57,7 @@ def _updated(before: ReplicaState | None, replica: Replica, pool: Pool, now: flo
         return new_replica_state(replica, 1.0, now)
     trajectory = before.trajectory
     clamped = trajectory._replace(
-        multiplier=_clamped(trajectory.multiplier, pool), sent=_clamped(trajectory.sent, pool)
+        multiplier=_clamped(trajectory.multiplier, pool), decided=_clamped(trajectory.decided, pool)
     )
     return before._replace(replica=replica, peers=peers_of(replica), trajectory=clamped)
 

@@ -39,7 +39,7 @@ class LoopOutput:
     def with_pool(self, state: PoolState) -> LoopOutput:
         """Return the output with the newest decisions about one pool."""
         name, replicas = state.pool.name, state.replicas
-        moved = any(item.trajectory.sent != 1.0 or item.trajectory.sent_parts != WHOLE for item in replicas)
+        moved = any(item.trajectory.decided != 1.0 or item.trajectory.decided_parts != WHOLE for item in replicas)
         ejected = {item.replica.name: item.health.verdict_reasons for item in replicas if item.health.phase == "out"}
         return LoopOutput(
             _with_values(self.weights, name, weights(state) if moved else {}),

@@ -161,7 +161,7 @@ def _effects(before: PoolState, after: PoolState) -> tuple[Effect, ...]:
 
 
 def _sends_another(new: WeightTrajectory, old: WeightTrajectory) -> bool:
-    return (new.sent, new.sent_parts) != (old.sent, old.sent_parts)
+    return (new.decided, new.decided_parts) != (old.decided, old.decided_parts)
 
 
 def _health_changes(before: PoolState, after: PoolState) -> list[HealthChanged]:

@@ -1,8 +1,8 @@
-"""From a proposed weight to the weight that is sent: clamped, in bounded steps, and sent only beyond the deadband.
+"""From a proposed weight to the decided one: within floor and ceiling, in bounded steps, and only beyond the deadband.
 
 A multiplier moves at most once an interval and by `max_step`, so that a burst of observations does not make a burst of
-moves. A multiplier that has arrived at the capacity, the floor or the ceiling is sent whatever the deadband is, so that
-no weight stays slightly wrong for ever.
+moves. A multiplier that has arrived at the capacity, the floor or the ceiling is decided whatever the deadband is, so
+that no weight stays slightly wrong for ever.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class StepLimits:
         proposed_at = before.proposed_at if goal is None else self.now
         if goal is None or not self.uses_proposals or not is_healthy or not self.floor <= goal <= self.ceiling:
             goal, goal_parts = self._goal(before, health, proposal)
-        multiplier, parts, _, sent, sent_parts = trajectory
-        steady = (goal_parts is parts or goal_parts == parts) and (parts is sent_parts or parts == sent_parts)
-        if goal != multiplier or multiplier != sent or not steady:
+        multiplier, parts, _, decided, decided_parts = trajectory
+        steady = (goal_parts is parts or goal_parts == parts) and (parts is decided_parts or parts == decided_parts)
+        if goal != multiplier or multiplier != decided or not steady:
             trajectory = self._next(trajectory, goal, goal_parts, health.phase == "out")
         return before.after_decision(observation, fresh, health, watch, proposal, proposed_at, goal, trajectory)
 
@@ -104,24 +104,24 @@ class StepLimits:
         return current if self.now - before.proposed_at < self.evidence_ttl else (1.0, WHOLE)
 
     def _next(self, before: WeightTrajectory, goal: float, goal_parts: MultiplierParts, out: bool) -> WeightTrajectory:
-        """The trajectory after a step, where one is due, and after sending it, where that is worth it."""
-        multiplier, parts, moved_at, sent, sent_parts = before
+        """The trajectory after a step, if one is due, and the decided value, if the step is large enough."""
+        multiplier, parts, moved_at, decided, decided_parts = before
         if (goal != multiplier or goal_parts != parts) and (out or self.now - moved_at >= self.move_interval):
             multiplier = goal if out else min(max(goal, multiplier - self.max_step_down), multiplier + self.max_step_up)
             arrived = multiplier == goal
             parts = goal_parts if arrived else _interpolated(parts, goal_parts, before.multiplier, multiplier, goal)
             moved_at = self.now
-        if self._is_worth_sending(before, multiplier, parts, goal):
-            sent, sent_parts = multiplier, parts
-        return WeightTrajectory(multiplier, parts, moved_at, sent, sent_parts)
+        if self._is_beyond_deadband(before, multiplier, parts, goal):
+            decided, decided_parts = multiplier, parts
+        return WeightTrajectory(multiplier, parts, moved_at, decided, decided_parts)
 
-    def _is_worth_sending(
+    def _is_beyond_deadband(
         self, before: WeightTrajectory, multiplier: float, parts: MultiplierParts, goal: float
     ) -> bool:
         at_an_end = multiplier == goal and goal in (1.0, self.health_floor, self.ceiling)
-        if at_an_end and (goal != before.sent or parts == WHOLE):
+        if at_an_end and (goal != before.decided or parts == WHOLE):
             return True
-        change = max(abs(multiplier / before.sent - 1.0), abs(parts.speed / before.sent_parts.speed - 1.0))
+        change = max(abs(multiplier / before.decided - 1.0), abs(parts.speed / before.decided_parts.speed - 1.0))
         return change >= self.deadband
 
 

@@ -26,9 +26,9 @@ class WeightTrajectory(NamedTuple):
     parts: MultiplierParts = WHOLE
     moved_at: float = NEVER
     """When `multiplier` last changed, in seconds."""
-    sent: float = 1.0
-    """The multiplier that the proxies were last sent."""
-    sent_parts: MultiplierParts = WHOLE
+    decided: float = 1.0
+    """The multiplier that was last decided, which the proxies get."""
+    decided_parts: MultiplierParts = WHOLE
 
 
 class ReplicaState(NamedTuple):
@@ -139,11 +139,13 @@ def new_replica_state(replica: Replica, multiplier: float, now: float, parts: Mu
 
 
 def weights(state: PoolState) -> dict[str, Weight]:
-    """Replica → the weight that the proxies were last sent."""
+    """Replica → the weight that was last decided."""
     return {item.replica.name: weight(item) for item in state.replicas}
 
 
 def weight(replica: ReplicaState) -> Weight:
-    """The weight that the proxies were last sent for this replica."""
+    """The weight that was last decided for this replica."""
     capacity, trajectory = replica.replica.capacity, replica.trajectory
-    return Weight(capacity * trajectory.sent, capacity * trajectory.sent_parts.room, trajectory.sent_parts.speed)
+    return Weight(
+        capacity * trajectory.decided, capacity * trajectory.decided_parts.room, trajectory.decided_parts.speed
+    )

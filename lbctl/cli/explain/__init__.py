@@ -128,8 +128,10 @@ class Undecided:
     replica: str
     capacity: float
     """The capacity of the replica."""
-    sent: float
+    published: float
     """The published weight, on the scale of capacities."""
+    sent: float
+    """Deprecated: the old name of `published`, until the next release."""
     share: float
     """The replica's part of the pool's requests, from 0 to 1."""
     ramp: float
@@ -157,6 +159,7 @@ def _undecided(remote: ServeClient, pool: str, row: schema.Replica) -> Undecided
         pool=pool,
         replica=row.name,
         capacity=row.capacity,
+        published=row.weight,
         sent=row.weight,
         share=row.share,
         ramp=row.ramp,
@@ -190,9 +193,9 @@ def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[t
     quantity = "load" if row.strategy == "composite" else "speed"
     yield quantity, _measure(row.load if quantity == "load" else row.speed, "per capacity")
     yield "normalised", f"{row.normalised:+.3f} against its peers, {row.across_types:+.3f} for its GPU type (ln)"
-    yield "wished", _percent(row.wished)
+    yield "wished", _percent(row.proposed)
     yield "clamped", _percent(row.clamped)
-    yield "damped", f"{_percent(row.damped)}, beyond the deadband {_percent(row.beyond_deadband)}"
+    yield "damped", f"{_percent(row.limited)}, beyond the deadband {_percent(row.beyond_deadband)}"
     yield "decided", f"{row.decided:g}" + (", not sent: a weight is held by hand" if _by_hand(row) else "")
     yield from _override_lines(row)
     yield "sent", _sent(row)
@@ -226,7 +229,7 @@ def _by_hand(row: schema.Decision | Undecided) -> bool:
 
 
 def _sent(row: schema.Decision | Undecided) -> str:
-    return f"{row.sent:g}{' by hand' if _by_hand(row) else ''}, {row.share * 100:.1f}% of the pool's weight"
+    return f"{row.published:g}{' by hand' if _by_hand(row) else ''}, {row.share * 100:.1f}% of the pool's weight"
 
 
 def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:

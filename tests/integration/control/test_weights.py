@@ -350,7 +350,7 @@ def test_a_decision_shows_every_intermediate_number() -> None:
     assert (decision.replica, decision.strategy, decision.mode, decision.verdict) == (SLOW, "adaptive", "acting", "in")
     assert (decision.normalised, decision.across) == (pytest.approx(-0.6931, abs=1e-4), 0.0)
     assert (decision.proposed, decision.goal) == (pytest.approx(0.5), pytest.approx(0.5))
-    assert (decision.damped, decision.sent, decision.weight) == (0.7, 0.7, Weight(0.7, 1.0, pytest.approx(0.7)))
+    assert (decision.limited, decision.decided, decision.weight) == (0.7, 0.7, Weight(0.7, 1.0, pytest.approx(0.7)))
     assert (decision.age, decision.evidence_age) == (2.0, 2.0)
     assert decision.signals["throttle"].value == 1.0
     assert decision.reasons == ("its speed differs from its peers'",)

@@ -95,7 +95,7 @@ def test_explain_shows_the_factors_of_a_weight() -> None:
     row = decision_rows.decision(first, weight, (), ACKNOWLEDGED, talk.now)
     peer = replace(row, quantised={kind: 2 * value for kind, value in weight.quantised.items()})
     lines = dict(_lines(row, (row, peer)))
-    assert (row.sent, row.room, row.of_peers_speed, row.held) == (0.25, 1.0, 0.25, 1.0)
+    assert (row.published, row.room, row.of_peers_speed, row.held) == (0.25, 1.0, 0.25, 1.0)
     assert lines["of which"] == "room 1, 25% of its peers' speed, held at 100%"
     numbers = ", ".join(f"{kind}: {weight.quantised[kind]} of {3 * weight.quantised[kind]}" for kind in KINDS)
     assert lines["quantised"] == f"{numbers}; each kind has its own scale"
