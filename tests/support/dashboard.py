@@ -32,7 +32,7 @@ _ODD = {
 
 
 class MovingFleet(api.Fleet):
-    """A fleet with `replicas` in total; its values change with every call."""
+    """A fleet with `replicas` in total; its values change with every call, and the first pool is the busiest."""
 
     def __init__(self, replicas: int = 36, pools: Sequence[str] = ("llama-70b", "qwen-32b", "embed")) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class MovingFleet(api.Fleet):
             since=status_rows.timestamp(self._begun - 60 * (1 + number % 50)),
             capacity=1.0, weight=round(slow, 3), declared=round(fair, 4),
             share=0.0 if gone else round(fair * slow, 4), acknowledged=0.0 if gone else round(fair * slow, 4),
-            observed=round(observed, 4), requests_per_second=round(observed * 40 * size / 10, 1),
+            observed=round(observed, 4), requests_per_second=round(observed * 4 * size / (1 + index), 1),
             errors=0.0, first_byte_p50=0.12, first_byte_p99=0.9,
             in_flight=int(9 + 5 * wave) if not gone else 3 * (state == "draining"),
             queue=float(max(0, int(4 * wave))) + 14 * (state == "hot"), kv_cache=round(busy * 0.9, 2),

@@ -43,7 +43,7 @@ def _jwks() -> str:
 
 
 def _token(**changes: Any) -> str:
-    claims = {"iss": _ISSUER, "aud": "inference", "exp": int(time.time()) + 600, "org": "token-org", **changes}
+    claims = {"iss": _ISSUER, "aud": "inference", "exp": int(time.time()) + 86_400, "org": "token-org", **changes}
     parts = [{"alg": "ES256", "typ": "JWT"}, {name: value for name, value in claims.items() if value is not None}]
     text = ".".join(_b64(json.dumps(part).encode()) for part in parts)
     r, s = utils.decode_dss_signature(_SIGNER.sign(text.encode(), ec.ECDSA(hashes.SHA256())))

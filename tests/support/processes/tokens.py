@@ -84,7 +84,7 @@ def bearer(token: str) -> dict[str, str]:
 
 def _claims(changes: Mapping[str, Any]) -> dict[str, Any]:
     now = int(time.time())
-    claims = {"iss": ISSUER, "aud": "inference", "iat": now, "exp": now + 600, "org": "acme", **changes}
+    claims = {"iss": ISSUER, "aud": "inference", "iat": now, "exp": now + 86_400, "org": "acme", **changes}
     return {name: value for name, value in claims.items() if value is not None}
 
 
