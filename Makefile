@@ -13,7 +13,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # The tests start hundreds of processes, each of which would compile all of lbctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs lock clean
+.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs site lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -72,11 +72,15 @@ golden: $(VENV)/.test  ## the expected outputs anew; read their diff
 docs: $(VENV)/.test  ## the generated tables and the schema anew
 	$(BIN)/python -m tests.docs.regenerate
 
+site: export NO_MKDOCS_2_WARNING = 1
+site: $(VENV)/.test  ## the documentation site, into .site; fails on a broken link, a page in no menu or an unused image
+	$(BIN)/mkdocs build
+
 lock: $(VENV)/lock/bin/uv  ## the newest dependencies that pyproject.toml allows, with their hashes, into .ci/locks
 	UV=$< .ci/lock
 
 clean:  ## without what was installed and cached
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@PYTHON=$(PYTHON) .ci/need venv

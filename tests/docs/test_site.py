@@ -1,0 +1,44 @@
+"""The documentation site builds, and faults of its pages fail the build."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort
+
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def _build(docs: Path, site: Path) -> None:
+    build(load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(docs), site_dir=str(site)))
+
+
+def test_site_builds_with_every_page_and_a_search_index(tmp_path: Path) -> None:
+    _build(ROOT / "docs", tmp_path)
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    pages = {page.with_name("index.html") if page.stem == "README" else page for page in pages}
+    assert {page for page in pages if not (tmp_path / page).is_file()} == set()
+    assert "LB101" in (tmp_path / "search" / "search_index.json").read_text(encoding="utf-8")
+
+
+def test_broken_link_hidden_page_and_orphan_image_fail_the_build(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    docs = tmp_path / "docs"
+    shutil.copytree(ROOT / "docs", docs)
+    (docs / "hidden.md").write_text("# Hidden\n")
+    (docs / "images" / "orphan.svg").write_text("<svg/>\n")
+    with (docs / "index.md").open("a", encoding="utf-8") as page:
+        page.write("\n[a](nothing.md) [b](#nothing) [c](../examples/nothing.yaml)\n")
+    with caplog.at_level(logging.WARNING, "mkdocs"), pytest.raises(Abort):
+        _build(docs, tmp_path / "site")
+    messages = "\n".join(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    for fault in ("hidden.md", "orphan.svg", "nothing.md", "#nothing", "examples/nothing.yaml"):
+        assert fault in messages
