@@ -7,7 +7,7 @@ give a job any name, so only the jobs of listed users or accounts count. A job w
 file is replaced as a whole, and only if it changes; where Slurm does not answer it stays as it is, and the exit code is
 1.
 
-It needs Python 3.9 and nothing else, and is meant for a timer (docs/slurm.md).
+It needs Python 3.9 and nothing else, and is meant for a timer (docs/how-to/slurm.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Every document that the HTTP API answers, takes and streams, as frozen structs.
 
-The server encodes these types and the commands decode them. The OpenAPI document and docs/api.md are generated from
-them. A field is a field of the JSON object with the same name (`field(name=…)` where Python reserves it), and its
-docstring is its description. The module imports msgspec and the standard library alone, so that commands start fast.
+The server encodes these types and the commands decode them. The OpenAPI document and docs/reference/http-api.md are
+generated from them. A field is a field of the JSON object with the same name (`field(name=…)` where Python reserves
+it), and its docstring is its description. The module imports msgspec and the standard library alone, so that commands
+start fast.
 
 Rules that hold everywhere: a field is always present; None is JSON's null and its docstring says when; a `Timestamp` is
 ISO 8601 in UTC with milliseconds; durations and ages are seconds. A client ignores fields and enum values that it does

@@ -29,7 +29,7 @@ def command(output: str) -> None:
 
 
 def page() -> str:
-    """Return the text of docs/gpus.md."""
+    """Return the text of docs/reference/gpus.md."""
     rows = "\n".join(
         f"| {gpu.name} | {gpu.throughput:g} | {_memory(gpu)} | {gpu.source} | {gpu.method} |" for gpu in GPUS.values()
     )

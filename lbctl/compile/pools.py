@@ -24,7 +24,7 @@ from lbctl.model.health import Active, Health, Passive
 FEW_SLOTS = 64
 """The largest number of concurrent requests on a replica up to which a pool has few slots.
 
-docs/weighting.md has the measurements.
+docs/concepts/live-weights.md has the measurements.
 """
 IN_FLIGHT = 512
 """The default limit of concurrent requests of one replica.

@@ -1,7 +1,8 @@
 """Which requests the rollouts of a fleet are judged by: the pools, and the latencies that are measured.
 
 Proxies report all requests where something is measured, else about one of four for the views: a report costs an Envoy
-about 12 µs of its processor and a HAProxy 20 µs, where a request costs them 57 and 95 µs (docs/traffic.md).
+about 12 µs of its processor and a HAProxy 20 µs, where a request costs them 57 and 95 µs
+(docs/concepts/observed-traffic.md).
 """
 
 from __future__ import annotations

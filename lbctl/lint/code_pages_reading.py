@@ -119,7 +119,7 @@ READING = (
         "a trace that cannot be replayed",
         "A row of the trace of `lbctl simulate` has no time or length, is earlier than the row above it, or the "
         "file has no requests, or is none.",
-        "Sort it by time and remove what is incomplete; docs/simulate.md names the columns.",
+        "Sort it by time and remove what is incomplete; docs/reference/simulate.md names the columns.",
     ),
     code_page(
         "LB031",
@@ -134,7 +134,7 @@ READING = (
         "a file of engines that cannot be used",
         "The file of `lbctl simulate --engine` is not a map of costs (a, b, c, p, sequences, cache), for itself or "
         "under `gpus` by type of GPU.",
-        "docs/simulate.md shows one.",
+        "docs/reference/simulate.md shows one.",
     ),
     code_page(
         "LB033",

@@ -1,4 +1,4 @@
-"""The page of a code, which `lbctl rule CODE` prints and from which docs/rules.md is generated."""
+"""The page of a code, which `lbctl rule CODE` prints and from which docs/reference/codes.md is generated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def terminal_text(page: CodePage) -> str:
 
 
 def markdown(page: CodePage) -> str:
-    """Format the page as a section of docs/rules.md."""
+    """Format the page as a section of docs/reference/codes.md."""
     blocks = [f"### {page.code}: {page.title}", f"*{page.severity}*", *_prose(page)]
     blocks += (f"{title}:\n\n```yaml\n{fleet}```" for title, fleet in _fleets(page))
     if page.ignore:

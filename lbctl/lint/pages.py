@@ -1,4 +1,4 @@
-"""All codes of lbctl with their pages, for `lbctl rule`, docs/rules.md and SARIF.
+"""All codes of lbctl with their pages, for `lbctl rule`, docs/reference/codes.md and SARIF.
 
 Lint rules have their own pages; those about unsupported features come from the tables of the targets; the others are in
 `code_pages`.
@@ -49,8 +49,8 @@ What no proxy does without a control plane (telemetry, live weights, deep health
 _NOT_YET = CodePage(
     "LB499",
     "not rendered yet",
-    "The proxy could do it, but lbctl does not render it for that proxy in this version; docs/capabilities.md lists "
-    "what.",
+    "The proxy could do it, but lbctl does not render it for that proxy in this version. "
+    "docs/reference/capabilities.md lists what.",
     advice="Use another proxy for it, or do without.",
     severity="warning",
 )
@@ -70,7 +70,7 @@ def all_pages() -> Iterator[CodePage]:
 
 
 def document() -> str:
-    """Return the text of docs/rules.md."""
+    """Return the text of docs/reference/codes.md."""
     blocks = [_INTRODUCTION]
     for prefix, title in _FAMILIES.items():
         family = [page for page in pages().values() if page.code.startswith(prefix)]

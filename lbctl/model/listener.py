@@ -105,7 +105,7 @@ class Listener(Section):
     inspect: v.Size = Field(
         q.Size(16 << 20),
         description="How much of a body is held to read `model`, `json_body` and `prompt_prefix`, at a cost of memory "
-        "(docs/requests.md). A value that is not found within it: 413, never another pool.",
+        "(docs/reference/requests.md). A value that is not found within it: 413, never another pool.",
     )
     timeouts: ListenerTimeouts = Field(ListenerTimeouts.default(), description="How long a client may take.")
     access_log: AccessLog = Field(AccessLog.default(), description="One line for each request.")

@@ -3,7 +3,8 @@
 Of the replicas that may be picked, the one with the least expected wait is taken: the prompt tokens that it has not
 computed yet and the request's own, less what its cache holds of them, divided by what it can do. What a cache holds
 counts only as long as the replica's work and its requests in flight stay within `bound` times the mean, and as long as
-its engine has no queue and no full KV cache while others have room. docs/picking.md has the measurements behind this.
+its engine has no queue and no full KV cache while others have room. docs/concepts/picking.md has the measurements
+behind this.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Consideration:
         request there, in the proportion in which this replica takes requests already. A session goes on where its last
         request was, so its cache counts the whole delay. Any other prompt may have a beginning that many share: once it
         is computed elsewhere, that replica can take others like it. So the fewer requests there are elsewhere for each
-        one here, the less the cache counts: by the square, chosen by simulation (docs/decisions/0067).
+        one here, the less the cache counts: by the square, chosen by simulation (docs/develop/decisions/0067).
         """
         tokens, delayed = self._at_least(index, self.saved[index]), DELAY
         if self.tier.names[index] != self.home:

@@ -1,4 +1,4 @@
-"""Generates docs/signals.md from the tables of all kinds."""
+"""Generates docs/reference/signals.md from the tables of all kinds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ORDER = {name: place for place, name in enumerate((*SIGNALS, *COUNTERS))}
 
 
 def page() -> str:
-    """Return the text of docs/signals.md."""
+    """Return the text of docs/reference/signals.md."""
     tables = [table(kind) for kind in KINDS]
     blocks = [_INTRODUCTION, f"## Signals\n\n{_signals()}", f"## Kinds\n\n{_kinds(tables)}", _others(), _devices()]
     return "\n".join([*blocks, *map(_details, tables)])

@@ -1,4 +1,4 @@
-"""The page docs/capabilities.md, generated from the features and from every target's table of capabilities.
+"""The page docs/reference/capabilities.md, generated from the features and from every target's table of capabilities.
 
 The page holds nothing that the tables do not hold: a proxy's text about a feature is changed in its table.
 """
@@ -34,7 +34,7 @@ Features with a † protect something. Where a proxy cannot say one of them, or 
 
 
 def page(run_with: str = "") -> str:
-    """Return the text of docs/capabilities.md, with the section `run_with` behind the oldest supported versions."""
+    """Return the text of docs/reference/capabilities.md. The section `run_with` follows the oldest versions."""
     targets = [target(kind) for kind in KINDS]
     blocks = [_INTRODUCTION, "## Oldest supported versions\n\n" + "".join(map(_oldest, targets)), run_with]
     blocks += (f"## {title}\n\n{_table(scope, targets)}" for scope, title in _SCOPES.items())

@@ -1,4 +1,7 @@
-"""`python -m tests.benchmarks.imports`: the tables of docs/import.md, by importing and comparing every sample."""
+"""`python -m tests.benchmarks.imports`: the tables of docs/how-to/import-a-configuration.md.
+
+It imports and compares every sample.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/install.md: the commands that need root, with their paths below a temporary directory.
+"""docs/how-to/install-in-production.md: the commands that need root, with their paths below a temporary directory.
 
 Small programs replace commands that need root or systemd: `systemctl` starts and stops `lbctl serve` by its unit,
 `python3 -m venv` and `pip` copy the kit to the place where the wheel has it.
@@ -25,7 +25,7 @@ from tests.support.processes.ports import free_port
 from tests.support.tools import require_tool
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-_PAGE = "docs/install.md"
+_PAGE = "docs/how-to/install-in-production.md"
 _MOVED = re.compile(r"(?<![\w.$/}])/(opt|etc|usr|var|run|root)/")
 _ADDRESSES = ("127.0.0.1:9001", "127.0.0.1:9002")
 """The addresses of the replicas on the page."""
@@ -56,7 +56,7 @@ exec "$@"
 
 
 class Machine:
-    """A root directory with the programs and files that `docs/install.md` needs."""
+    """A root directory with the programs and files that `docs/how-to/install-in-production.md` needs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

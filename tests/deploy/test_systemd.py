@@ -170,7 +170,9 @@ def test_nginx_with_a_config_path_starts_under_systemd(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_serve_drives_proxies_of_the_documented_setup(tmp_path: Path) -> None:
     """The proxies start with the commands of their units and the files of `serve`, and apply a change."""
-    (entries,) = [block.text for block in blocks("docs/install.md") if "edge-haproxy" in block.text]
+    (entries,) = [
+        block.text for block in blocks("docs/how-to/install-in-production.md") if "edge-haproxy" in block.text
+    ]
     for name in ("state/nginx", "state/haproxy", "run"):
         (tmp_path / name).mkdir(parents=True)
     with replicas("a", "b") as (a, b), ExitStack() as stack:

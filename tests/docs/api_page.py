@@ -1,4 +1,4 @@
-"""docs/api.md: every endpoint and type of the HTTP API, from its OpenAPI document."""
+"""docs/reference/http-api.md: every endpoint and type of the HTTP API, from its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _INTRODUCTION = """\
 # The HTTP API
 
 What `lbctl serve` answers on `control.api.bind`, by default `http://127.0.0.1:18080`. The same as OpenAPI 3.1, for
-generators of clients: `GET /api/v1/openapi.json`. [Who may connect](serve.md#who-may-connect) says what is open to
-whom.
+generators of clients: `GET /api/v1/openapi.json`. [Who may connect](../concepts/control-plane.md#who-may-connect) says
+what is open to whom.
 
 - Every field is always present; `null` where its description says None. Lists keep their order.
 - A time is ISO 8601 in UTC with milliseconds. Durations and ages are seconds.
@@ -33,7 +33,7 @@ _TOKENS = {
 
 
 def page() -> str:
-    """The text of docs/api.md."""
+    """The text of docs/reference/http-api.md."""
     openapi = document()
     operations = [
         (method.upper(), path, operation)

@@ -1,4 +1,4 @@
-"""docs/cli.md: the help of every command, as the command itself prints it."""
+"""docs/reference/cli.md: the help of every command, as the command itself prints it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ by colons ([which files a fleet may name](configuration.md#which-files-a-fleet-m
 
 
 def page() -> str:
-    """The text of docs/cli.md."""
+    """The text of docs/reference/cli.md."""
     found = contexts()
     blocks = [_block(context.command_path, context.command.get_help(context)) for context in found]
     return "\n".join([_INTRODUCTION + "".join(_shared(found)), *blocks])

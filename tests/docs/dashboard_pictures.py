@@ -1,4 +1,4 @@
-"""`python -m tests.docs.dashboard_pictures`: takes the pictures of docs/dashboard.md anew, of a made-up fleet."""
+"""`python -m tests.docs.dashboard_pictures`: takes the pictures of docs/how-to/dashboard.md, of a made-up fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference.md: every key of a fleet file, from the model that reads it."""
+"""docs/reference/fleet-file.md: every key of a fleet file, from the model that reads it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ The last column says who does it: all proxies, some, one from a version on, one 
 proxy that it drives, or `serve`: no proxy by itself, but `lbctl serve` acts on it. What happens on the others stands in
 [the capability table](capabilities.md), and lbctl tells it at every render.
 [How a fleet file is read](configuration.md) has the rules for files and values,
-[examples/fleet.yaml](../examples/fleet.yaml) all keys in one file.
+[examples/fleet.yaml](../../examples/fleet.yaml) all keys in one file.
 """
 _EMPTY = "Nothing"
 _EXAMPLES = {"body": "$.FIELD"}
@@ -117,7 +117,7 @@ class _Book:
 
 
 def page() -> str:
-    """The text of docs/reference.md."""
+    """The text of docs/reference/fleet-file.md."""
     return _Book().text()
 
 

@@ -14,14 +14,14 @@ from tests.newer import results
 from tests.support.paths import ROOT
 
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/api.md": api_page.page,
-    "docs/capabilities.md": lambda: capability_page.page(results.section()),
-    "docs/cli.md": cli_page.page,
-    "docs/gpus.md": gpus.page,
-    "docs/reference.md": reference_page.page,
-    "docs/rules.md": rule_pages.document,
-    "docs/signals.md": signals_page.page,
-    "docs/simulate.md": simulate_page.page,
+    "docs/reference/http-api.md": api_page.page,
+    "docs/reference/capabilities.md": lambda: capability_page.page(results.section()),
+    "docs/reference/cli.md": cli_page.page,
+    "docs/reference/gpus.md": gpus.page,
+    "docs/reference/fleet-file.md": reference_page.page,
+    "docs/reference/codes.md": rule_pages.document,
+    "docs/reference/signals.md": signals_page.page,
+    "docs/reference/simulate.md": simulate_page.page,
     "schemas/lbctl.schema.json": schema.page,
     **completion_files.pages(),
     **man_pages.pages(),

@@ -1,4 +1,4 @@
-"""The table of engines in docs/simulate.md, between its marks; the rest of the page is written by hand."""
+"""The table of engines in docs/reference/simulate.md, between its marks; the rest of the page is written by hand."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def page() -> str:
         for item in PROFILES.values()
     )
     text = f"{_HEAD}{rows}\n{textwrap.fill(RULE, 130)}\n"
-    old = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
+    old = (ROOT / "docs" / "reference" / "simulate.md").read_text(encoding="utf-8")
     return _MARKED.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", old)

@@ -28,6 +28,8 @@ ROOT_PAGES = {
 """File in the root of the repository → its page in the site."""
 _SOURCES = "files/"
 """Pages that show the other files that pages link."""
+_MOVED = " has moved to ["
+"""Part of the text of a page at the old path of another one."""
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=(?:#[^)\s]*)?\))")
 _FENCED = re.compile(r"^(?P<fence>`{3,})(?P<language>\w*)(?P<words>[^`\n]*)\n(?P<text>.*?)^(?P=fence)$", re.M | re.S)
 _CODE = re.compile(r"`[^`\n]+`")
@@ -57,9 +59,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Adapt the Markdown of a page."""
+    """Adapt the Markdown of a page, and keep a page that has moved out of the search."""
     if page.file.src_uri.startswith(_SOURCES):
         return markdown
+    if _MOVED in markdown:
+        page.meta["search"] = {"exclude": True}
     here = _repository_path(page.file.src_uri)
 
     def link_in_site(link: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""docs/architecture.md and CONTRIBUTING.md name existing rooms, folders and files, in the order of imports."""
+"""docs/develop/architecture.md and CONTRIBUTING.md name existing rooms, folders and files, in the order of imports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "develop" / "architecture.md").read_text(encoding="utf-8")
 _CODE = re.compile(r"`([^`]+)`")
 
 

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md has the form that `make bench-peers` writes: losses, wins, failures, and missing runs."""
+"""docs/develop/benchmarks.md has the form that `make bench-peers` writes: losses, wins, failures, and missing runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _section(text: str, title: str) -> str:
 
 
 def test_page_has_every_system_or_lists_it_as_not_run() -> None:
-    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    text = (ROOT / "docs" / "develop" / "benchmarks.md").read_text()
     empty = [(case, {system.name: [] for system in systems.of(case)}) for case in cases.CASES]
     headings = re.findall("^## .*", report.page(empty, {}, "make it", 30, 3), re.M)
     assert re.findall("^## .*", text, re.M) == headings

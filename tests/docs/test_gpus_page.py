@@ -1,11 +1,11 @@
-"""docs/gpus.md is the built-in table."""
+"""docs/reference/gpus.md is the built-in table."""
 
 from __future__ import annotations
 
 from lbctl.cli.gpus import page
 from tests.support.paths import ROOT
 
-PAGE = ROOT / "docs" / "gpus.md"
+PAGE = ROOT / "docs" / "reference" / "gpus.md"
 
 
 def test_gpu_page_equals_the_table() -> None:

@@ -1,4 +1,4 @@
-"""docs/migrating.md: its fleets are the examples, and lbctl renders the lines that it quotes."""
+"""docs/how-to/migration-examples.md: its fleets are the examples, and lbctl renders the lines that it quotes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbctl.cli import run
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import Kind, require
 
-PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "migration-examples.md").read_text(encoding="utf-8")
 EXAMPLES: dict[str, Kind] = {"a-nginx-predict": "nginx", "b-envoy-grpc-canary": "envoy", "c-nginx-keepalive": "nginx"}
 """In the order of the page, with the proxy that each comes from."""
 

@@ -1,4 +1,4 @@
-"""docs/reference.md and the schema explain every key."""
+"""docs/reference/fleet-file.md and the schema explain every key."""
 
 from __future__ import annotations
 

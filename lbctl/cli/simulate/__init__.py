@@ -35,7 +35,7 @@ _tokens = click.FloatRange(1, 1_000_000)
     "--trace",
     "trace_file",
     metavar="FILE",
-    help="The requests: CSV (seconds) or JSON lines (milliseconds); docs/simulate.md.",
+    help="The requests: CSV (seconds) or JSON lines (milliseconds); docs/reference/simulate.md.",
 )
 @_option("--rate", metavar="R", help="Instead of a trace: Poisson arrivals, as 23.7/s or 90/m.")
 @_option("--prompt", type=_tokens, help="With --rate: the mean prompt in tokens.")
@@ -98,8 +98,8 @@ def command(**values: Any) -> int:
     """Replay a load against a pool of the fleet, for each algorithm as each proxy implements it.
 
     Engines batch continuously, caches are bounded, replicas may fail, and weights follow the same control loop as in
-    `serve`. Nothing is sent anywhere. Figures compare algorithms and fleets; docs/simulate.md says how far they can be
-    trusted as such.
+    `serve`. Nothing is sent anywhere. Figures compare algorithms and fleets; docs/reference/simulate.md says how far
+    they can be trusted as such.
 
     TOKENS/S and BUSY count until the last answer ends, the tail after the last arrival included.
 

@@ -56,7 +56,7 @@ _NOTES = {
     "listener.headers.max_bytes": "one over 16 KiB larger is a 400; a fragment has the host's `tune.bufsize` (15 KiB)",
     "listener.inspect": "at least: what else fits into the buffer is read too; `tune.bufsize` is this, "
     "`headers.max_bytes` and 16 KiB, for all listeners of the HAProxy; a request takes the memory that its body fills "
-    "(docs/requests.md)",
+    "(docs/reference/requests.md)",
     "listener.request_id": "a trusted peer's id is kept if it is printable ASCII of at most 200 characters",
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
     "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400, "

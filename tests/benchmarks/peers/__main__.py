@@ -1,4 +1,4 @@
-"""`make bench-peers [ARGS="…"]`: runs every system in every case and writes docs/benchmarks.md.
+"""`make bench-peers [ARGS="…"]`: runs every system in every case and writes docs/develop/benchmarks.md.
 
 `--repetitions N` (default 3), `--seconds S` of a run (default 20), `--case WORD`, `--system WORD` take a part, and with
 a part of the cases or systems the page is printed. `--beside N` (default 9) systems run side by side. With `--results
@@ -23,7 +23,7 @@ from tests.benchmarks.peers.systems import System
 from tests.benchmarks.peers.trial import Result, run
 from tests.support.paths import ROOT
 
-_PAGE = ROOT / "docs" / "benchmarks.md"
+_PAGE = ROOT / "docs" / "develop" / "benchmarks.md"
 
 
 class Kept:

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: medians and spread of every system in every case, and where lbctl loses, found in the figures."""
+"""docs/develop/benchmarks.md: medians and spread of every system in every case, its losses and wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault of docs/faults.md is driven with real proxies, and shows as its row says."""
+"""Each fault of docs/reference/faults.md is driven with real proxies, and shows as its row says."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Row:
 
 def _rows() -> dict[str, Row]:
     rows: dict[str, Row] = {}
-    for line in (ROOT / "docs" / "faults.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / "reference" / "faults.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
         if line.startswith("| ") and len(cells) == 8 and cells[0] != "fault":
             fault, status, check, doctor, top, log, alert, seconds = cells

@@ -212,7 +212,7 @@ def test_model_routing_does_not_delay_events(kind: Kind) -> None:
 
 @_READS_BODIES
 def test_invalid_body_goes_to_its_model_or_the_default(started: _Start, kind: Kind) -> None:
-    """The replica rejects it. Only routes without protection do this (docs/decisions/0011)."""
+    """The replica rejects it. Only routes without protection do this (docs/develop/decisions/0011)."""
     gateway = started(kind)
     for body in (b"{broken", b'{"messages": [}, "model": "gpt"}', b'{"model": }', b"model=gpt"):
         assert _chat(gateway, body) == "other"

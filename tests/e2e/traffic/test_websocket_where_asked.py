@@ -76,5 +76,5 @@ def test_replica_opens_no_websocket_by_itself(kind: Kind) -> None:
 
 @pytest.mark.parametrize("protocol", ["TLS/1.2", "other"])
 def test_replica_of_haproxy_opens_no_tunnel_by_itself(protocol: str) -> None:
-    """Envoy passes the 101 on and still reads requests; nginx opens a tunnel (docs/capabilities.md)."""
+    """Envoy passes the 101 on and still reads requests; nginx opens a tunnel (docs/reference/capabilities.md)."""
     _assert_no_tunnel("haproxy", protocol)

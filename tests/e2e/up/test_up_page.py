@@ -1,4 +1,4 @@
-"""docs/up.md shows what `lbctl up` prints."""
+"""docs/how-to/run-with-one-command.md shows what `lbctl up` prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes.up import up
 
 def test_page_shows_the_output_of_up(tmp_path: Path) -> None:
     require("envoy")
-    (command,) = [command for block in blocks("docs/up.md") for command in block.commands]
+    (command,) = [command for block in blocks("docs/how-to/run-with-one-command.md") for command in block.commands]
     port = free_port()
     write_fleet(tmp_path, fleet_of(listener={"bind": f"127.0.0.1:{port}"}, route={"match": {"path_prefix": "/v1/"}}))
     with up(tmp_path) as run:

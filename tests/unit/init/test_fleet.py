@@ -270,7 +270,7 @@ def test_documentation_shows_the_output_of_init(
 ) -> None:
     """The hosts of the page are replaced by loopback addresses with free ports."""
     monkeypatch.chdir(tmp_path)
-    (block,) = [item for item in blocks("docs/init.md") if "by" in item.words]
+    (block,) = [item for item in blocks("docs/how-to/write-a-fleet-file.md") if "by" in item.words]
     ((command, *expected),) = [[item.text, *item.printed] for item in block.commands]
     with serving(fake.vllm(), fake.DCGM) as one, serving(fake.vllm(), fake.DCGM, host="127.0.0.2") as two:
         for documented, server in zip(("gpu1:8000", "gpu1:9400", "gpu2:8000", "gpu2:9400"), (*one, *two), strict=True):
@@ -283,7 +283,7 @@ def test_documentation_shows_the_output_of_init(
 def test_documentation_lists_every_kind() -> None:
     from lbctl.init import kinds
 
-    page = (ROOT / "docs" / "init.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "write-a-fleet-file.md").read_text(encoding="utf-8")
     cells = {cell.strip() for line in page.splitlines() for cell in re.split(r"[|,]", line)}
     assert {item.title for item in vars(kinds).values() if isinstance(item, kinds.ServerKind)} <= cells
 

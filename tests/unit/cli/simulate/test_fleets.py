@@ -131,7 +131,7 @@ def test_terminal_shows_the_progress(tmp_path: Path, more: list[str]) -> None:
 def test_commands_of_the_simulate_page_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    page = (ROOT / "docs" / "reference" / "simulate.md").read_text(encoding="utf-8").replace("\\\n", " ")
     commands = re.findall(r"^lbctl (simulate .*)$", page, re.MULTILINE)
     assert len(commands) == 6
     (tmp_path / "examples").symlink_to(ROOT / "examples")
