@@ -7,6 +7,7 @@ rollout without traffic waits, so it begins with the traffic of its test.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -305,7 +306,9 @@ def test_wait_reports_each_step_and_the_end_of_a_rollout(capsys: pytest.CaptureF
             assert run(["rollout", "promote", "chat", "--wait", *credentials]) == 3
             failing.join()
         messages = capsys.readouterr().err
-        assert "step 2 is bad, its errors are more than chance explains: new " in messages
+        # which of the two is found first depends on where an interval ends
+        reason = "(its errors are more than chance explains|nearly all of its requests failed)"
+        assert re.search(rf"step 2 is bad, {reason}: new ", messages)
         assert "(100.00 %), old 0 of " in messages
         ended = "the rollout of chat is rolled_back, the split of the files holds: {chat-new: 0, chat-old: 100}: 2 bad"
         assert ended in messages
