@@ -10,10 +10,8 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
-
-import click
 
 from lbctl.api import token_guard, tokens
 from lbctl.api.codec import SchemaError, decode, decode_json, is_unicode
@@ -25,6 +23,9 @@ from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, count_values, parse_object
 from lbctl.base.hosts import is_loopback
 from lbctl.base.printable import plain
+
+if TYPE_CHECKING:
+    import requests
 
 DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 TOKEN = "/var/lib/lbctl/api-token"
@@ -47,10 +48,24 @@ _NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does
 T = TypeVar("T")
 
 
-class RemoteError(click.ClickException):
-    """The server cannot be reached, or does not authorise the client."""
+class ApiError(Exception):
+    """The API does not carry out a request. The message is for the user, and has the reason."""
 
-    exit_code = 4
+
+class UnavailableError(ApiError):
+    """The server cannot be reached, denies access, or is not an `lbctl serve` of this version."""
+
+
+class RejectedError(ApiError):
+    """The server rejects the content of the request."""
+
+
+class InvalidRequestError(ApiError):
+    """The request cannot be sent, because a text in it is not Unicode."""
+
+
+class InvalidUrlError(ApiError):
+    """The URL of the server has an invalid port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +81,8 @@ class _Answer:
 class ServeClient:
     """A running control plane.
 
-    Every method raises RemoteError if the server does not answer or answers with another version's types, and
-    ClickException if it rejects the request.
+    Every method raises UnavailableError if the server does not answer or answers with another version's types, and
+    RejectedError if it rejects the request.
     """
 
     url: str
@@ -76,14 +91,12 @@ class ServeClient:
     """The file with the token; None: for the default server the one in its state, for others none."""
     ca: str | None
     """The file of the authorities that sign its certificate; None: those of the system."""
+    trusted: tuple[Path, ...] = ()
+    """Paths whose owners may get the token, in addition to root, this user and the owner of the token file."""
 
     def get(self, path: str, kind: type[T]) -> T:
         """Return the document of this type at the path."""
         return self._decoded(path, kind, self._request("GET", path, None))
-
-    def get_object(self, path: str) -> dict[str, Any]:
-        """Return the JSON object at the path, for commands that must also read other versions' answers."""
-        return _object(self.url.rstrip("/") + path, self._request("GET", path, None))
 
     def post(self, path: str, body: object, kind: type[T]) -> T:
         """Send a body of the schema, and return the answer of this type."""
@@ -102,7 +115,7 @@ class ServeClient:
         try:
             return decode(kind, _object(url, answer))
         except SchemaError as error:
-            raise RemoteError(f"{url} answers as another version of lbctl does: {plain(str(error))}") from None
+            raise UnavailableError(f"{url} answers as another version of lbctl does: {plain(str(error))}") from None
 
     def date(self) -> str:
         """Return the server's `Date`, empty without one. It sends no token."""
@@ -110,7 +123,7 @@ class ServeClient:
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
         if not is_unicode(body):
-            raise click.UsageError("an argument is not UTF-8 text, and the API takes no other")
+            raise InvalidRequestError("an argument is not UTF-8 text, and the API takes no other")
         token = self.token()
         is_asked_first = method == "GET" and self._is_in_clear
         answer = self._send(method, path, body, "" if is_asked_first else token)
@@ -124,24 +137,20 @@ class ServeClient:
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> _Answer:
         url, patience = self.url.rstrip("/") + path, TIMEOUTS.get(method, WRITE_TIMEOUT)
-        users = self._trusted_users() if token and self._is_in_clear else None  # a thread has no context of the command
         try:
-            return within(patience, lambda: self._sent(method, url, body, token, patience, users))
+            return within(patience, lambda: self._sent(method, url, body, token, patience))
         except TimeoutError:
-            raise RemoteError(f"{url} does not answer within {patience:g} s; is `lbctl serve` running?") from None
+            raise UnavailableError(f"{url} does not answer within {patience:g} s; is `lbctl serve` running?") from None
 
-    def _sent(
-        self, method: str, url: str, body: dict[str, Any] | None, token: str, patience: float,
-        users: frozenset[int] | None,
-    ) -> _Answer:  # fmt: skip
-        """Send a request. `users`: whose processes may get it; None: it has no token, or goes over TLS."""
+    def _sent(self, method: str, url: str, body: dict[str, Any] | None, token: str, patience: float) -> _Answer:
+        """Send a request. One with a token and without TLS goes to the processes of trusted users alone."""
         import requests
 
         headers = {"authorization": f"Bearer {token}"} if token else {}
         verify = self.ca or os.environ.get("REQUESTS_CA_BUNDLE") or True
-        own = requests.Session() if users is None else token_guard.guarded_session(port_of(self.url), users)
+        is_guarded = bool(token) and self._is_in_clear
         try:
-            with own as session:
+            with self._guarded_session() if is_guarded else requests.Session() as session:
                 session.trust_env = False
                 with session.request(
                     method, url, json=body, headers=headers, timeout=(_CONNECT, patience), verify=verify,
@@ -150,14 +159,19 @@ class ServeClient:
                     content = whole_of(response.iter_content(1 << 16), MAX_ANSWER_BYTES)
                     return _Answer(response.status_code, content, str(response.headers.get("date", "")))
         except token_guard.UntrustedListenerError as error:
-            raise RemoteError(f"no token is sent: {error}") from None
+            raise UnavailableError(f"no token is sent: {error}") from None
         except TooLargeError:
-            raise RemoteError(f"{url} is not an lbctl serve: its answer has no end") from None
+            raise UnavailableError(f"{url} is not an lbctl serve: its answer has no end") from None
         except (requests.RequestException, OSError) as error:
-            raise RemoteError(f"{url} does not answer: {innermost_reason(error)}; is `lbctl serve` running?") from None
+            raise UnavailableError(
+                f"{url} does not answer: {innermost_reason(error)}; is `lbctl serve` running?"
+            ) from None
+
+    def _guarded_session(self) -> requests.Session:
+        return token_guard.guarded_session(port_of(self.url), self._trusted_users())
 
     def _trusted_users(self) -> frozenset[int]:
-        return token_guard.trusted_users(Path(self.token_file or TOKEN), Path(TOKEN).parent)
+        return token_guard.trusted_users(Path(self.token_file or TOKEN), Path(TOKEN).parent, *self.trusted)
 
     def token_for_stream(self) -> str:
         """Return the token after a check of the listener, for a connection that another client makes.
@@ -181,22 +195,26 @@ class ServeClient:
         except OSError as error:
             if self.token_file is None:
                 return ""
-            raise RemoteError(f"the token file {self.token_file} cannot be read: {innermost_reason(error)}") from None
+            raise UnavailableError(
+                f"the token file {self.token_file} cannot be read: {innermost_reason(error)}"
+            ) from None
         if len(accepted) != 1 or not _TOKEN_FORM.fullmatch(accepted[0].secret):
             content = f"{len(accepted)} tokens" if len(accepted) != 1 else "a token with blanks or beyond ASCII"
-            raise RemoteError(f"the token file {self.token_file or TOKEN} has {content}: give a file with one token")
+            raise UnavailableError(
+                f"the token file {self.token_file or TOKEN} has {content}: give a file with one token"
+            )
         if not _is_private(self.url):
-            raise RemoteError(f"no token is sent to {self.url}: it would go over the network in the clear")
+            raise UnavailableError(f"no token is sent to {self.url}: it would go over the network in the clear")
         return accepted[0].secret.decode()
 
 
 def port_of(url: str) -> int:
-    """Return the port of a URL of HTTP. Raises UsageError for one that is not a port."""
+    """Return the port of a URL of HTTP. Raises InvalidUrlError for one that is not a port."""
     parts = urlsplit(url)
     try:
         return parts.port or ports.BY_SCHEME[parts.scheme]
     except ValueError:
-        raise click.UsageError(f"--server: {plain(url)} has an invalid port") from None
+        raise InvalidUrlError(f"{plain(url)} has an invalid port") from None
 
 
 def _is_private(url: str) -> bool:
@@ -213,14 +231,14 @@ def _object(url: str, answer: _Answer) -> dict[str, Any]:
     try:
         content = parse_object(answer.content, MAX_VALUES)
     except InvalidJsonError:
-        raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON") from None
+        raise UnavailableError(f"{url} is not an lbctl serve: it answered {status}, and no JSON") from None
     reason = plain(str(content.get("error")))
     if status in (401, 403):
-        raise RemoteError(f"{url} denies access: {reason} ({_GIVE})")
+        raise UnavailableError(f"{url} denies access: {reason} ({_GIVE})")
     if status == 400:
-        raise click.ClickException(reason)
+        raise RejectedError(reason)
     if status != _OK:
-        raise RemoteError(f"{url} answered {status}: {reason}")
+        raise UnavailableError(f"{url} answered {status}: {reason}")
     return content
 
 

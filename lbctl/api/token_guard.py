@@ -15,15 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from lbctl.apply.listening_sockets import listening_sockets, listening_users
 
 if TYPE_CHECKING:
     import requests
 
-_STATES = "lbctl.api.token_guard.states"
-"""The key of the command's context with the state directories that its fleet names."""
 _ROOT = 0
 
 
@@ -31,18 +27,9 @@ class UntrustedListenerError(Exception):
     """The process at the address may be another user's. The message says whose, and what to do."""
 
 
-def trust_owner_of(state: Path) -> None:
-    """Let this command send the token to the owner of the state directory that its fleet names."""
-    context = click.get_current_context(silent=True)
-    if context is not None:
-        context.meta.setdefault(_STATES, []).append(state)
-
-
 def trusted_users(*paths: Path) -> frozenset[int]:
     """Return the ids of the users that may get the token: root, this one, and the owners of these paths."""
-    context = click.get_current_context(silent=True)
-    states: Iterable[Path] = context.meta.get(_STATES, ()) if context is not None else ()
-    return frozenset({_ROOT, os.geteuid(), *_owners((*paths, *states))})
+    return frozenset({_ROOT, os.geteuid(), *_owners(paths)})
 
 
 def check_port(host: str, port: int, users: frozenset[int]) -> None:

@@ -7,9 +7,9 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,10 @@ from lbctl.base import ports
 from lbctl.base.quantities import QuantityError, parse_address
 from lbctl.cli.options import options_of
 from lbctl.ir.address import Address
+
+if TYPE_CHECKING:
+    from lbctl.api.any_version import AnyVersionListens
+    from lbctl.api.client import ServeClient
 
 USUAL = f"127.0.0.1:{ports.XDS}"
 """The default address at which `serve` listens for proxies."""
@@ -69,8 +73,8 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
     ]
 
     def add(function: Callable[..., int]) -> Callable[..., int]:
-        def wrapper(**given: Any) -> int:
-            running = _Running(given.pop("server"), given.pop("token_file"), given.pop("server_ca"), patience)
+        def wrapper(remote: ServeClient, server_ca: str | None, **given: Any) -> int:
+            running = _Running(replace(remote, ca=server_ca), patience)
             return function(ads=_ads({name: given.pop(name) for name in _FLAGS}, running), **given)
 
         wrapper.__doc__ = function.__doc__
@@ -115,9 +119,7 @@ def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
 class _Running:
     """The `serve` that is asked where proxies connect to it. `patience`: seconds to wait for one that is starting."""
 
-    url: str
-    token_file: str | None
-    ca: str | None
+    server: ServeClient
     patience: float
 
     @property
@@ -132,52 +134,54 @@ class _Running:
         """Return `unix:PATH` of the `serve`; else a TCP address, its own where it is named, and why not the socket.
 
         A socket of another user would put the proxy under that user's control, so it must belong to this user; root
-        accepts any. Raises ClickException where the command line names a `serve` that does not answer or is elsewhere.
+        accepts any. Raises ApiError or ClickException where the command line names a `serve` that does not answer or is
+        elsewhere.
         """
-        from lbctl.api.client import is_on_loopback
+        from lbctl.api.client import ApiError, is_on_loopback
 
         is_named = self.is_nearer_than_xds and _is_on_command_line("server")
-        if not is_on_loopback(self.url):
-            problem = f"{self.url} is not on this machine, and its socket is for its own alone"
+        if not is_on_loopback(self.server.url):
+            problem = f"{self.server.url} is not on this machine, and its socket is for its own alone"
             if is_named:
                 raise click.UsageError(f"--server: {problem}: give --xds HOST:PORT")
             return USUAL, problem
         try:
             listens = self._await_listens()
-        except click.ClickException:
+        except (ApiError, click.ClickException):
             if is_named:
                 raise
             elsewhere = "if control.api.bind is another, --server URL or --fleet PATH"
-            return USUAL, f"no serve answers at {self.url}; {elsewhere}"
-        if (path := listens.get("xds_socket") or "") and _is_trusted(path):
+            return USUAL, f"no serve answers at {self.server.url}; {elsewhere}"
+        if (path := listens.xds_socket or "") and _is_trusted(path):
             return f"unix:{path}", ""
-        tcp = (is_named and listens.get("xds")) or USUAL
-        problem = f"the serve at {self.url} has no socket that this user may connect to"
+        tcp = (is_named and listens.xds) or USUAL
+        problem = f"the serve at {self.server.url} has no socket that this user may connect to"
         return USUAL if tcp.startswith("unix:") else tcp, problem
 
-    def _await_listens(self) -> Mapping[str, Any]:
-        """Return where the `serve` listens. Raises ClickException where none has answered in time."""
+    def _await_listens(self) -> AnyVersionListens:
+        """Return where the `serve` listens. Raises ApiError or ClickException where none has answered in time."""
+        from lbctl.api.client import ApiError
+
         deadline, waits = time.monotonic() + self.patience, False
         while True:
             try:
                 return self._listens()
-            except click.ClickException:
+            except (ApiError, click.ClickException):
                 if time.monotonic() >= deadline:
                     raise
             if not waits:
-                click.echo(f"lbctl: waiting up to {self.patience:g} s for a serve at {self.url}", err=True)
+                click.echo(f"lbctl: waiting up to {self.patience:g} s for a serve at {self.server.url}", err=True)
             waits = True
             time.sleep(_PAUSE)
 
-    def _listens(self) -> Mapping[str, Any]:
-        """Return where the `serve` listens now. Raises ClickException where it does not answer, or not yet."""
-        from lbctl.api.client import ServeClient
+    def _listens(self) -> AnyVersionListens:
+        """Return where the `serve` listens now. Raises ApiError without an answer, and ClickException if not yet."""
+        from lbctl.api.any_version import AnyVersionStatus
 
-        status = ServeClient(self.url, self.token_file, self.ca).get_object("/api/v1/status")
-        listens = status.get("listens")
-        if not isinstance(listens, dict) or not (listens.get("xds_socket") or status.get("ready")):
-            raise click.ClickException(f"the serve at {self.url} is not ready: {status.get('waiting')}")
-        return listens
+        status = self.server.get("/api/v1/status", AnyVersionStatus)
+        if status.listens is None or not (status.listens.xds_socket or status.ready):
+            raise click.ClickException(f"the serve at {self.server.url} is not ready: {status.waiting}")
+        return status.listens
 
 
 def _is_on_command_line(option: str) -> bool:

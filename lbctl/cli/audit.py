@@ -26,9 +26,9 @@ def command() -> None:
 @options_of("audit")("-n", "count", type=click.IntRange(1), default=50, show_default=True, help="The newest so many.")
 @options_of("audit")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @server_options()
-def show_(count: int, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def show_(count: int, form: str, remote: ServeClient) -> int:
     """Show the newest records of the audit log, the oldest of them first."""
-    records = ServeClient(server, token_file, tls_ca).get(_PATH, schema.Audit).records[-count:]
+    records = remote.get(_PATH, schema.Audit).records[-count:]
     if form != "table":
         show(records, form)
         return 0
@@ -39,9 +39,9 @@ def show_(count: int, form: str, server: str, token_file: str | None, tls_ca: st
 
 @command.command("verify")
 @server_options()
-def verify(server: str, token_file: str | None, tls_ca: str | None) -> int:
+def verify(remote: ServeClient) -> int:
     """Verify the chain of hashes: exit code 1 where a record was changed, removed or added."""
-    records = ServeClient(server, token_file, tls_ca).get(_PATH, schema.Audit).records
+    records = remote.get(_PATH, schema.Audit).records
     problems = list(breaks(records))
     for problem in problems:
         click.echo(f"lbctl: {problem}", err=True)

@@ -7,7 +7,7 @@ import time
 import click
 
 from lbctl.api import schema
-from lbctl.api.client import RemoteError, ServeClient
+from lbctl.api.client import ServeClient, UnavailableError
 from lbctl.base.printable import plain
 
 _DEGRADED = 3
@@ -26,7 +26,7 @@ def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
     while row is None or time.monotonic() < deadline:
         try:
             found = _look(remote, pool, replica)
-        except RemoteError:
+        except UnavailableError:
             if row is None:
                 raise
             time.sleep(_POLL_INTERVAL)

@@ -7,31 +7,42 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbctl.api import token_guard, tokens
-from lbctl.api.client import NO_TOKEN, RemoteError, ServeClient
+from lbctl.api import tokens
+from lbctl.api.any_version import AnyVersionStatus
+from lbctl.api.client import NO_TOKEN, ApiError, ServeClient, UnavailableError
 from lbctl.cli import running_fleet
 
 if TYPE_CHECKING:
     from lbctl.ir.address import Address
+    from lbctl.model.control_section import ControlSection
     from lbctl.serve.settings import Options, ServeSettings
 
 
-def server_of_fleet(path: str, ca: str | None = None) -> tuple[str, str | None]:
-    """Return the URL of the API of the `serve` that runs the fleet at the path, and the file of its token.
+def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
+    """Return the client of the `serve` that runs the fleet at the path. `ca` is the CA bundle of its API.
 
     The URL is the one at which the last `serve` with the fleet's state has opened its API. Without it, the section
-    `control` gives the URL, also if the files have errors elsewhere. `ca` is the CA bundle of that API. The file is
-    None if it cannot be read, has several tokens, or another fleet runs at the URL: reading needs none on loopback.
-    Raises ClickException if the section cannot be read, and RemoteError if the files name neither state nor address
-    and another fleet runs there.
+    `control` gives the URL, also if the files have errors elsewhere. The client has no token if its file cannot be
+    read, has several tokens, or another fleet runs at the URL: reading needs none on loopback.
+    Raises ClickException if the section cannot be read, and UnavailableError if the files name neither state nor
+    address and another fleet runs there.
     """
-    from lbctl.model.node import descend
     from lbctl.serve.fleet.reader import read_control
-    from lbctl.serve.settings import last_api, settings
+    from lbctl.serve.settings import settings
 
     section, options = read_control((path,)), _options(path)
     chosen = settings(options, section.source)
-    token_guard.trust_owner_of(chosen.state)
+    url, token = _place(path, section, options, chosen, ca)
+    return ServeClient(url, token or NO_TOKEN, ca, (chosen.state,))
+
+
+def _place(
+    path: str, section: ControlSection, options: Options, chosen: ServeSettings, ca: str | None
+) -> tuple[str, str | None]:
+    """Return the URL of the API and the file of its token, None without one, as `server_of_fleet` needs them."""
+    from lbctl.model.node import descend
+    from lbctl.serve.settings import last_api
+
     token = str(chosen.token) if _holds_one_token(chosen.token) else None
     if options.api_bind is not None:
         return f"{_scheme(chosen)}://{_reachable(options.api_bind)}", token
@@ -54,19 +65,19 @@ def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_na
     """Return the URL and the file of the token, which may be in the state that the API at the URL reports.
 
     The API is asked without a token, since another process may have the address. If it reports another fleet, warn, and
-    return no token; raise RemoteError unless `is_named`, that is the files name the address. A fleet whose paths this
-    machine does not have, in a container for example, may be the same one.
+    return no token; raise UnavailableError unless `is_named`, that is the files name the address. A fleet whose paths
+    this machine does not have, in a container for example, may be the same one.
     """
     from lbctl.serve.settings import last_api
 
     try:
-        status = ServeClient(url, NO_TOKEN, ca).get_object("/api/v1/status")
-    except click.ClickException:
+        status = ServeClient(url, NO_TOKEN, ca).get("/api/v1/status", AnyVersionStatus)
+    except ApiError:
         return url, token if is_named else None  # the command reports it, if it needs an answer
     names = running_fleet.names_of(status)
     if names and not running_fleet.runs(status, path):
         if not is_named and not running_fleet.is_elsewhere(status):
-            raise RemoteError(
+            raise UnavailableError(
                 f"--fleet: no serve of {path} is known, and the one at {url} runs {names}: start {path} with "
                 "`lbctl up` or `lbctl serve`, or name its serve with --server"
             )

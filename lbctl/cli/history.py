@@ -29,13 +29,13 @@ _MESSAGES = {
 @click.command("history")
 @options_of("history")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @server_options()
-def history(form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def history(form: str, remote: ServeClient) -> int:
     """The fleets that a running `lbctl serve` has served, the newest first; `*` marks the one that is served now.
 
     A digest names the content of the YAML files, for `lbctl rollback`. The commit is that of the git checkout that they
     were read from, with `+` where the files differed from it.
     """
-    entries = ServeClient(server, token_file, tls_ca).get("/api/v1/history", schema.History).entries[::-1]
+    entries = remote.get("/api/v1/history", schema.History).entries[::-1]
     if form == "table":
         table(_HEAD, map(_cells, entries))
     else:
@@ -51,16 +51,12 @@ def history(form: str, server: str, token_file: str | None, tls_ca: str | None) 
 @options_of("rollback")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
 @options_of("")("--reason", metavar="TEXT", help="Why; shown with it.")
 @server_options(writes=True)
-def rollback(
-    digest: str | None, allow_shrink: bool, wait: bool, reason: str | None, server: str, token_file: str | None,
-    tls_ca: str | None,
-) -> int:  # fmt: skip
+def rollback(digest: str | None, allow_shrink: bool, wait: bool, reason: str | None, remote: ServeClient) -> int:
     """Serve an earlier fleet again, until the files change: that of DIGEST, or the newest before the current one.
 
     DIGEST is one of `lbctl history`, or its first characters. Certificates, keys and files of targets are those of
     today. The files may be invalid meanwhile. Exit code 1 where it cannot be served: nothing changes then.
     """
-    remote = ServeClient(server, token_file, tls_ca)
     request = schema.RollbackRequest(digest, allow_shrink, reason)
     answer = remote.post("/api/v1/rollback", request, schema.RollbackResult)
     for item in answer.diagnostics:

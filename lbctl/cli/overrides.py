@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from lbctl.api import schema
-from lbctl.api.client import RemoteError, ServeClient
+from lbctl.api.client import ServeClient, UnavailableError
 from lbctl.base.printable import plain
 from lbctl.base.quantities import QuantityError, parse_duration
 from lbctl.cli.drain_wait import await_idle
@@ -69,15 +69,11 @@ def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     help="Wait also until it has no requests in flight; exit code 3 after its drain deadline, or if that is not known.",
 )  # fmt: skip
 @_override_options
-def drain(
-    replica: str, wait: bool, wait_idle: bool, ttl: str | None, reason: str | None, server: str,
-    token_file: str | None, tls_ca: str | None,
-) -> int:  # fmt: skip
+def drain(replica: str, wait: bool, wait_idle: bool, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
     """Drain a replica: it finishes its requests and gets no new ones.
 
     After the pool's `drain_deadline` it is taken out of the pool.
     """
-    remote = ServeClient(server, token_file, tls_ca)
     pool, name = place(replica)
     override = _hold(remote, schema.OverrideRequest("drain", pool, name), ttl, reason)
     click.echo(f"lbctl: draining {replica}{_until(override)}", err=True)
@@ -89,9 +85,8 @@ def drain(
 @click.argument("replica", metavar="POOL/REPLICA")
 @options_of("undrain")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
 @server_options(writes=True)
-def undrain(replica: str, wait: bool, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def undrain(replica: str, wait: bool, remote: ServeClient) -> int:
     """End a drain, and what deep health holds against the replica."""
-    remote = ServeClient(server, token_file, tls_ca)
     code = _remove(remote, schema.OverrideRemoval("drain", *place(replica)), replica)
     return code or (await_proxies(remote) if wait else 0)
 
@@ -105,16 +100,13 @@ def weight() -> None:
 @click.argument("replica", metavar="POOL/REPLICA")
 @click.argument("value", callback=_weight)
 @_override_options
-def set_(
-    replica: str, value: float, ttl: str | None, reason: str | None, server: str, token_file: str | None,
-    tls_ca: str | None,
-) -> int:  # fmt: skip
+def set_(replica: str, value: float, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
     """Give a replica this weight, on the scale of capacities, whatever its signals say.
 
     It is above 0: `lbctl drain` keeps new requests away.
     """
     request = schema.OverrideRequest("weight", *place(replica), value=value)
-    override = _hold(ServeClient(server, token_file, tls_ca), request, ttl, reason)
+    override = _hold(remote, request, ttl, reason)
     click.echo(f"lbctl: {replica} has the weight {value:g}{_until(override)}", err=True)
     return 0
 
@@ -122,19 +114,16 @@ def set_(
 @weight.command("unset")
 @click.argument("replica", metavar="POOL/REPLICA")
 @server_options(writes=True)
-def unset(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def unset(replica: str, remote: ServeClient) -> int:
     """Let the weight of a replica follow its signals again."""
-    return _remove(ServeClient(server, token_file, tls_ca), schema.OverrideRemoval("weight", *place(replica)), replica)
+    return _remove(remote, schema.OverrideRemoval("weight", *place(replica)), replica)
 
 
 @click.command("freeze")
 @click.argument("pool", required=False)
 @_override_options
-def freeze(
-    pool: str | None, ttl: str | None, reason: str | None, server: str, token_file: str | None, tls_ca: str | None
-) -> int:
+def freeze(pool: str | None, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
     """Keep the weights of a pool, or of all, as they are. Health goes on."""
-    remote = ServeClient(server, token_file, tls_ca)
     for name in [pool] if pool is not None else _moving_pools(remote):
         override = _hold(remote, schema.OverrideRequest("freeze", name), ttl, reason)
         click.echo(f"lbctl: the weights of {name} stay{_until(override)}", err=True)
@@ -144,9 +133,8 @@ def freeze(
 @click.command("unfreeze")
 @click.argument("pool", required=False)
 @server_options(writes=True)
-def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def unfreeze(pool: str | None, remote: ServeClient) -> int:
     """Let the weights of a pool, or of all, move again."""
-    remote = ServeClient(server, token_file, tls_ca)
     for name in [pool] if pool is not None else _frozen_pools(remote):
         _remove(remote, schema.OverrideRemoval("freeze", name), name)
     return 0
@@ -163,14 +151,12 @@ def split() -> None:
 @options_of("split")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
 @_override_options
 def set_split(
-    route: str, shares: dict[str, int], wait: bool, ttl: str | None, reason: str | None, server: str,
-    token_file: str | None, tls_ca: str | None,
-) -> int:  # fmt: skip
+    route: str, shares: dict[str, int], wait: bool, ttl: str | None, reason: str | None, remote: ServeClient
+) -> int:
     """Give the pools of a route's split these shares, as `split set chat v1=90 v2=10`.
 
     It ends with `split unset`, with --ttl, or when the files change the split.
     """
-    remote = ServeClient(server, token_file, tls_ca)
     override = _hold(remote, schema.OverrideRequest("split", route=route, shares=shares), ttl, reason)
     total = sum(override.shares.values())
     percents = ", ".join(f"{pool} {100 * share / total:.4g} %" for pool, share in override.shares.items())
@@ -181,9 +167,9 @@ def set_split(
 @split.command("unset")
 @click.argument("route")
 @server_options(writes=True)
-def unset_split(route: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def unset_split(route: str, remote: ServeClient) -> int:
     """Let a route have the split of the files again."""
-    return _remove(ServeClient(server, token_file, tls_ca), schema.OverrideRemoval("split", route=route), route)
+    return _remove(remote, schema.OverrideRemoval("split", route=route), route)
 
 
 def place(text: str) -> tuple[str, str]:
@@ -241,14 +227,14 @@ def _until(override: schema.Override) -> str:
 def await_proxies(remote: ServeClient) -> int:
     """Wait until all proxies have the published fleet; the exit code: 3 where they have it not in time.
 
-    A restart of `serve` begins the time anew, and the proxies connect again then. Raises RemoteError where it is away
-    for too long.
+    A restart of `serve` begins the time anew, and the proxies connect again then. Raises UnavailableError where it is
+    away for too long.
     """
     deadline, away_since = time.monotonic() + _WAIT_TIMEOUT, None
     while True:
         try:
             having, late = _having_and_late(remote)
-        except RemoteError:
+        except UnavailableError:
             away_since = away_since or time.monotonic()
             deadline = time.monotonic() + _WAIT_TIMEOUT
             if time.monotonic() - away_since > AWAY:

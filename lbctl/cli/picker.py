@@ -33,9 +33,7 @@ def command(
     tls_cert: str | None,
     tls_key: str | None,
     tls_client_ca: str | None,
-    server: str,
-    token_file: str | None,
-    tls_ca: str | None,
+    remote: ServeClient,
 ) -> int:
     """Pick replicas for proxies, by the tables of a running serve.
 
@@ -57,7 +55,7 @@ def command(
 
     return run(
         PickerEndpoints(place, tls),
-        ControlPlane(server, ServeClient(server, token_file, tls_ca).token_for_stream, tls_ca),
+        ControlPlane(remote.url, remote.token_for_stream, remote.ca),
     )
 
 

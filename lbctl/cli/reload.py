@@ -24,14 +24,14 @@ _MESSAGES = {
 @click.command("reload")
 @option("--allow-shrink", is_flag=True, help="Also where more replicas or keys go than `control.max_shrink` allows.")
 @server_options(writes=True)
-def command(allow_shrink: bool, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def command(allow_shrink: bool, remote: ServeClient) -> int:
     """Have a running `lbctl serve` read its files again, now.
 
     Exit code 1 where they are not served: they have errors, or would lose too many replicas or keys without
     --allow-shrink. What proxies have refused is offered to them once more, for when its cause has gone.
     """
     request = schema.ReloadRequest(allow_shrink)
-    answer = ServeClient(server, token_file, tls_ca).post("/api/v1/reload", request, schema.ReloadResult)
+    answer = remote.post("/api/v1/reload", request, schema.ReloadResult)
     for item in answer.diagnostics:
         click.echo(item.text, err=True)
     click.echo(f"lbctl: {_message(answer)}", err=True)

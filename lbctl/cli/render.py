@@ -19,7 +19,7 @@ from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen
 from lbctl.cli.rollout import rollouts_of
-from lbctl.cli.server_options import server_url
+from lbctl.cli.server_options import api_errors, server_url
 from lbctl.compile.files import files_on_disk
 from lbctl.compile.fleet import Compiled
 from lbctl.control import splits
@@ -158,10 +158,12 @@ def _report_place(prepared: Prepared) -> None:
 
 def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
     """Return the topology with the splits to which rollouts have moved, where the files have the same pools."""
+    with api_errors():
+        rollouts = rollouts_of(server, None)
     files = {route.name: {pool for pool, _ in splits.shares_of(route)} for route in topology.routes}
     moved = {
         row.route: tuple(sorted(row.split.items()))
-        for row in rollouts_of(server, None)
+        for row in rollouts
         if row.percent is not None and files.get(row.route) == set(row.split)
     }
     return splits.apply(topology, moved)

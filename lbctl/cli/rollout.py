@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lbctl.api import schema
-from lbctl.api.client import ServeClient
+from lbctl.api.client import ApiError, ServeClient
 from lbctl.base.printable import plain
 from lbctl.cli.options import options_of
 from lbctl.cli.output import as_text, form_choice, table_text
@@ -38,11 +38,10 @@ def command() -> None:
 @options_of("rollout")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @options_of("rollout")("--wait", is_flag=True, help="With ROUTE: report each step on standard error, as `start` does.")
 @server_options()
-def status(route: str | None, form: str, wait: bool, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def status(route: str | None, form: str, wait: bool, remote: ServeClient) -> int:
     """Show each rollout: its phase, its step, the split that applies now, and the last evaluations of its analysis."""
     if wait and route is None:
         raise click.UsageError("--wait needs a ROUTE")
-    remote = ServeClient(server, token_file, tls_ca)
     code = _await_end(remote, rollouts_of(remote, route)[0]) if wait else 0
     click.echo(rollouts_text(rollouts_of(remote, route), form))
     return code
@@ -130,10 +129,9 @@ def set_(route: str, percent: float, wait: bool, **more: Any) -> int:
 
 
 def _act(
-    route: str, action: schema.RolloutAction, wait: bool, reason: str | None, server: str, token_file: str | None,
-    tls_ca: str | None, percent: float | None = None, allow_unavailable: bool = False,
+    route: str, action: schema.RolloutAction, wait: bool, reason: str | None, remote: ServeClient,
+    percent: float | None = None, allow_unavailable: bool = False,
 ) -> int:  # fmt: skip
-    remote = ServeClient(server, token_file, tls_ca)
     request = schema.RolloutRequest(route, action, percent, reason, allow_unavailable or None)
     answer = remote.post(_PATH, request, schema.RolloutResult)
     row = answer.rollout
@@ -166,13 +164,13 @@ def _moves_by_itself(row: schema.Rollout) -> bool:
 
 
 def _look(remote: ServeClient, route: str) -> schema.Rollout:
-    """Return the rollout, also over a restart of `serve`. Raises ClickException if that takes too long."""
+    """Return the rollout, also over a restart of `serve`. Raises ApiError or ClickException if that takes too long."""
     deadline = time.monotonic() + AWAY
     while True:
         try:
             (row,) = rollouts_of(remote, route)
             return row
-        except click.ClickException:
+        except (ApiError, click.ClickException):
             if time.monotonic() > deadline:
                 raise
             time.sleep(_LOOK_INTERVAL)

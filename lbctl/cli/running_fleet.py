@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from lbctl.api.any_version import AnyVersionStatus
 from lbctl.base.paths import exists, without_links
 from lbctl.base.printable import plain
 
 
-def runs(status: Mapping[str, Any], path: str) -> bool:
+def runs(status: AnyVersionStatus, path: str) -> bool:
     """Return whether this `/api/v1/status` is of a `serve` that has read the fleet at the path.
 
     A file in a directory of that `serve`, and the reverse, is the same fleet; one in a subdirectory is another.
@@ -21,26 +20,19 @@ def runs(status: Mapping[str, Any], path: str) -> bool:
     return any(own in (item, item.parent) or item == own.parent for item in _paths(status))
 
 
-def is_elsewhere(status: Mapping[str, Any]) -> bool:
+def is_elsewhere(status: AnyVersionStatus) -> bool:
     """Return whether this machine has none of the paths of that `serve`: it runs in a container, for example."""
     return not any(exists(item) for item in _paths(status))
 
 
-def names_of(status: Mapping[str, Any]) -> str:
+def names_of(status: AnyVersionStatus) -> str:
     """Return the absolute paths of the fleet of that `serve`, for a message."""
     return plain(", ".join(str(item) for item in _paths(status)))
 
 
-def state_of(status: Mapping[str, Any]) -> str | None:
+def state_of(status: AnyVersionStatus) -> str | None:
     """Return the state directory of that `serve`; None where it reports none."""
-    return listen_of(status, "state")
-
-
-def listen_of(status: Mapping[str, Any], key: str) -> str | None:
-    """Return an entry of the section `listens`; None where that `serve` reports none."""
-    listens = status.get("listens")
-    text = listens.get(key) if isinstance(listens, Mapping) else None
-    return text if isinstance(text, str) else None
+    return status.listens.state if status.listens is not None else None
 
 
 def is_own(directory: Path) -> bool:
@@ -67,13 +59,12 @@ def token_in(state: str) -> Path | None:
     return file if is_own and stat.S_ISDIR(directory.st_mode) and stat.S_ISREG(entry.st_mode) else None
 
 
-def _paths(status: Mapping[str, Any]) -> list[Path]:
+def _paths(status: AnyVersionStatus) -> list[Path]:
     """Return the paths of that fleet; none where an earlier version of lbctl does not report its directory."""
-    fleet = status.get("fleet")
-    directory, paths = (fleet.get("directory"), fleet.get("paths")) if isinstance(fleet, Mapping) else (None, None)
-    if not isinstance(directory, str) or not directory or not isinstance(paths, list):
+    fleet = status.fleet
+    if fleet is None or not fleet.directory:
         return []
     try:
-        return [without_links(Path(directory) / str(item)) for item in paths]
+        return [without_links(Path(fleet.directory) / item) for item in fleet.paths]
     except (OSError, ValueError):  # a text that is no path
         return []

@@ -1,15 +1,25 @@
-"""The options of a command that talks to a running `lbctl serve`: its address and the token."""
+"""The options of a command that talks to a running `lbctl serve`, and how the errors of its API are shown."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from lbctl.api.client import DEFAULT_SERVER, NO_TOKEN, TOKEN
+from lbctl.api.client import (
+    DEFAULT_SERVER,
+    TOKEN,
+    ApiError,
+    InvalidRequestError,
+    InvalidUrlError,
+    ServeClient,
+    UnavailableError,
+)
 from lbctl.base.printable import plain
 from lbctl.base.urls import without_user
 from lbctl.cli.options import options_of
@@ -18,10 +28,16 @@ _WRITING = f"The token of its API, which this always needs; default: {TOKEN}, fo
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+class _NoAnswerError(click.ClickException):
+    """The API does not answer."""
+
+    exit_code = 4
+
+
 def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
     """Add --server, --token-file, --fleet and, with `tls`, --tls-ca. `writes`: the command always needs the token.
 
-    --fleet gives the values of the first two, so that a command never sees it.
+    The command gets the client of the API as its argument `remote`. Errors of the client end it with their exit codes.
     """
     option = options_of("")
     token = _WRITING if writes else "The token of its API, where it asks for one."
@@ -37,9 +53,10 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def with_server(*arguments: Any, fleet: str | None, **options: Any) -> Any:
-            _apply_fleet(fleet, options)
-            return function(*arguments, **options)
+        def with_server(*arguments: Any, server: str, token_file: str | None, fleet: str | None, **options: Any) -> Any:
+            ca = options.pop("tls_ca") if tls else options.get("tls_ca")
+            with api_errors():
+                return function(*arguments, remote=_client(server, token_file, fleet, ca), **options)
 
         decorated: Callable[..., Any] = with_server
         for add_option in reversed(added):
@@ -49,17 +66,33 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
     return decorate
 
 
-def _apply_fleet(fleet: str | None, options: dict[str, Any]) -> None:
-    """Replace the options that the fleet gives, unless they are named as closely: the command line goes first."""
+@contextmanager
+def api_errors() -> Iterator[None]:
+    """Turn an error of the API's client into one of the command, with the same message and its exit code."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise click.UsageError(str(error)) from None
+    except InvalidUrlError as error:
+        raise click.UsageError(f"--server: {error}") from None
+    except ApiError as error:
+        kind = _NoAnswerError if isinstance(error, UnavailableError) else click.ClickException
+        raise kind(str(error)) from None
+
+
+def _client(server: str, token_file: str | None, fleet: str | None, ca: str | None) -> ServeClient:
+    """Return the client of the fleet's server, or of the named one if --server is as close as --fleet.
+
+    The command line is closer than the environment. A named token file precedes the fleet's.
+    """
     context = click.get_current_context()
     if fleet is None or option_precedence(context, "server") >= option_precedence(context, "fleet"):
-        return
+        return ServeClient(server, token_file, ca)
     from lbctl.cli.fleet_server import server_of_fleet
 
-    options["server"], token_file = server_of_fleet(fleet, options.get("tls_ca"))
+    client = server_of_fleet(fleet, ca)
     context.set_parameter_source("server", click.core.ParameterSource.COMMANDLINE)
-    if options["token_file"] is None:
-        options["token_file"] = token_file or NO_TOKEN
+    return client if token_file is None else replace(client, token_file=token_file)
 
 
 def option_precedence(context: click.Context, option: str) -> int:

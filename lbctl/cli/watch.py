@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from lbctl.api.client import RemoteError
+from lbctl.api.client import UnavailableError
 
 INTERVAL = 2.0
 """Seconds between two looks."""
@@ -28,8 +28,8 @@ def watch(text: Callable[[], str]) -> NoReturn:
     while True:
         try:
             block = text()
-        except RemoteError as error:
-            block = f"lbctl: {error.message}"
+        except UnavailableError as error:
+            block = f"lbctl: {error}"
         if on_terminal:
             sys.stdout.write(_frame(block))
             sys.stdout.flush()

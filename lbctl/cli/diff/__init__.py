@@ -53,9 +53,14 @@ class _Options:
 @option("-o", "form", type=click.Choice(_FORMS), default="table", show_default=True, help="The form.")
 @server_options()
 def command(
-    paths: tuple[str, ...], against: tuple[str, ...], kind: str | None, proxy: str | None, tells: bool, form: str,
-    server: str, token_file: str | None, tls_ca: str | None,
-) -> int:  # fmt: skip
+    paths: tuple[str, ...],
+    against: tuple[str, ...],
+    kind: str | None,
+    proxy: str | None,
+    tells: bool,
+    form: str,
+    remote: ServeClient,
+) -> int:
     """What changes when the fleet in PATH… takes the place of another.
 
     Pools, replicas, the share of traffic that each gains or loses, requests that go elsewhere, and every setting with
@@ -73,7 +78,7 @@ def command(
     if old is None:
         from lbctl.cli.diff.live import compare
 
-        differs = compare(new.compiled, ServeClient(server, token_file, tls_ca), form)
+        differs = compare(new.compiled, remote, form)
     else:
         differs = _native(old, new, options) if kind else _fleets(old, new, form)
     return _DIFFERENT if differs and tells else 0

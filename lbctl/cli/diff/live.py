@@ -13,7 +13,7 @@ from typing import Literal
 import click
 
 from lbctl.api import schema
-from lbctl.api.client import RemoteError, ServeClient
+from lbctl.api.client import ServeClient, UnavailableError
 from lbctl.base.diagnostics import dotted
 from lbctl.cli.diff.text import ABSENT
 from lbctl.cli.markdown import MarkdownTable, code, document
@@ -49,7 +49,7 @@ def compare(compiled: Compiled, server: ServeClient, form: str) -> bool:
     """Print what differs between the files and the running fleet, and return whether anything does."""
     status = server.get("/api/v1/status", schema.Status)
     if status.snapshot is None:
-        raise RemoteError(f"{server.url} serves no fleet yet: {status.waiting}")
+        raise UnavailableError(f"{server.url} serves no fleet yet: {status.waiting}")
     overrides = server.get("/api/v1/overrides", schema.Overrides).overrides
     differences = sorted(
         {

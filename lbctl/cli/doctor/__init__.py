@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from lbctl.api.client import DEFAULT_SERVER, NO_TOKEN, ServeClient, is_on_loopback
+from lbctl.api.client import NO_TOKEN, ServeClient, is_on_loopback
 from lbctl.base.paths import is_file
 from lbctl.base.printable import plain
 from lbctl.cli import running_fleet
@@ -23,6 +23,7 @@ from lbctl.cli.output import form_choice, show
 from lbctl.cli.server_options import server_options
 
 if TYPE_CHECKING:
+    from lbctl.api.any_version import AnyVersionStatus
     from lbctl.ir.address import Address
     from lbctl.model.fleet import FleetSource
     from lbctl.serve.settings import ServeSettings
@@ -35,16 +36,15 @@ option = options_of("doctor")
 class _Options:
     """The options of the command line.
 
-    `of_server` are the paths of the fleet of the serve that is asked, by PATH… or by --fleet. `server` is None if no
-    server was named. `expected` is whether it was named on the command line rather than in the environment.
+    `of_server` are the paths of the fleet of the serve that is asked, by PATH… or by --fleet. `named` is whether
+    `server` was named, and `expected` whether that was on the command line rather than in the environment.
     """
 
     paths: tuple[str, ...]
     of_server: tuple[str, ...]
-    server: str | None
+    server: ServeClient
+    named: bool
     expected: bool
-    token_file: str | None
-    tls_ca: str | None
     state: str | None
 
 
@@ -56,10 +56,7 @@ class _Options:
 @option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @server_options()
 @click.pass_context
-def command(
-    context: click.Context, paths: tuple[str, ...], state: str | None, form: str,
-    server: str, token_file: str | None, tls_ca: str | None,
-) -> int:  # fmt: skip
+def command(context: click.Context, paths: tuple[str, ...], state: str | None, form: str, remote: ServeClient) -> int:
     """Look for what on this machine keeps lbctl, or the fleet in PATH…, from running.
 
     The proxies' programs and versions, ports, access logs, open files, the clock, the state directory and the shared
@@ -73,7 +70,7 @@ def command(
     is_default = origin is click.core.ParameterSource.DEFAULT
     fleet: str | None = context.params["fleet"]
     of_server = paths or ((fleet,) if fleet else ())
-    options = _Options(paths, of_server, None if is_default else server, expected, token_file, tls_ca, state)
+    options = _Options(paths, of_server, remote, not is_default, expected, state)
     loaded, valid = _fleet(paths)
     checks = list(_checks(options, loaded))
     if form == "table":
@@ -151,13 +148,13 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
         yield key_check
 
 
-def _of_this_fleet(status: dict[str, Any] | None, paths: Sequence[str]) -> dict[str, Any] | None:
+def _of_this_fleet(status: AnyVersionStatus | None, paths: Sequence[str]) -> AnyVersionStatus | None:
     """Return the status if it is of a `serve` that runs the fleet in these paths, else None."""
     is_own = status is not None and any(running_fleet.runs(status, path) for path in paths)
     return status if is_own else None
 
 
-def _own_ports(chosen: ServeSettings, own: dict[str, Any] | None, *, needed: bool) -> Iterator[DoctorResult]:
+def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: bool) -> Iterator[DoctorResult]:
     """Check the ports of `serve`. Unless it is `needed`, a port that is taken is a warning: render alone needs none.
 
     `own` is the status of the `serve` that runs this fleet here, if one does: then its addresses are checked.
@@ -168,7 +165,8 @@ def _own_ports(chosen: ServeSettings, own: dict[str, Any] | None, *, needed: boo
     control = chosen.control
     binds = {"control.xds.bind": control.xds_bind, "control.api.bind": control.api_bind}
     if own is not None:
-        texts = {path: running_fleet.listen_of(own, path.split(".")[1]) for path in binds}
+        listens = own.listens
+        texts = {"control.xds.bind": listens.xds, "control.api.bind": listens.api} if listens is not None else {}
         binds = {path: bind for path, text in texts.items() if text and (bind := parsed(path, text)) is not None}
     for path, address in binds.items():
         result = ports.port(ports.BoundAddress(path, address, ports.SERVE))
@@ -180,15 +178,16 @@ def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings
 
     It is the named one, else that of the fleet, else the default.
     """
-    if options.server is not None:
-        return ServeClient(options.server, options.token_file, options.tls_ca), options.expected
-    if not _has_control(source) or chosen.control.api_bind.path:
-        return ServeClient(DEFAULT_SERVER, options.token_file or NO_TOKEN, options.tls_ca), False
+    server = options.server
+    if options.named:
+        return server, options.expected
+    bind, token = chosen.control.api_bind, server.token_file or NO_TOKEN
+    if not _has_control(source) or bind.path:
+        return replace(server, token_file=token), False
     scheme = "https" if chosen.control.api_tls else "http"
-    bind, token = chosen.control.api_bind, options.token_file or NO_TOKEN
     if not token and not bind.on_loopback and is_file(chosen.token):
         token = str(chosen.token)  # on loopback reading needs none, and another process may have the address
-    return ServeClient(f"{scheme}://{_local_address(bind)}", token, options.tls_ca), False
+    return replace(server, url=f"{scheme}://{_local_address(bind)}", token_file=token), False
 
 
 def _local_address(bind: Address) -> str:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import click
-
 from lbctl import __version__
-from lbctl.api.client import ServeClient
+from lbctl.api.any_version import AnyVersionStatus
+from lbctl.api.client import ApiError, ServeClient
 from lbctl.base import ports
 from lbctl.base.errors import reason_of
 from lbctl.cli.doctor.check import DoctorResult, State
@@ -36,8 +35,8 @@ class ApiCheck:
     """Whether it answers."""
     skews: tuple[Skew, ...] = ()
     """How far its clock is off."""
-    status: dict[str, Any] | None = None
-    """What it says of itself; None where it does not answer."""
+    status: AnyVersionStatus | None = None
+    """Its status; None if it does not answer."""
 
 
 def api(server: ServeClient, needed: bool) -> ApiCheck:
@@ -53,21 +52,21 @@ def api(server: ServeClient, needed: bool) -> ApiCheck:
         start = time.time()
         date = _within(ANSWER_TIMEOUT, server.date)
         skew = skew_between(server.url, date, start, time.time())
-        status = _within(ANSWER_TIMEOUT, lambda: server.get_object("/api/v1/status"))
-    except (_SlowError, click.ClickException) as error:
+        status = _within(ANSWER_TIMEOUT, lambda: server.get("/api/v1/status", AnyVersionStatus))
+    except (_SlowError, ApiError) as error:
         state: State = "failed" if needed else "warn"
         reason = reason_of(error, f"no answer within {ANSWER_TIMEOUT:g} s")
         return ApiCheck(DoctorResult(what, state, reason, "see --server, --token-file and --tls-ca", absent=True))
     return ApiCheck(_version_check(what, status), (skew,) if skew else (), status)
 
 
-def _version_check(what: str, status: dict[str, Any]) -> DoctorResult:
-    version = status.get("version")
+def _version_check(what: str, status: AnyVersionStatus) -> DoctorResult:
+    version = status.version
     if version != __version__:
         finding = f"lbctl {version} runs there, this is {__version__}"
         return DoctorResult(what, "warn", finding, "install the same, then start serve again")
-    if not status.get("ready"):
-        return DoctorResult(what, "warn", f"not ready: {status.get('waiting')}", "lbctl status")
+    if not status.ready:
+        return DoctorResult(what, "warn", f"not ready: {status.waiting}", "lbctl status")
     return DoctorResult(what, "ok", f"lbctl {version} answers")
 
 
@@ -83,7 +82,7 @@ def _connection_failure(url: str) -> str:
 
 
 def _within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
-    """Return what the function returns, or raise the ClickException that it raises.
+    """Return what the function returns, or raise the ApiError that it raises.
 
     Raises _SlowError after `seconds`; the function then continues in its thread.
     """
@@ -92,7 +91,7 @@ def _within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
     def run() -> None:
         try:
             results.put((True, function()))
-        except click.ClickException as error:
+        except ApiError as error:
             results.put((False, error))
 
     threading.Thread(target=run, daemon=True).start()

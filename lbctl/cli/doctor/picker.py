@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
+from lbctl.api.any_version import AnyVersionStatus
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
 from lbctl.cli.doctor.check import DoctorResult
@@ -20,24 +19,24 @@ from lbctl.targets import picker_key
 _TODO = "lbctl status, and the log of serve"
 
 
-def picker(bind: Address | None, url: str, status: Mapping[str, Any] | None) -> DoctorResult | None:
+def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> DoctorResult | None:
     """Check the picker, which the files need at `bind`; None where nothing needs one.
 
     `status` is what the serve at `url` says of itself; None where it does not answer. Of a serve on another machine its
     own word is all that can be checked.
     """
-    reported = status.get("picker") if status is not None else None
+    reported = status.picker if status is not None else None
     if reported is None:
         return _without_report(bind, url, is_served=status is not None) if bind is not None else None
-    what = f"picker {reported['listens']}"
-    if status is not None and status["dry_run"]:
+    what = f"picker {reported.listens}"
+    if status is not None and status.dry_run:
         return DoctorResult(what, "skipped", "serve is a dry run, which starts none")
-    if not reported["running"]:
-        reason = reported["reason"] or "it starts"
+    if not reported.running:
+        reason = reported.reason or "it starts"
         return DoctorResult(what, "failed", f"it does not run: {reason}", _TODO, absent=True)
     if not is_loopback(urlsplit(url).hostname or ""):
         return DoctorResult(what, "ok", "runs, as serve says")
-    problem = _problem(picker_http(picker_address(what, reported["listens"])))
+    problem = _problem(picker_http(picker_address(what, reported.listens)))
     if problem:
         message = f"serve says that it runs, but {problem}"
         return DoctorResult(what, "warn", message, f"where {url} leads to another machine, run doctor there")
@@ -53,12 +52,12 @@ def keyless(topology: Topology) -> DoctorResult | None:
     return DoctorResult("picker key", "warn", message, "control.picker.key_file: a file with a key, and LB248")
 
 
-def lacks_picker(url: str, status: Mapping[str, Any] | None) -> bool:
+def lacks_picker(url: str, status: AnyVersionStatus | None) -> bool:
     """Return whether the serve at `url` runs on this machine and says that it has no process of the picker it needs."""
-    reported = status.get("picker") if status is not None else None
+    reported = status.picker if status is not None else None
     if status is None or reported is None or not is_loopback(urlsplit(url).hostname or ""):
         return False
-    return reported["since"] is None and not status["dry_run"]
+    return reported.since is None and not status.dry_run
 
 
 def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from lbctl.api.any_version import AnyVersionStatus
 from lbctl.cli.doctor.check import DoctorResult, State
 from lbctl.cli.doctor.sources import ANSWER_TIMEOUT
 from lbctl.ir.address import Address
@@ -64,9 +64,9 @@ def _result(pool: Pool, problems: Mapping[str, str], *, is_used: bool) -> Doctor
     return DoctorResult(what, "warn", message, todo)
 
 
-def problems(status: Mapping[str, Any] | None) -> Iterator[DoctorResult]:
+def problems(status: AnyVersionStatus | None) -> Iterator[DoctorResult]:
     """Yield a result for each problem that a running `serve` reports; `status` is None where none answers."""
-    for item in status.get("problems", ()) if status is not None else ():
-        if item["kind"] not in _CHECKED_ELSEWHERE:
-            state: State = "failed" if item["severity"] == "critical" else "warn"
-            yield DoctorResult(f"serve {item['subject'] or item['kind']}", state, item["text"], item["command"])
+    for item in status.problems if status is not None else ():
+        if item.kind not in _CHECKED_ELSEWHERE:
+            state: State = "failed" if item.severity == "critical" else "warn"
+            yield DoctorResult(f"serve {item.subject or item.kind}", state, item.text, item.command)

@@ -33,10 +33,9 @@ def command() -> None:
 @click.argument("replica", metavar="POOL/REPLICA")
 @option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @server_options()
-def weight(replica: str, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def weight(replica: str, form: str, remote: ServeClient) -> int:
     """Why a replica has its weight: every number on the way from its signals to the proxies, with ages."""
     pool, name = place(replica)
-    remote = ServeClient(server, token_file, tls_ca)
     of_pool, row = _row(remote, pool, name)
     peers = [item for item in remote.get("/api/v1/decisions", schema.Decisions).decisions if item.pool == pool]
     decision = next((item for item in peers if item.replica == name), None)
@@ -98,9 +97,16 @@ pick_option = options_of("explain_pick")
 @pick_option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @server_options()
 def pick(
-    pool: str, paths: tuple[str, ...], session: str | None, tenant: str | None, body: str | None, region: str | None,
-    zone: str | None, form: str, server: str, token_file: str | None, tls_ca: str | None,
-) -> int:  # fmt: skip
+    pool: str,
+    paths: tuple[str, ...],
+    session: str | None,
+    tenant: str | None,
+    body: str | None,
+    region: str | None,
+    zone: str | None,
+    form: str,
+    remote: ServeClient,
+) -> int:
     """Which replica the picker would name for a request to POOL, and why.
 
     What was read of the request, who may be picked, the scores. RATE is the weight with slow start, WORK the tokens in
@@ -112,7 +118,7 @@ def pick(
 
     query = PickQuery(pool, session, tenant, body, region, zone, form)
     if not paths:
-        return explain_running(query, ServeClient(server, token_file, tls_ca))
+        return explain_running(query, remote)
     given = click.get_current_context().get_parameter_source
     line, environment = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT
     if given("fleet") == line or (given("server") == line and given("fleet") != environment):

@@ -40,9 +40,15 @@ _FORMS = click.Choice(["table", "wide", "json", "yaml"])
 @option("--pool", metavar="NAME", help="With pools or signals: this pool alone.")
 @server_options()
 def command(
-    what: str | None, check: bool, wait: str | None, expect: int | None, watch: bool, form: str, pool: str | None,
-    server: str, token_file: str | None, tls_ca: str | None,
-) -> int:  # fmt: skip
+    what: str | None,
+    check: bool,
+    wait: str | None,
+    expect: int | None,
+    watch: bool,
+    form: str,
+    pool: str | None,
+    remote: ServeClient,
+) -> int:
     """What a running `lbctl serve` does: a summary, its proxies, its pools, signals, rollouts or members.
 
     OBSERVED of the pools and of rollouts is over the last minute: a drained replica keeps a part of it for as long.
@@ -57,7 +63,6 @@ def command(
         raise click.UsageError("--wait and --expect go with --check")
     if check and watch:
         raise click.UsageError("--watch goes without --check: give --check the time to --wait")
-    remote = ServeClient(server, token_file, tls_ca)
     if watch:
         watch_text(lambda: _text(remote, what, form, pool))
     seconds = _seconds(wait)

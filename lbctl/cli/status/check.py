@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lbctl.api import schema
-from lbctl.api.client import RemoteError, ServeClient
+from lbctl.api.client import ServeClient, UnavailableError
 
 _FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
 _LOOK_INTERVAL = 0.5
@@ -31,14 +31,14 @@ class StatusCheck:
     def run(self, seconds: float) -> tuple[str, ...]:
         """Return a sentence for each problem that is left after waiting for at most so many seconds.
 
-        Raises RemoteError where the server does not answer by then.
+        Raises UnavailableError where the server does not answer by then.
         """
         deadline = time.monotonic() + seconds
         while True:
             is_last = time.monotonic() >= deadline
             try:
                 problems = tuple(self._problems())
-            except RemoteError:
+            except UnavailableError:
                 if is_last:
                     raise
                 problems = ("it does not answer",)

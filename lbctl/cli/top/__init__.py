@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import click
 
 from lbctl.api import schema
-from lbctl.api.client import RemoteError, ServeClient
+from lbctl.api.client import ServeClient, UnavailableError
 from lbctl.cli.output import table
 from lbctl.cli.server_options import server_options
 from lbctl.cli.top.rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
@@ -23,14 +23,13 @@ _KEY_INTERVAL = 0.2
 
 @click.command("top")
 @server_options()
-def command(server: str, token_file: str | None, tls_ca: str | None) -> int:
+def command(remote: ServeClient) -> int:
     """The replicas of a running `lbctl serve`: state, shares, requests, and what engines and GPUs say, live.
 
     Keys: q ends it; the left and right arrow, or a column's letter, choose the column that sorts, the same letter again
     turns the order; p shows one pool after another, then all; space holds the screen; up and down turn the pages. In a
     pipe it prints the table once.
     """
-    remote = ServeClient(server, token_file, tls_ca)
     look = _look(remote)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         rows = sorted_rows(look.rows, COLUMNS[0], reverse=False)
@@ -51,7 +50,7 @@ class _Look:
 
 
 def _look(remote: ServeClient) -> _Look:
-    """Ask the server. Raises RemoteError."""
+    """Ask the server. Raises UnavailableError."""
     pools = remote.get("/api/v1/pools", schema.Pools).pools
     signals = remote.get("/api/v1/signals", schema.Signals).signals
     return _Look(pools, rows_of(pools, signals), time.monotonic())
@@ -70,9 +69,9 @@ class _Feed:
             time.sleep(_INTERVAL)
             try:
                 self.latest = _look(self._remote)
-            except RemoteError as error:
+            except UnavailableError as error:
                 last = self.latest
-                self.latest = _Look(last.pools, last.rows, last.at, error.message)
+                self.latest = _Look(last.pools, last.rows, last.at, str(error))
 
 
 def _live(feed: _Feed) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from unittest.mock import patch
 
-import click
-
 from lbctl.api import client as api_client
-from lbctl.api.client import NO_TOKEN, ServeClient
+from lbctl.api import schema
+from lbctl.api.client import NO_TOKEN, ApiError, ServeClient
 from lbctl.base import foreign_json
 from lbctl.init import probe
 from lbctl.init.probe_target import ProbeTarget
@@ -22,8 +21,8 @@ _HEAD = b"HTTP/1.1 200 OK\r\n"
 def _answer(port: int) -> bool:
     client = ServeClient(f"http://127.0.0.1:{port}", NO_TOKEN, None)
     try:
-        return bool(client.get_object("/api/v1/status"))
-    except click.ClickException:
+        return client.get("/api/v1/pools", schema.Pools) == schema.Pools(())
+    except ApiError:
         return False
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from lbctl.api.any_version import AnyVersionStatus
+from lbctl.api.codec import decode
 from lbctl.cli.doctor.check import exit_code
 from lbctl.cli.doctor.replicas import problems, replicas
 from tests.support.fleet import compiled
@@ -40,10 +42,10 @@ def test_problems_of_a_running_serve_are_results() -> None:
         {"severity": "warning", "kind": "store", "subject": "", "text": "disk full", "command": "lbctl doctor"},
         {"severity": "critical", "kind": "picker", "subject": "", "text": "it is down", "command": "lbctl doctor"},
     ]
-    rows = list(problems({"problems": reported}))
+    rows = list(problems(decode(AnyVersionStatus, {"problems": reported})))
     assert [(item.what, item.state, item.message, item.todo) for item in rows] == [
         ("serve llama", "failed", "none", "lbctl status"),
         ("serve store", "warn", "disk full", "lbctl doctor"),
     ]
     assert exit_code(rows) == 3
-    assert list(problems(None)) == list(problems({})) == []
+    assert list(problems(None)) == list(problems(AnyVersionStatus())) == []

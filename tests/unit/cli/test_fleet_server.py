@@ -7,12 +7,17 @@ from pathlib import Path
 import click
 import pytest
 
-from lbctl.api.client import RemoteError, ServeClient
-from lbctl.cli.fleet_server import server_of_fleet
+from lbctl.api.client import ServeClient, UnavailableError
+from lbctl.cli import fleet_server
 from lbctl.serve.settings import remember_api
 from lbctl.up.places import home_of
 
 TOKEN = "a-token-for-the-test\n"
+
+
+def server_of_fleet(path: str) -> tuple[str, str | None]:
+    client = fleet_server.server_of_fleet(path)
+    return client.url, client.token_file or None
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +25,9 @@ def nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep a `serve` of this machine out of the tests."""
 
     def no_answer(*_: object) -> None:
-        raise RemoteError("nothing listens there")
+        raise UnavailableError("nothing listens there")
 
-    monkeypatch.setattr(ServeClient, "get_object", no_answer)
+    monkeypatch.setattr(ServeClient, "get", no_answer)
 
 
 def test_api_of_a_running_up_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

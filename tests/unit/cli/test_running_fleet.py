@@ -11,18 +11,23 @@ from msgspec.structs import replace
 
 from lbctl.api import client as api_client
 from lbctl.api import schema
-from lbctl.api.client import RemoteError, ServeClient
+from lbctl.api.any_version import AnyVersionFleet, AnyVersionListens, AnyVersionStatus
+from lbctl.api.client import ServeClient, UnavailableError
 from lbctl.cli import fleet_server, run, running_fleet
 from lbctl.cli.doctor import places
 from lbctl.cli.doctor.api import ApiCheck
 from lbctl.cli.doctor.check import DoctorResult
-from lbctl.cli.fleet_server import server_of_fleet
 from lbctl.serve.settings import Options, remember_api
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving
 
 TOKEN = "a-token-for-the-test\n"
+
+
+def server_of_fleet(path: str) -> tuple[str, str | None]:
+    client = fleet_server.server_of_fleet(path)
+    return client.url, client.token_file or None
 
 
 @pytest.fixture
@@ -65,35 +70,35 @@ def test_other_fleet_gets_no_token(running: str, tmp_path: Path) -> None:
 def test_default_server_with_another_fleet_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet, state, sent = tmp_path / "fleet.yaml", tmp_path / "state", []
 
-    def answered(client: ServeClient, *_: object) -> dict[str, object]:
+    def answered(client: ServeClient, *_: object) -> AnyVersionStatus:
         sent.append(client.token())
-        return {"fleet": {"directory": str(tmp_path), "paths": ["state"]}}
+        return AnyVersionStatus(fleet=AnyVersionFleet(str(tmp_path), ("state",)))
 
     state.mkdir()
     (state / "api-token").write_text(TOKEN)
     fleet.write_text(f"version: 1\ncontrol: {{state: {state}}}\n")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(api_client, "TOKEN", str(state / "api-token"))
-    monkeypatch.setattr(ServeClient, "get_object", answered)
+    monkeypatch.setattr(ServeClient, "get", answered)
     monkeypatch.setattr(ServeClient, "post", answered)
     remember_api(state, api_client.DEFAULT_SERVER)
     run(["reload", "--fleet", str(fleet)])
     assert sent == ["", ""], "neither with the question whose serve it is nor with the command"
 
 
-@pytest.mark.parametrize("answer", [{}, RemoteError("401: a token is needed")])
+@pytest.mark.parametrize("answer", [AnyVersionStatus(), UnavailableError("401: a token is needed")])
 def test_server_that_names_no_fleet_gets_a_token_if_named(
-    answer: dict[str, object] | RemoteError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer: AnyVersionStatus | UnavailableError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answered(*_: object) -> dict[str, object]:
-        if isinstance(answer, RemoteError):
+    def answered(*_: object) -> AnyVersionStatus:
+        if isinstance(answer, UnavailableError):
             raise answer
         return answer
 
     url, token, fleet = "http://127.0.0.1:19090", tmp_path / "default" / "api-token", tmp_path / "fleet.yaml"
     token.parent.mkdir()
     token.write_text(TOKEN)
-    monkeypatch.setattr(ServeClient, "get_object", answered)
+    monkeypatch.setattr(ServeClient, "get", answered)
     monkeypatch.setattr(fleet_server, "_options", lambda path: Options((path,), str(token.parent)))
     remember_api(token.parent, url)
     fleet.write_text("version: 1\n")
@@ -107,14 +112,14 @@ def test_server_that_names_no_fleet_gets_a_token_if_named(
 
 
 def test_fleet_in_a_subdirectory_is_another_one(tmp_path: Path) -> None:
-    status = {"fleet": {"directory": str(tmp_path), "paths": ["staging/fleet.yaml"]}}
+    status = AnyVersionStatus(fleet=AnyVersionFleet(str(tmp_path), ("staging/fleet.yaml",)))
     assert running_fleet.runs(status, str(tmp_path / "staging"))
     assert not running_fleet.runs(status, str(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "\x1b[31m"])
 def test_texts_that_are_no_paths_do_no_harm(text: str, tmp_path: Path) -> None:
-    status = {"fleet": {"directory": f"/{text}", "paths": [text]}, "listens": {"state": text}}
+    status = AnyVersionStatus(fleet=AnyVersionFleet(f"/{text}", (text,)), listens=AnyVersionListens(state=text))
     assert not running_fleet.runs(status, str(tmp_path))
     assert running_fleet.names_of(status).isprintable()
     assert running_fleet.token_in(text) is None
@@ -213,11 +218,11 @@ def test_doctor_advises_no_chown_of_another_users_state(
     assert check.message.endswith("only a serve of that user can use it")
 
 
-@pytest.mark.parametrize("listens", [None, {}, {"xds": 1, "api": None}])
+@pytest.mark.parametrize("listens", [None, AnyVersionListens(), AnyVersionListens(xds="")])
 def test_doctor_with_a_serve_that_reports_no_addresses(
-    listens: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listens: AnyVersionListens | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status = {"fleet": {"directory": str(tmp_path), "paths": ["fleet.yaml"]}, "listens": listens}
+    status = AnyVersionStatus(fleet=AnyVersionFleet(str(tmp_path), ("fleet.yaml",)), listens=listens)
     found = ApiCheck(DoctorResult("serve", "ok", ""), (), status)
     monkeypatch.setattr("lbctl.cli.doctor.api.api", lambda _server, _needed: found)
     monkeypatch.setattr("lbctl.cli.doctor.programs.programs", lambda _: ())
