@@ -69,7 +69,7 @@ def decode(data: bytes, findings: TextFaults) -> str:
 
 def screen(text: str, findings: TextFaults) -> str:
     """Replace each forbidden character, comments included, and report it. Raises UnreadableTextError for tags."""
-    if directive := _TAG_DIRECTIVE.search(text):
+    if "%TAG" in text and (directive := _TAG_DIRECTIVE.search(text)):
         position = _place(text[: directive.end() - len("%TAG")])
         raise findings.stop("LB007", "tags are not supported", *position, "remove the %TAG line")
     for key in PRIVATE_KEY.finditer(text):

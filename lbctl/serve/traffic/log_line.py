@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from lbctl.base.hosts import is_ip
@@ -62,37 +63,59 @@ class ReplicaAddresses:
     """
 
     def __init__(self, pools: Iterable[Pool], hosts: Mapping[str, tuple[str, ...]]) -> None:
-        self._by_pool: dict[str, dict[str, ReplicaKey]] = {}
-        self._by_port: dict[str, dict[int, ReplicaKey]] = {}
-        self._anywhere: dict[str, ReplicaKey | None] = {}
-        for pool in pools:
-            self._add(pool, hosts)
+        """Compute nothing yet: most fleets have no proxy that logs."""
+        self._pools = {pool.name: pool for pool in pools}
+        self._hosts = hosts
 
     def find(self, address: str, pool: str | None) -> ReplicaKey | None:
         """Return the replica of this pool; without a pool the only one of the fleet with this address."""
         if pool is None:
             return self._anywhere.get(address)
-        key = self._by_pool.get(pool, {}).get(address)
+        by_address, by_port = self._by_pool.get(pool, _NOWHERE)
         port = address.rpartition(":")[2]
-        return key or (self._by_port.get(pool, {}).get(int(port)) if port.isdecimal() else None)
+        return by_address.get(address) or (by_port.get(int(port)) if port.isdecimal() else None)
 
     def has(self, pool: str) -> bool:
         """Return whether the fleet has this pool."""
-        return pool in self._by_pool
+        return pool in self._pools
 
-    def _add(self, pool: Pool, hosts: Mapping[str, tuple[str, ...]]) -> None:
-        """Add a pool. A replica with a host name is also found by its port where no other such replica has it."""
-        by_address: dict[str, ReplicaKey] = {}
-        named = Counter(item.address.port for item in pool.replicas if _is_name(item.address))
-        by_port: dict[int, ReplicaKey] = {}
-        for replica in pool.replicas:
-            key, address = ReplicaKey(pool.name, replica.name), replica.address
-            for text in _texts(address, hosts):
-                by_address.setdefault(text, key)
-                self._anywhere[text] = None if text in self._anywhere else key
-            if _is_name(address) and named[address.port] == 1:
-                by_port[address.port] = key
-        self._by_pool[pool.name], self._by_port[pool.name] = by_address, by_port
+    @cached_property
+    def _by_pool(self) -> Mapping[str, _Replicas]:
+        return {name: _replicas(pool, self._hosts) for name, pool in self._pools.items()}
+
+    @cached_property
+    def _anywhere(self) -> Mapping[str, ReplicaKey | None]:
+        """Address → its replica; None where several replicas have it."""
+        found: dict[str, ReplicaKey | None] = {}
+        for pool in self._pools.values():
+            for replica in pool.replicas:
+                for text in _texts(replica.address, self._hosts):
+                    found[text] = None if text in found else ReplicaKey(pool.name, replica.name)
+        return found
+
+
+class _Replicas(NamedTuple):
+    """The replicas of one pool."""
+
+    by_address: Mapping[str, ReplicaKey]
+    by_port: Mapping[int, ReplicaKey]
+    """Those with a host name, where no other such replica has the port."""
+
+
+_NOWHERE = _Replicas({}, {})
+
+
+def _replicas(pool: Pool, hosts: Mapping[str, tuple[str, ...]]) -> _Replicas:
+    named = Counter(item.address.port for item in pool.replicas if _is_name(item.address))
+    by_address: dict[str, ReplicaKey] = {}
+    by_port: dict[int, ReplicaKey] = {}
+    for replica in pool.replicas:
+        key, address = ReplicaKey(pool.name, replica.name), replica.address
+        for text in _texts(address, hosts):
+            by_address.setdefault(text, key)
+        if _is_name(address) and named[address.port] == 1:
+            by_port[address.port] = key
+    return _Replicas(by_address, by_port)
 
 
 def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) -> tuple[str, list[Try]] | Dropped:

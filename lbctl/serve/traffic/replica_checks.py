@@ -112,25 +112,37 @@ class Connections:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.states: dict[Key, CheckState] = {}
         self._now = now
-        self._targets: Mapping[Address, _Target] = {}
+        self._pools: Mapping[str, Pool] = {}
+        self._targets: dict[Address, _Target] = {}
 
     def use_pools(self, pools: Iterable[Pool]) -> None:
-        """Connect to the replicas of these pools from now on."""
-        targets: dict[Address, _Target] = {}
-        for pool in pools:
-            for item in pool.replicas:
-                probe = connection_probe(item.address, _CONNECT.timeout)
-                spared = pool.tls is not None or not (item.address.path or is_ip(item.address.host))
-                targets.setdefault(item.address, _Target(probe, spared, [])).keys.append((pool.name, item.name))
-        kept = {
-            key: self.states[key]
-            for address, before in self._targets.items()
-            if address in targets
-            for key in before.keys
+        """Connect to the replicas of these pools from now on. A replica keeps its state as long as its address."""
+        before, self._pools = self._pools, {pool.name: pool for pool in pools}
+        states = {
+            ((name, item.name), item.address): self._remove((name, item.name), item.address)
+            for name, pool in before.items()
+            if self._pools.get(name) is not pool
+            for item in pool.replicas
         }
         new = initial_state(self._now(), trusted=True)
-        self.states = {key: kept.get(key, new) for item in targets.values() for key in item.keys}
-        self._targets = targets
+        for name, pool in self._pools.items():
+            if before.get(name) is not pool:
+                for item in pool.replicas:
+                    self._add((name, item.name), item.address, has_tls=pool.tls is not None)
+                    self.states[name, item.name] = states.get(((name, item.name), item.address), new)
+
+    def _add(self, key: Key, address: Address, *, has_tls: bool) -> None:
+        if address not in self._targets:
+            is_spared = has_tls or not (address.path or is_ip(address.host))
+            self._targets[address] = _Target(connection_probe(address, _CONNECT.timeout), is_spared, [])
+        self._targets[address].keys.append(key)
+
+    def _remove(self, key: Key, address: Address) -> CheckState:
+        keys = self._targets[address].keys
+        keys.remove(key)
+        if not keys:
+            del self._targets[address]
+        return self.states.pop(key)
 
     async def run(self) -> None:
         """Connect until the task is cancelled."""
