@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lbctl.ir.routes import Forward, Pin, Route, StickySplit
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import least_fit, locality_tiers, quote, residency, sections
+from lbctl.targets.haproxy import limits, locality_tiers, quote, residency, sections
 from lbctl.targets.haproxy.match import Acls, equals
 from lbctl.targets.token import Token
 
@@ -122,7 +122,7 @@ def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterat
             fit_in_nearer = f"nbsrv({sections.pool(tiers[position - 1].name, view.proxy)})"
             yield quote.line(f"http-request set-var(txn.nearer) {fit_in_nearer} if", route_acl, is_pool, source=path)
             fit_servers += ",sub(txn.nearer)"
-        fit_servers, needed = least_fit.compared(fit_servers, tier.name, tier.min_fit, view)
+        fit_servers, needed = limits.fit_compared(fit_servers, tier.name, tier.min_fit, view)
         set_backend = f"http-request set-var(txn.backend) str({tier.name}) if"
         yield quote.line(set_backend, route_acl, is_pool, f"{{ {fit_servers} ge {needed} }}", source=path)
 

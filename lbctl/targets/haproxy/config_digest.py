@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lbctl.targets.haproxy import least_fit, request_limits, slots
+from lbctl.targets.haproxy import limits, slots
 from lbctl.targets.target import Bundle, File
 
 _MARK = "lbctl-"
@@ -22,7 +22,7 @@ SECTION = "lbctl_config"
 SERVER = f"server {_MARK} 127.0.0.1:1 disabled"
 """The line of that server in which the digest is still missing."""
 _SERVER = re.compile(rf"(?m)^    server ({_MARK}[0-9a-f]*) 127\.0\.0\.1:1 disabled$")
-_CHANGEABLE = ("    server ", f"    {request_limits.PREFIX}", f"    {least_fit.PREFIX}")
+_CHANGEABLE = ("    server ", f"    {limits.REQUESTS_PREFIX}", f"    {limits.FIT_PREFIX}")
 _LENGTH = 16
 
 

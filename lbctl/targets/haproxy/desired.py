@@ -14,7 +14,7 @@ from typing import Literal
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.snapshot import View
-from lbctl.targets.haproxy import least_fit, locality_tiers, request_limits, sections, servers
+from lbctl.targets.haproxy import limits, locality_tiers, sections, servers
 from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.replica_weights import quantise
 
@@ -63,14 +63,14 @@ class Desired:
     servers: tuple[DesiredServer, ...]
     """The servers; one that another tracks is before it."""
     limits: tuple[tuple[str, int], ...] = ()
-    """(variable, value) of `request_limits` and `least_fit`."""
+    """(variable, value) of the pools."""
 
 
 def desired(view: View) -> Desired:
     """Return the servers and limits that the view calls for."""
     parts = tuple(locality_tiers.all_parts(view))
     return Desired(
-        frozenset(map(request_limits.backend, parts)),
+        frozenset(map(limits.backend, parts)),
         tuple(item for part in parts for item in _servers(part)),
         tuple(_variables(parts)),
     )
@@ -78,10 +78,10 @@ def desired(view: View) -> Desired:
 
 def _variables(parts: Sequence[TierBackend]) -> Iterator[tuple[str, int]]:
     for part in parts:
-        yield from request_limits.variables(part)
-        least = least_fit.replicas(part)
+        yield from limits.variables(part)
+        least = limits.min_fit(part)
         if least is not None and part.view.proxy.sets_variables:
-            yield least_fit.variable(part.name), least
+            yield limits.fit_variable(part.name), least
 
 
 def pool_name(backend: str) -> str:
@@ -112,7 +112,7 @@ def _server(
 ) -> DesiredServer:
     pool = part.pool
     return DesiredServer(
-        backend=request_limits.backend(part),
+        backend=limits.backend(part),
         name=replica.name,
         address=replica.address,
         weight=weight,

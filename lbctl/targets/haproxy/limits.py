@@ -1,25 +1,39 @@
-"""Rate limits and limits of concurrent requests, as stick tables.
+"""How many requests HAProxy accepts: of a route by its rate limits, of a pool by its breaker and its fit replicas.
 
-HAProxy counts in sliding windows. A window of burst ÷ rate in which `burst` requests pass never admits more than the
-bucket that the fleet describes, and admits the same rate. Only admitted requests count, so that a client that keeps
-retrying is served again as soon as its window allows. HAProxy has three counters for a request.
+A route's rate limits and limits of concurrent requests are stick tables. HAProxy counts in sliding windows. A window of
+burst ÷ rate in which `burst` requests pass never admits more than the bucket that the fleet describes, and admits the
+same rate. Only admitted requests count, so that a client that keeps retrying is served again as soon as its window
+allows. HAProxy has three counters for a request.
+
+The numbers of a pool follow from that of its replicas, unless the fleet sets them: how many concurrent requests it
+accepts, and how many fit replicas a backend needs to serve as the nearest tier or not to shed its load. Where replicas
+come and go through the Runtime API, these numbers are variables of the process, which that API can change; otherwise
+they are in the rules.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import RateLimit, Route
+from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import quote, sections
+from lbctl.targets.haproxy import quote, sections, servers
+from lbctl.targets.haproxy.locality_tiers import TierBackend
+from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 COUNTERS = 3
+REQUESTS_PREFIX, FIT_PREFIX = "set-var proc.most_", "set-var proc.least_"
+"""The beginnings of the lines of the section `global` that set the variables of pools."""
 _WORDS = 40
 """The number of names in one line; HAProxy accepts 64 words."""
+_UNLIMITED = 2**31 - 1
 _REFUSAL = quote.error("too many requests", "rate_limited")
 
 
@@ -48,8 +62,8 @@ def tables(route: Route, proxy: Proxy) -> Iterator[StickTable]:
         size = 10 if limit.by == "all" or part.tenant else 100_000
         stored = "conn_cur" if limit.concurrent else f"gpc0,gpc0_rate({_window(limit)}ms)"
         expire = 3_600_000 if limit.concurrent else 2 * _window(limit)
-        line = f"stick-table type {key} size {size} expire {expire}ms store {stored}"
-        yield StickTable(Token(part.table), quote.line(line, source=_path(route, part.index)))
+        table = f"stick-table type {key} size {size} expire {expire}ms store {stored}"
+        yield StickTable(Token(part.table), line(table, source=_path(route, part.index)))
 
 
 def lines(route: Route, proxy: Proxy) -> Iterator[Token]:
@@ -65,10 +79,10 @@ def lines(route: Route, proxy: Proxy) -> Iterator[Token]:
         exceeded = f"sc_conn_cur({index}) gt {limit.concurrent}" if limit.concurrent else _limit_reached(index, limit)
         refuse = f"http-request return status 429 {_REFUSAL} hdr Retry-After {retry}"
         condition = f"{route_acl}{part.condition}"
-        yield quote.line(refuse, "if", condition, f"{{ {exceeded} }}", source=_path(route, index))
+        yield line(refuse, "if", condition, f"{{ {exceeded} }}", source=_path(route, index))
     for index, limit in enumerate(_counted(route)):
         if not limit.concurrent:
-            yield quote.line(f"http-request sc-inc-gpc0({index}) if", route_acl, source=_path(route, index))
+            yield line(f"http-request sc-inc-gpc0({index}) if", route_acl, source=_path(route, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +116,7 @@ def _own_rates(route: Route, route_acl: str) -> Iterator[Token]:
         for start in range(0, len(names), _WORDS):
             some = " ".join(names[start : start + _WORDS])
             condition = f"if {route_acl} {{ var(txn.tenant) -m str {some} }}"
-            yield quote.line(
-                f"http-request set-var(txn.own{index}) var(txn.tenant)", condition, source=_path(route, index)
-            )
+            yield line(f"http-request set-var(txn.own{index}) var(txn.tenant)", condition, source=_path(route, index))
 
 
 def _counted(route: Route) -> tuple[RateLimit, ...]:
@@ -116,12 +128,12 @@ def _track(part: _Part, route_acl: str) -> Iterator[Token]:
     index, limit = part.index, part.limit
     key = {"client_ip": "src", "all": "int(1)", "tenant": "var(txn.tenant)"}.get(limit.by, "")
     if limit.by in ("client_ip", "all"):
-        yield quote.line(f"http-request track-sc{index} {key} table {part.table} if", route_acl)
+        yield line(f"http-request track-sc{index} {key} table {part.table} if", route_acl)
         return
     fetch = quote.word(key or quote.sample("req.fhdr", limit.header))
-    yield quote.line(f"http-request set-var(txn.key{index}) str(-) if", route_acl)
-    yield quote.line(f"http-request set-var(txn.key{index})", fetch, "if", route_acl)
-    yield quote.line(f"http-request track-sc{index} var(txn.key{index}) table {part.table} if", route_acl)
+    yield line(f"http-request set-var(txn.key{index}) str(-) if", route_acl)
+    yield line(f"http-request set-var(txn.key{index})", fetch, "if", route_acl)
+    yield line(f"http-request track-sc{index} var(txn.key{index}) table {part.table} if", route_acl)
 
 
 def _limit_reached(index: int, limit: RateLimit) -> str:
@@ -139,3 +151,114 @@ def _window(limit: RateLimit) -> int:
 
 def _path(route: Route, index: int) -> tuple[str | int, ...]:
     return ("routes", route.name, "rate_limit", index)
+
+
+def requests(pool: Pool) -> int | None:
+    """Return the limit, or None if the limits of the replicas together are within it.
+
+    In that case requests wait for the replicas instead.
+    """
+    breaker = pool.circuit_breaker
+    limit = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
+    per_replica = servers.limit(pool)
+    return limit if per_replica is None or not pool.replicas or per_replica * len(pool.replicas) > limit else None
+
+
+def value(part: TierBackend) -> int | None:
+    """Return the number that the rule compares with, or None without a rule.
+
+    Where replicas come and go through the Runtime API there is always a rule, since with more of them the limits of the
+    replicas together may exceed the pool's.
+    """
+    limit = requests(part.pool)
+    return _UNLIMITED if limit is None and part.view.proxy.sets_variables else limit
+
+
+def waiting(part: TierBackend) -> int | None:
+    """Return how many requests may wait, or None where none can: only replicas with limits have a queue."""
+    return None if servers.limit(part.pool) is None else max(1, part.pool.circuit_breaker.max_pending_requests)
+
+
+def backend(part: TierBackend) -> str:
+    """Return the name of the backend section."""
+    return sections.pool(part.name, part.view.proxy)
+
+
+def variables(part: TierBackend) -> Iterator[tuple[str, int]]:
+    """Yield the variables of the process that hold the limits, with their values; none where they are in the rules."""
+    if not part.view.proxy.sets_variables:
+        return
+    for name, limit in ((_in_flight_variable(part), value(part)), (_waiting_variable(part), waiting(part))):
+        if limit is not None:
+            yield name, limit
+
+
+def declared(part: TierBackend) -> Iterator[Token]:
+    """Yield the lines of the global section that set the variables."""
+    for name, limit in variables(part):
+        yield line(f"set-var {name} int({limit})", source=("pools", part.pool.name, "circuit_breaker"))
+
+
+def above(part: TierBackend) -> str:
+    """Return the condition under which a further request is too many.
+
+    Where requests can wait, txn.queued is the number of those that do.
+    """
+    in_flight = f"be_conn({backend(part)})" + ("" if servers.limit(part.pool) is None else ",sub(txn.queued)")
+    if part.view.proxy.sets_variables:
+        return f"{{ {in_flight},sub({_in_flight_variable(part)}) gt 0 }}"
+    return f"{{ {in_flight} gt {value(part)} }}"
+
+
+def queue_full(part: TierBackend) -> str:
+    """Return the condition under which no further request may wait."""
+    queued = f"queue({backend(part)})"
+    if part.view.proxy.sets_variables:
+        return f"{{ {queued},sub({_waiting_variable(part)}) ge 0 }}"
+    return f"{{ {queued} ge {waiting(part)} }}"
+
+
+def _in_flight_variable(part: TierBackend) -> str:
+    return _variable(backend(part))
+
+
+def _waiting_variable(part: TierBackend) -> str:
+    return _variable(f"{backend(part)} waiting")
+
+
+def _variable(limit: str) -> str:
+    """Return the variable of a limit; its name takes no `-`, and a backend's name may have one."""
+    return f"proc.most_{hashlib.sha256(limit.encode()).hexdigest()[:12]}"
+
+
+def min_fit(part: TierBackend) -> int | None:
+    """Return how many replicas of this backend must be fit; None where no rule asks."""
+    if part.min_fit:
+        return part.min_fit
+    shedding = part.pool.load_shedding
+    if shedding is None or part.name != part.whole:
+        return None
+    return int(-(-part.size * shedding.min_healthy // 100))
+
+
+def fit_variable(name: str) -> str:
+    """Return the variable that holds the number of the backend `name`, which is without its `pool_`."""
+    return f"proc.least_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def fit_declared(part: TierBackend) -> Token | None:
+    """Return the line of the global section that sets the variable, or None without one."""
+    number = min_fit(part)
+    if number is None or not part.view.proxy.sets_variables:
+        return None
+    return line(f"set-var {fit_variable(part.name)} int({number})", source=("pools", part.pool.name))
+
+
+def fit_compared(fit: str, name: str, number: int, view: View) -> tuple[str, str]:
+    """Return `fit`, a sample, and what it is compared with: together they compare it with the number of `name`.
+
+    `name` is a backend without its `pool_`; `number` is its number in the rendered file.
+    """
+    if view.proxy.sets_variables:
+        return f"{fit},sub({fit_variable(quote.name(name).text)})", "0"
+    return fit, str(int(number))

@@ -22,11 +22,10 @@ from lbctl.targets.haproxy import (
     health,
     hosted,
     keys,
-    least_fit,
+    limits,
     locality_tiers,
     pick,
     quote,
-    request_limits,
     retries,
     sections,
     servers,
@@ -201,7 +200,7 @@ def _load_shedding(part: TierBackend, routes: Sequence[Route]) -> Iterator[Token
     if pool.load_shedding and (pool.replicas or part.view.proxy.runtime_api):
         min_fit = int(-(-part.size * pool.load_shedding.min_healthy // 100))
         whole = f"nbsrv({sections.pool(part.whole, part.view.proxy)})"
-        fit, needed = least_fit.compared(whole, part.whole, min_fit, part.view)
+        fit, needed = limits.fit_compared(whole, part.whole, min_fit, part.view)
         retry_after = pool.load_shedding.retry_after_seconds
         exceptions = [
             f"!{{ var(txn.route) -m str -- {quote.name(item).text} }}" for item in _with_fallback(pool, routes)
@@ -220,15 +219,15 @@ def _request_limit(part: TierBackend) -> Iterator[Token]:
     Requests wait for replicas that have limits of their own. Where those limits together are within the pool's limit,
     they take its place; otherwise a request above the pool's limit cannot wait and is refused.
     """
-    pool, own_backend = part.pool, request_limits.backend(part)
+    pool, own_backend = part.pool, limits.backend(part)
     path = ("pools", pool.name, "circuit_breaker")
     refuse = f"http-request return status 503 {_POOL_FULL} hdr Retry-After 1 if"
     if servers.limit(pool) is not None:
-        yield line(refuse, request_limits.queue_full(part), source=(*path, "max_pending_requests"))
-    if request_limits.value(part) is not None:
+        yield line(refuse, limits.queue_full(part), source=(*path, "max_pending_requests"))
+    if limits.value(part) is not None:
         if servers.limit(pool) is not None:
             yield line(f"http-request set-var(txn.queued) queue({own_backend})")
-        yield line(refuse, request_limits.above(part), source=(*path, "max_requests"))
+        yield line(refuse, limits.above(part), source=(*path, "max_requests"))
 
 
 def _with_fallback(pool: Pool, routes: Sequence[Route]) -> list[str]:

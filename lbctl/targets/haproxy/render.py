@@ -16,14 +16,12 @@ from lbctl.targets.haproxy import (
     hosted,
     identity,
     keys,
-    least_fit,
     limits,
     listener,
     locality_tiers,
     pick,
     pool,
     quote,
-    request_limits,
     sections,
     slots,
 )
@@ -89,8 +87,8 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
 def _variables(parts: Sequence[TierBackend]) -> Iterator[Token]:
     """Yield the lines that set the variables of the process."""
     for part in parts:
-        yield from request_limits.declared(part)
-    yield from filter(None, map(least_fit.declared, parts))
+        yield from limits.declared(part)
+    yield from filter(None, map(limits.fit_declared, parts))
 
 
 def _global(view: View, others: Sequence[File]) -> list[Token]:
