@@ -86,7 +86,7 @@ class Haproxy:
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
         """Return the script of picks and the map of server slots, where the proxy has them."""
-        from lbctl.targets.haproxy.companions import companions
+        from lbctl.targets.haproxy.process import companions
 
         return companions(proxy, pools)
 
@@ -110,7 +110,7 @@ class Haproxy:
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors for which a fleet with this proxy is not accepted."""
-        from lbctl.targets.haproxy.unfit import refusals
+        from lbctl.targets.haproxy.process import refusals
 
         return refusals(view)
 

@@ -1,4 +1,4 @@
-"""The value of a JSON body that a pool hashes.
+"""Bodies of requests: which listeners read them, how they are held, and the value that a pool hashes.
 
 If the value lies beyond the part of the body that HAProxy holds, the answer is 413.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Path
+from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import HashKey, Pool
+from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import line
@@ -65,11 +67,26 @@ def _value(key: HashKey, path: tuple[str, ...]) -> Iterator[Token]:
         yield Token("acl prompted var(txn.hashed) -m found")
 
 
+def reads_bodies(listener: Listener, view: View) -> bool:
+    """Return whether a rule or a pool of this listener depends on the content of a JSON body."""
+    pools = [view.pools[name] for rule in listener.rules for name in _pools(view, rule.route)]
+    return any(rule.models for rule in listener.rules) or any(map(_hashes_body, pools))
+
+
+def _hashes_body(pool: Pool) -> bool:
+    return pool.balance.key is not None and pool.balance.key.kind in ("json_body", "prompt_prefix")
+
+
 def _inspected_bytes(pool: Pool, view: View) -> int:
     """Return how many bytes of a body every listener that leads to this pool holds at least."""
     limits = [
         listener.inspect
         for listener in view.listeners
-        if any(pool.name in getattr(view.routes[rule.route].action, "pools", ()) for rule in listener.rules)
+        if any(pool.name in _pools(view, rule.route) for rule in listener.rules)
     ]
     return min(limits, default=0)
+
+
+def _pools(view: View, route: str) -> tuple[str, ...]:
+    action = view.routes[route].action
+    return action.pools if isinstance(action, Forward) else ()

@@ -5,10 +5,10 @@ burst ÷ rate in which `burst` requests pass never admits more than the bucket t
 same rate. Only admitted requests count, so that a client that keeps retrying is served again as soon as its window
 allows. HAProxy has three counters for a request.
 
-The numbers of a pool follow from that of its replicas, unless the fleet sets them: how many concurrent requests it
-accepts, and how many fit replicas a backend needs to serve as the nearest tier or not to shed its load. Where replicas
-come and go through the Runtime API, these numbers are variables of the process, which that API can change; otherwise
-they are in the rules.
+The limits of a pool follow from the number of its replicas, unless the fleet sets them: how many concurrent requests
+it accepts, and how many fit replicas a backend needs to serve as the nearest tier or not to shed its load. Where
+replicas come and go through the Runtime API, these limits are variables of the process, which that API can change;
+otherwise they are in the rules.
 """
 
 from __future__ import annotations

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Rule
-from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers, model_list, own_lines
+from lbctl.targets import client_headers, own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.error_body import NO_MODEL, UNKNOWN_MODEL
 from lbctl.targets.features import BY_ID
@@ -22,14 +21,13 @@ from lbctl.targets.haproxy import (
     destination,
     hash_vars,
     header_limits,
-    keys,
     limits,
     models,
     pick,
+    process,
     quote,
     refusals,
     reports,
-    retries,
     route,
     sections,
     servers,
@@ -43,10 +41,6 @@ _LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 _WAITS_FOR_NO_STREAM = (3, 3)
 """The version from which on HAProxy does not wait for an HTTP/2 body without a length; it was seen with 3.4.7."""
 _TOO_LARGE = quote.error("the body is too large", "too_large")
-USUAL_BUFFER = 16 * 1024
-"""The size of HAProxy's buffers by default, in bytes."""
-_HEADROOM = 16 * 1024
-"""The bytes of a buffer beside the body: the request's headers, and HAProxy's reserve for changes to them."""
 _SPARE = 5 * 1024
 """The bytes of a full buffer that hold no body: HAProxy's reserve for changes, and its notes about the message."""
 _NO_LENGTH = quote.error("send a content-length", "no_length")
@@ -177,7 +171,7 @@ def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
         yield Diagnostic(BY_ID["listener.access_log"].code, message, path=path, severity="warning")
     for index, item in enumerate(_certificates(listener)):
         key_path = ("listeners", listener.name, "tls", "certificates", index, "key")
-        yield from keys.unusable_key(item.certificate, item.key, key_path, BY_ID["listener.tls"].code)
+        yield from process.unusable_key(item.certificate, item.key, key_path, BY_ID["listener.tls"].code)
 
 
 def _held_streams(listener: Listener, view: View) -> Iterator[Diagnostic]:
@@ -204,7 +198,7 @@ def _loses_bodies(listener: Listener, view: View) -> bool:
 
     Its `wait-for-body` does not wait for them, so that limits and models in bodies would not hold.
     """
-    return listener.max_body is not None or reads_bodies(listener, view)
+    return listener.max_body is not None or bodies.reads_bodies(listener, view)
 
 
 def _http1_alone(listener: Listener, view: View) -> Iterator[Diagnostic]:
@@ -261,30 +255,6 @@ def _options(listener: Listener, routes: list[Route]) -> Iterator[Token]:
     yield line("timeout http-keep-alive", duration(listener.idle_timeout), source=(*path, "idle"))
 
 
-def reads_bodies(listener: Listener, view: View) -> bool:
-    """Return whether a rule or a pool of this listener depends on the content of a JSON body."""
-    pools = [view.pools[name] for rule in listener.rules for name in _pools(view.routes[rule.route])]
-    return any(rule.models for rule in listener.rules) or any(map(_hashes_body, pools))
-
-
-def buffer(view: View) -> int:
-    """Return the bytes of each of HAProxy's buffers.
-
-    The part of a body that is read must fit into one, and so must a response of HAProxy's own.
-    """
-    held = [listener.inspect for listener in view.listeners if reads_bodies(listener, view)]
-    held += filter(None, [pick.body_bytes(view), retries.body_bytes(view)])
-    held += (size for size in (len(body.encode()) for body in model_list.bodies(view)) if size > _HEADROOM // 2)
-    if view.proxy.is_fragment:
-        return max(held) + _HEADROOM if held else USUAL_BUFFER
-    headers = max((listener.max_header_bytes for listener in view.listeners), default=0)
-    return max(held, default=0) + headers + _HEADROOM
-
-
-def _hashes_body(pool: Pool) -> bool:
-    return pool.balance.key is not None and pool.balance.key.kind in ("json_body", "prompt_prefix")
-
-
 def _pools(item: Route) -> tuple[str, ...]:
     return item.action.pools if isinstance(item.action, Forward) else ()
 
@@ -322,7 +292,9 @@ def _unasked_upgrade(routes: Iterable[Route]) -> Iterator[Token]:
 def _upgrades(listener: Listener, view: View) -> bool:
     """Return whether a request that asks for another protocol is told from others after its first rules."""
     routes = (view.routes[rule.route] for rule in listener.rules)
-    return any(item.websocket for item in routes) or listener.max_body is not None or reads_bodies(listener, view)
+    return (
+        any(item.websocket for item in routes) or listener.max_body is not None or bodies.reads_bodies(listener, view)
+    )
 
 
 def _address_headers(listener: Listener) -> Iterator[Token]:
@@ -373,7 +345,7 @@ def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
     """
     if listener.max_body is None:
         return
-    path, maximum, held = ("listeners", listener.name, "max_body"), listener.max_body, buffer(view) - _SPARE
+    path, maximum, held = ("listeners", listener.name, "max_body"), listener.max_body, process.buffer(view) - _SPARE
     refuse = f"http-request return status 413 {_TOO_LARGE} if"
     yield line(refuse, f"{{ req.hdr_val(content-length) gt {maximum} }}", source=path)
     without_length = "!{ req.hdr(content-length) -m found }"
@@ -402,7 +374,7 @@ def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
     streams = "" if wants_clear_model(listener) else "!{ req.hdr(content-type) -m beg -i application/grpc }"
     yield from bodies.wait(reads, streams, source=("listeners", listener.name, "inspect"))
     if wants_clear_model(listener):
-        yield from models.lines(listener, buffer(view) - _SPARE)
+        yield from models.lines(listener, process.buffer(view) - _SPARE)
     without_model = "!{ var(txn.model) -m found }"
     for body, condition in bodies.READINGS:
         fetch = quote.word(f"{body},json_query('$.model')")

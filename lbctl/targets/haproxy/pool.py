@@ -21,10 +21,10 @@ from lbctl.targets.haproxy import (
     hash_vars,
     health,
     hosted,
-    keys,
     limits,
     locality_tiers,
     pick,
+    process,
     quote,
     retries,
     sections,
@@ -89,7 +89,7 @@ def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
 def _client_key(pool: Pool) -> Iterator[Diagnostic]:
     if pool.tls and pool.tls.certificate:
         path = ("pools", pool.name, "tls", "key")
-        yield from keys.unusable_key(
+        yield from process.unusable_key(
             pool.tls.certificate, pool.tls.key or "", path, BY_ID["pool.tls.client_certificate"].code
         )
 

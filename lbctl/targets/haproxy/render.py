@@ -12,15 +12,13 @@ from lbctl.targets import credentials, own_lines
 from lbctl.targets.haproxy import (
     auth,
     config_digest,
-    header_limits,
     hosted,
-    identity,
-    keys,
     limits,
     listener,
     locality_tiers,
     pick,
     pool,
+    process,
     quote,
     sections,
     slots,
@@ -57,7 +55,7 @@ def render(view: View) -> Bundle:
         "digest_line": Token(config_digest.SERVER),
         "pool_prefix": Token(sections.own("pool_", view.proxy)),
         "events": Token("log global" if view.proxy.is_fragment else "log stderr format raw local0 notice"),
-        "global_lines": [*_global(view, others), *_variables(parts)],
+        "global_lines": [*process.global_lines(view, others), *_variables(parts)],
         "own_global": own_lines.tokens(view.proxy, "global"),
         "resolvers": [_resolver(item, view.proxy) for item in view.pools.values() if _resolves(item)],
         "errors": _ERRORS,
@@ -89,30 +87,6 @@ def _variables(parts: Sequence[TierBackend]) -> Iterator[Token]:
     for part in parts:
         yield from limits.declared(part)
     yield from filter(None, map(limits.fit_declared, parts))
-
-
-def _global(view: View, others: Sequence[File]) -> list[Token]:
-    lines = list(identity.lines(view))
-    uses_tls = any(item.tls for item in view.listeners) or any(item.tls for item in view.pools.values())
-    if others or view.proxy.include or uses_tls:
-        lines.append(Token("default-path config"))  # the files that it reads are beside it
-    jitters = [item.active.jitter for item in view.pools.values() if item.active]
-    if jitters:
-        lines.append(Token("max-spread-checks 500ms"))
-        lines.append(line("spread-checks", min(50, round(max(jitters)))))
-    size = listener.buffer(view)
-    if size != listener.USUAL_BUFFER:
-        lines.append(line("tune.bufsize", size))
-    if view.listeners and not view.proxy.is_fragment:
-        lines.append(line("tune.http.maxhdr", header_limits.parser_lines(view)))
-    if keys.needs_short_names(view):
-        lines.append(Token("ssl-load-extra-del-ext"))
-    lines.extend(pick.global_lines(view))
-    if view.proxy.runtime_api:
-        socket = quote.word(view.proxy.runtime_api, ("proxies", view.proxy.name, "runtime_api"))
-        lines.append(Token(config_digest.BLANK))
-        lines.append(line("stats socket", socket, "mode 600 level admin expose-fd listeners"))
-    return lines
 
 
 def _metrics(proxy: Proxy) -> Token | None:
