@@ -11,7 +11,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import duration, line
-from lbctl.targets.haproxy.secret_map import CHECK, looked_up
+from lbctl.targets.haproxy.sections import CHECK_ROW, looked_up
 from lbctl.targets.hosted import check_key
 from lbctl.targets.token import Token
 
@@ -163,7 +163,7 @@ def _grpc(pool: Pool, probe: GrpcCheck, view: View) -> Iterator[Token]:
     path = ("pools", pool.name, "health", "active", "grpc")
     yield line("option tcp-check", source=path)
     if check_key(view, pool):
-        yield line("tcp-check send-binary-lf", quote.word(looked_up(pool, CHECK, view.proxy)))
+        yield line("tcp-check send-binary-lf", quote.word(looked_up(pool, CHECK_ROW, view.proxy)))
     else:
         yield line("tcp-check send-binary", _request_bytes(pool, probe).hex())
     yield line("tcp-check expect binary", _message(_SERVING).hex())

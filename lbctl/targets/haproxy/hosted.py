@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_headers
-from lbctl.targets.haproxy import health, quote, secret_map
+from lbctl.targets.haproxy import health, quote, sections
 from lbctl.targets.haproxy.quote import line
-from lbctl.targets.haproxy.secret_map import looked_up
+from lbctl.targets.haproxy.sections import looked_up
 from lbctl.targets.hosted import hosted_pool
 from lbctl.targets.target import File
 from lbctl.targets.token import Token
@@ -52,9 +52,9 @@ def files(view: View) -> Iterator[File]:
     """Yield the file with the secrets of all pools, if there are any."""
     rows = [row for pool in view.pools.values() for row in _rows(pool, view)]
     if view.picker is not None and view.picker_key:
-        rows.append(f"{secret_map.PICKER} {view.picker_key}\n")
+        rows.append(f"{sections.PICKER_ROW} {view.picker_key}\n")
     if rows:
-        yield File(secret_map.FILE, "".join(rows), secret=True)
+        yield File(sections.SECRETS, "".join(rows), secret=True)
 
 
 def _rows(pool: Pool, view: View) -> Iterator[str]:
@@ -64,4 +64,4 @@ def _rows(pool: Pool, view: View) -> Iterator[str]:
             yield f"{pool.name}/{header.name} {values[header.name]}\n"
     check = health.grpc_check_with_key(pool, view)
     if check:
-        yield f"{pool.name}/{secret_map.CHECK} {check}\n"
+        yield f"{pool.name}/{sections.CHECK_ROW} {check}\n"

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lbctl.targets.haproxy import pem
 from lbctl.targets.target import Version
 
 _RSA = {"RS256", "RS384", "RS512"}
@@ -58,6 +57,15 @@ _CURVES = {
     ),
 }
 """The curves of FIPS 186-4, appendix D.1.2."""
+# The numbers of algorithms and types in the encoding that HAProxy reads (SubjectPublicKeyInfo).
+_RSA_OID = bytes.fromhex("06092a864886f70d010101" + "0500")
+_EC_OID = bytes.fromhex("06072a8648ce3d0201")
+_CURVE_OIDS = {
+    "P-256": bytes.fromhex("06082a8648ce3d030107"),
+    "P-384": bytes.fromhex("06052b81040022"),
+    "P-521": bytes.fromhex("06052b81040023"),
+}
+_INTEGER, _BITS, _SEQUENCE = 0x02, 0x03, 0x30
 
 
 class UnfitKeyError(Exception):
@@ -114,7 +122,7 @@ def _rsa(item: Mapping[str, object], version: Version) -> tuple[str, str]:
     modulus, exponent = (int.from_bytes(_bytes(item, name)) for name in ("n", "e"))
     if modulus.bit_length() < _MIN_RSA_BITS or exponent < 3:
         raise UnfitKeyError(f"it has fewer than {_MIN_RSA_BITS} bits, or no exponent")
-    return pem.rsa(modulus, exponent), algorithm
+    return rsa_pem(modulus, exponent), algorithm
 
 
 def _ec(item: Mapping[str, object]) -> tuple[str, str]:
@@ -127,7 +135,7 @@ def _ec(item: Mapping[str, object]) -> tuple[str, str]:
     x, y = (_bytes(item, axis) for axis in ("x", "y"))
     if {len(x), len(y)} != {curve.bytes} or not curve.holds(int.from_bytes(x), int.from_bytes(y)):
         raise UnfitKeyError("it is not a point of its curve")
-    return pem.ec(name, x, y), curve.algorithm
+    return ec_pem(name, x, y), curve.algorithm
 
 
 def _bytes(item: Mapping[str, object], name: str) -> bytes:
@@ -135,3 +143,34 @@ def _bytes(item: Mapping[str, object], name: str) -> bytes:
     if not isinstance(value, str) or not _BASE64.fullmatch(value) or len(value) % 4 == 1:
         raise UnfitKeyError(f"its {name} is not base64url")
     return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
+
+
+def rsa_pem(modulus: int, exponent: int) -> str:
+    """Return the PEM of an RSA key; both numbers are > 0."""
+    return _pem(_RSA_OID, _der(_SEQUENCE, _integer(modulus), _integer(exponent)))
+
+
+def ec_pem(curve: str, x: bytes, y: bytes) -> str:
+    """Return the PEM of a key on `curve` (P-256, P-384 or P-521); the coordinates have the full length of its field."""
+    return _pem(_EC_OID + _CURVE_OIDS[curve], b"\x04" + x + y)
+
+
+def _pem(algorithm: bytes, key: bytes) -> str:
+    info = _der(_SEQUENCE, _der(_SEQUENCE, algorithm), _der(_BITS, b"\x00", key))
+    text = base64.b64encode(info).decode()
+    lines = [text[start : start + 64] for start in range(0, len(text), 64)]
+    return "\n".join(["-----BEGIN PUBLIC KEY-----", *lines, "-----END PUBLIC KEY-----", ""])
+
+
+def _integer(value: int) -> bytes:
+    """Return the DER of a positive integer, with a leading zero bit for the sign."""
+    return _der(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1))
+
+
+def _der(tag: int, *parts: bytes) -> bytes:
+    content = b"".join(parts)
+    size = len(content)
+    if size < 0x80:
+        return bytes([tag, size]) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8)
+    return bytes([tag, 0x80 | len(length)]) + length + content

@@ -20,14 +20,13 @@ from lbctl.targets.haproxy import (
     choice,
     destination,
     hash_vars,
-    header_limits,
     limits,
     models,
     pick,
     process,
     quote,
-    refusals,
     reports,
+    request_checks,
     route,
     sections,
     servers,
@@ -135,13 +134,13 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
         json=int(listener.access_log.format == "json"),
         trusts=int(listener.client_address is not None),
         client=(
-            *header_limits.COUNT,
+            *request_checks.HEADER_SIZES,
             *_client(listener.client_address),
             *_forged_headers(listener, view),
             *_address_headers(listener),
         ),
-        request_id=(*_request_id(listener), *header_limits.lines(listener)),
-        refusals=tuple(refusals.lines()),
+        request_id=(*_request_id(listener), *request_checks.header_limits(listener)),
+        refusals=tuple(request_checks.lines()),
         body=(*_body_limit(listener, view), *_model(listener, view, acls)),
         acls=(*acls.lines, *route_acls),
         rules=destination.without(unread, rule_lines),
@@ -164,7 +163,7 @@ def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular listener."""
     yield from _held_streams(listener, view)
     yield from _http1_alone(listener, view)
-    yield from header_limits.diagnostics(listener, view)
+    yield from request_checks.diagnostics(listener, view)
     log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
     if log.format != "none" and log.path not in (None, *_LOGS):
         message = "HAProxy writes no log files; this access log goes to /dev/stdout"

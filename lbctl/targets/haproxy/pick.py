@@ -16,7 +16,7 @@ from lbctl.ir.pools import PickPolicy, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
-from lbctl.targets.haproxy import locality_tiers, quote, residency, secret_map, sections, slots
+from lbctl.targets.haproxy import locality_tiers, quote, residency, sections, slots
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import File
 from lbctl.targets.token import Token, write
@@ -64,8 +64,8 @@ def files(view: View) -> Iterator[File]:
         "port": address.port,
         "proxy": quote.lua(view.proxy.name),
         "pause": picker.PAUSE,
-        "keys": quote.lua(sections.beside(secret_map.FILE, view.proxy)) if view.picker_key else None,
-        "key": quote.lua(secret_map.PICKER),
+        "keys": quote.lua(sections.beside(sections.SECRETS, view.proxy)) if view.picker_key else None,
+        "key": quote.lua(sections.PICKER_ROW),
         "key_header": quote.lua(f"{picker.KEY_HEADER}: "),
         "slots": int(any(slots.names(part) for part in locality_tiers.all_parts(view))),
     }

@@ -17,7 +17,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets import model_list
-from lbctl.targets.haproxy import bodies, config_digest, header_limits, pick, quote, retries, slots
+from lbctl.targets.haproxy import bodies, config_digest, pick, quote, request_checks, retries, slots
 from lbctl.targets.haproxy.own_lines import misplaced
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.own_lines import refusal
@@ -48,7 +48,7 @@ def global_lines(view: View, others: Sequence[File]) -> list[Token]:
     if size != _USUAL_BUFFER:
         lines.append(line("tune.bufsize", size))
     if view.listeners and not view.proxy.is_fragment:
-        lines.append(line("tune.http.maxhdr", header_limits.parser_lines(view)))
+        lines.append(line("tune.http.maxhdr", request_checks.parser_lines(view)))
     if _needs_short_names(view):
         lines.append(Token("ssl-load-extra-del-ext"))
     lines.extend(pick.global_lines(view))

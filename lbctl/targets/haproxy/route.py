@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 
 from lbctl.base.diagnostics import Path
+from lbctl.ir.header_text import HeaderPart, Variable, may_be_empty, parts
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, HeaderRules, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import model_list
-from lbctl.targets.haproxy import choice, header_text, quote
+from lbctl.targets.haproxy import choice, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 _CLASSES = {"high": -100, "low": 100}
 _AMBIGUOUS = quote.error("ambiguous path", "bad_request")
 _COOKIE, _SET_COOKIE = "cookie", "set-cookie"
+_EXPRESSIONS: Mapping[Variable, str] = {
+    "client_ip": "%[src]",
+    "request_id": "%[var(txn.request_id)]",
+    "tenant": "%[var(txn.tenant)]",
+    "host": "%[var(txn.authority)]",
+    "pool": "%[var(txn.pool)]",
+}
+"""The variables whose value depends on the request."""
 
 
 def own_response(route: Route, action: Respond | Redirect, listener: Listener, view: View) -> Iterator[Token]:
@@ -59,7 +68,7 @@ def request_changes(route: Route, listener: Listener, view: View, *, upgrades: b
         yield line("http-request set-var(txn.affinity)", fetch, if_route, served, source=source)
     for header in route.request_headers.remove:
         yield line("http-request del-header", quote.word(header), if_route, source=(*path, "remove"))
-    yield from header_text.lines("http-request", route, listener, route.request_headers, if_route, (*path, "set"))
+    yield from _header_lines("http-request", route, listener, route.request_headers, if_route, (*path, "set"))
     for cookie, served, source in kept:
         pair = quote.word(f"{cookie.replace('%', '%%')}=%[var(txn.affinity)]")
         found = "{ var(txn.affinity) -m found }"
@@ -95,9 +104,38 @@ def response_changes(route: Route, listener: Listener, view: View) -> Iterator[T
     for header in rules.remove:
         if header not in beside_own:
             yield line("http-after-response del-header", quote.word(header), if_route, source=(*path, "remove"))
-    yield from header_text.lines(
-        "http-after-response", route, listener, rules, if_route, (*path, "set"), added=beside_own
-    )
+    yield from _header_lines("http-after-response", route, listener, rules, if_route, (*path, "set"), added=beside_own)
+
+
+def _header_lines(
+    action: str,
+    route: Route,
+    listener: Listener,
+    rules: HeaderRules,
+    condition: str,
+    source: Path,
+    added: Container[str] = (),
+) -> Iterator[Token]:
+    """Yield the lines by which `action` (http-request, http-after-response) sets the headers of these rules.
+
+    A header of `added` replaces none of the same name.
+    """
+    for name, text in rules.set:
+        value = quote.word("".join(_written(part, route, listener) for part in parts(text)))
+        has_tenant = ""
+        if may_be_empty(text):
+            if name not in added:
+                yield line(f"{action} del-header", quote.word(name), condition, source=source)
+            has_tenant = "{ var(txn.tenant) -m len gt 0 }"
+        verb = "add-header" if name in added else "set-header"
+        yield line(f"{action} {verb}", quote.word(name), value, condition, has_tenant, source=source)
+
+
+def _written(part: HeaderPart, route: Route, listener: Listener) -> str:
+    constants = {"listener": listener.name, "route": route.name}
+    if part.variable is None:
+        return part.text.replace("%", "%%")
+    return _EXPRESSIONS.get(part.variable) or quote.name(constants[part.variable]).text
 
 
 def _gives_cookies(route: Route, view: View) -> bool:

@@ -1,15 +1,26 @@
-"""The names of sections. In a fragment they begin with `lbctl_`: all sections of a HAProxy share one namespace."""
+"""The names of sections and files.
+
+In a fragment, the names of sections begin with `lbctl_`: all sections of a HAProxy share one namespace. Secrets that
+HAProxy sends are in a file that its owner alone may read; haproxy.cfg looks them up in it.
+"""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.haproxy import quote
 
 OWN = "lbctl_"
 """What the names of a fragment's sections begin with."""
 _POOL = "pool_"
+SECRETS = "haproxy-upstream-headers.map"
+"""Rows of POOL/HEADER and its value."""
+PICKER_ROW = ":picker"
+"""The row with the key of questions to the picker."""
+CHECK_ROW = ":check"
+"""In the place of a header: the bytes of the pool's gRPC check in hexadecimal."""
 
 
 def own(name: str, proxy: Proxy) -> str:
@@ -30,3 +41,9 @@ def bare(section: str) -> str:
 def beside(name: str, proxy: Proxy) -> str:
     """Return the path of a file beside the configuration; a fragment cannot set `default-path`, so it is whole."""
     return str(PurePosixPath(proxy.config or "").parent / name) if proxy.is_fragment else name
+
+
+def looked_up(pool: Pool, header: str, proxy: Proxy) -> str:
+    """Return the log-format of the value that the file has for a header of the pool, or for its `CHECK_ROW`."""
+    name = header if header == CHECK_ROW else quote.name(header).text
+    return f'%[str("{quote.name(pool.name).text}/{name}"),map_str("{beside(SECRETS, proxy)}")]'

@@ -11,8 +11,8 @@ from lbctl.apply.files import write_bundle
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import ApiKeys, Auth
 from lbctl.ir.secrets import ApiKey, Secrets
-from lbctl.targets.haproxy import TARGET, pem
-from lbctl.targets.haproxy.jwks import UnfitKeyError, VerificationKey, read
+from lbctl.targets.haproxy import TARGET
+from lbctl.targets.haproxy.jwks import UnfitKeyError, VerificationKey, read, rsa_pem
 from tests.support.haproxy import view_with_auth
 from tests.support.jwks import CURVES, EC, JWT, RSA, ec_jwk, jwks, public_pem, rsa_jwk
 from tests.support.processes.tokens import b64
@@ -22,7 +22,7 @@ from tests.support.processes.tokens import b64
 def test_rsa_key_has_the_same_pem_as_in_cryptography(bits: int) -> None:
     key = rsa.generate_private_key(65537, bits).public_key()
     numbers = key.public_numbers()
-    assert pem.rsa(numbers.n, numbers.e) == public_pem(key)
+    assert rsa_pem(numbers.n, numbers.e) == public_pem(key)
 
 
 @pytest.mark.parametrize("curve", CURVES)

@@ -1,0 +1,84 @@
+"""Requests that HAProxy refuses before it looks for a route: malformed, ambiguous, or with headers that are too large.
+
+A replica could read an ambiguous request in another way. The limits of headers are compared with what the client sent.
+HAProxy's parser has limits of its own for the whole process. They are set a little higher, so that a request above the
+listener's limit still gets an answer of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.listeners import MAX_HEADER_BYTES, MAX_HEADER_COUNT, Listener
+from lbctl.ir.snapshot import View
+from lbctl.targets import request_grammar
+from lbctl.targets.features import BY_ID
+from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.token import Token
+
+_CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+"""Control characters other than tabs and the line ends between headers."""
+_HEADER = quote.error("a header holds a control character", "bad_request")
+_FRAMING = quote.error("the transfer-encoding is not chunked alone, or of HTTP/1.0", "bad_request")
+_HOST = quote.error(request_grammar.HOST_MESSAGE, "bad_request")
+_METHOD = quote.error(request_grammar.METHOD_MESSAGE, "bad_request")
+_PATH = quote.error(request_grammar.TARGET_MESSAGE, "bad_request")
+_TOO_LARGE = quote.error("the headers are too large", "too_large")
+_SPARE_LINES = 50
+HEADER_SIZES = (
+    Token("http-request set-var(txn.header_count) req.fhdr_cnt"),
+    Token("http-request set-var(txn.header_bytes) req.hdrs,length"),
+)
+"""The lines that measure the headers, before HAProxy adds some."""
+
+
+def lines() -> Iterator[Token]:
+    """Yield the lines that refuse such requests.
+
+    All other requests are forwarded as written, but always without scheme and authority, which the Host header repeats.
+    HAProxy has already refused Host lines that differ from each other or from the authority.
+    """
+    names, unusual_method = " ".join(request_grammar.REFUSED_METHODS), quote.word(request_grammar.UNFIT_METHOD)
+    yield line(
+        f"http-request return status 405 {_METHOD} if {{ method {names} }} || {{ method -m reg", unusual_method, "}"
+    )
+    host = quote.word(f"^{request_grammar.HOST}$")
+    yield line(f"http-request return status 400 {_HOST} if !{{ req.fhdr(host) -m reg", host, "}")
+    ambiguous = quote.word(request_grammar.AMBIGUOUS)
+    yield line(f"http-request return status 400 {_PATH} if !{{ path_beg / }} || {{ path -m reg", ambiguous, "}")
+    yield Token("http-request set-uri %[pathq] if !{ url_beg / } { path_beg / }")
+    yield line(f"http-request return status 400 {_HEADER} if {{ req.hdrs -m reg", quote.word(_CONTROL), "}")
+    chunked = "{ req.fhdr(transfer-encoding) -m found }"
+    other = "!{ req.fhdr(transfer-encoding) -m str -i chunked }"
+    yield Token(f"http-request return status 400 {_FRAMING} if {chunked} {other} || {chunked} {{ req.ver 1.0 }}")
+
+
+def header_limits(listener: Listener) -> Iterator[Token]:
+    """Yield the lines that enforce the limits, once the request has an id."""
+    path = ("listeners", listener.name, "headers")
+    limits = {"header_count": listener.max_header_count, "header_bytes": listener.max_header_bytes}
+    for name, limit in limits.items():
+        yield line(
+            f"http-request return status 431 {_TOO_LARGE} if {{ var(txn.{name}) -m int gt {limit} }}", source=path
+        )
+
+
+def parser_lines(view: View) -> int:
+    """Return `tune.http.maxhdr`: the lines of a message that HAProxy's parser takes."""
+    return max((listener.max_header_count for listener in view.listeners), default=0) + _SPARE_LINES
+
+
+def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
+    """Yield that a fragment has the parser's limits of its host."""
+    if view.proxy.is_fragment and _limits(listener) != (MAX_HEADER_COUNT, MAX_HEADER_BYTES):
+        message = (
+            "a fragment cannot set what HAProxy's parser takes: `tune.http.maxhdr` and `tune.bufsize` of the host do"
+        )
+        path, code = ("listeners", listener.name, "headers"), BY_ID["listener.headers.max_bytes"].code
+        yield Diagnostic(code, message, path=path, hint="set them in the host's `global`", severity="warning")
+
+
+def _limits(listener: Listener) -> tuple[int, int]:
+    return listener.max_header_count, listener.max_header_bytes
