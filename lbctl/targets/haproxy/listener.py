@@ -17,15 +17,14 @@ from lbctl.targets.haproxy import (
     access,
     auth,
     bodies,
-    choice,
-    destination,
     hash_vars,
     limits,
+    logs,
     models,
     pick,
+    pool_selection,
     process,
     quote,
-    reports,
     request_checks,
     route,
     sections,
@@ -118,11 +117,14 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
     changes = (token for item in routes for token in route.response_changes(item, listener, view))
     answers = (*_unasked_upgrade(routes), *changes)
-    to, own = destination.of(listener, view, actions), own_lines.tokens(view.proxy, "frontend", listener.name)
+    to, own = (
+        pool_selection.destination(listener, view, actions),
+        own_lines.tokens(view.proxy, "frontend", listener.name),
+    )
     route_acls = tuple(_route_acl(item) for item in routes if _is_named(route.acl(item), (*actions, *own)))
     readers = (*rule_lines, *route_acls, *actions, *answers, *own, to.route, to.pool, *to.backend)
     logged = "var(txn.route,-) var(txn.pool,-)" if listener.access_log.format == "text" else ""
-    unread = destination.unread([*(item.text for item in readers), *elsewhere, logged])
+    unread = pool_selection.unread([*(item.text for item in readers), *elsewhere, logged])
     return Frontend(
         name=Token(sections.own(f"listener_{quote.name(listener.name).text}", view.proxy)),
         listener=quote.name(listener.name),
@@ -130,7 +132,7 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
         bind_from_33=_bind(listener, accepts_http2=False) if _loses_bodies(listener, view) else None,
         options=tuple(_options(listener, routes)),
         log=_log(listener),
-        reports=reports.lines(listener, view),
+        reports=logs.lines(listener, view),
         json=int(listener.access_log.format == "json"),
         trusts=int(listener.client_address is not None),
         client=(
@@ -143,10 +145,10 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
         refusals=tuple(request_checks.lines()),
         body=(*_body_limit(listener, view), *_model(listener, view, acls)),
         acls=(*acls.lines, *route_acls),
-        rules=destination.without(unread, rule_lines),
+        rules=pool_selection.without(unread, rule_lines),
         unrouted=unrouted,
         no_model=tuple(_no_model(listener, acls)),
-        actions=destination.without(unread, actions),
+        actions=pool_selection.without(unread, actions),
         answers=answers,
         logged_route=to.route,
         logged_pool=to.pool,
@@ -414,7 +416,7 @@ def _route_acl(item: Route) -> Token:
 
 def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
     if not item.logged:
-        yield line(reports.UNLOGGED, f"if {route.acl(item)}", source=("routes", item.name, "access_log"))
+        yield line(logs.UNLOGGED, f"if {route.acl(item)}", source=("routes", item.name, "access_log"))
     yield from access.lines(item, listener, acls)
     if not isinstance(item.action, Forward):
         if item.needs_credentials:
@@ -426,7 +428,9 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
         return
     yield from auth.lines(item, view, acls)
     yield from limits.lines(item, view.proxy)
-    yield from choice.pools(item, item.action, view, acls, alone=destination.only_route(listener) is not None)
+    yield from pool_selection.pools(
+        item, item.action, view, acls, alone=pool_selection.only_route(listener) is not None
+    )
     yield from hash_vars.lines(item, view)
     yield from pick.lines(item, view)
     yield from auth.credential_removal(item)

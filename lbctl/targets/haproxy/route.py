@@ -11,7 +11,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, HeaderRules, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import model_list
-from lbctl.targets.haproxy import choice, quote
+from lbctl.targets.haproxy import pool_selection, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
@@ -95,7 +95,7 @@ def response_changes(route: Route, listener: Listener, view: View) -> Iterator[T
     its own.
     """
     if isinstance(route.action, Forward):
-        yield from choice.cookies(route, route.action, secure=listener.tls is not None)
+        yield from pool_selection.cookies(route, route.action, secure=listener.tls is not None)
     if_route = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
     path, rules = ("routes", route.name, "headers", "response"), route.response_headers
     beside_own = {_SET_COOKIE} & _names(rules) if _gives_cookies(route, view) else set()

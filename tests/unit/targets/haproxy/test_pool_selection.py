@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbctl.targets.haproxy.destination import POOL, ROUTE, unread
+from lbctl.targets.haproxy.pool_selection import POOL, ROUTE, unread
 
 
 @pytest.mark.parametrize(

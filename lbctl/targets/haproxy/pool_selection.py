@@ -1,15 +1,38 @@
-"""How a route chooses the pool of a request: by pins, by the variant of a sticky client, by a draw, by the fallback."""
+"""How a request gets its pool and its backend: by pins, by the variant of a sticky client, by a draw, by the fallback.
+
+A listener that treats every request alike knows the route, the pool and the backend beforehand. Then nothing is looked
+up, and a variable is set only where something reads it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Pin, Route, StickySplit
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import limits, locality_tiers, quote, residency, sections
 from lbctl.targets.haproxy.match import Acls, equals
+from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
+
+ROUTE, POOL = "txn.route", "txn.pool"
+_BACKEND = "txn.backend"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The lines about the route and the pool that stand around those of the routes themselves."""
+
+    route: Token
+    """The line that notes the route for the access log, once it is chosen."""
+    pool: Token
+    """The line that notes the pool for the access log, once it is chosen."""
+    backend: tuple[Token, ...]
+    """The lines that choose the backend."""
 
 
 def pools(route: Route, action: Forward, view: View, acls: Acls, *, alone: bool) -> Iterator[Token]:
@@ -20,11 +43,11 @@ def pools(route: Route, action: Forward, view: View, acls: Acls, *, alone: bool)
     route_acl = f"route_{quote.name(route.name).text}"
     for pin in action.pins:
         path = ("routes", route.name, "pin")
-        yield quote.line(_set_pool(pin.pool), "if", route_acl, "!chosen", _pin(pin, acls), source=path)
+        yield line(_set_pool(pin.pool), "if", route_acl, "!chosen", _pin(pin, acls), source=path)
     active = [share for share in action.shares if share.weight > 0]
     if len(active) == 1:
         condition = "" if alone and not action.pins else f"if {route_acl} !chosen"
-        yield quote.line(_set_pool(active[0].pool), condition, source=("routes", route.name))
+        yield line(_set_pool(active[0].pool), condition, source=("routes", route.name))
     else:
         yield from _split(route, action, route_acl, acls)
     if action.fallback:
@@ -53,15 +76,15 @@ def _split(route: Route, action: Forward, route_acl: str, acls: Acls) -> Iterato
     total = sum(share.weight for share in active)
     if action.sticky:
         yield from _sticky(route, action.sticky, [share.pool for share in active], total, route_acl, acls)
-    yield quote.line(f"http-request set-var(txn.draw) rand({total}) if", route_acl, "!chosen !drawn", source=path)
+    yield line(f"http-request set-var(txn.draw) rand({total}) if", route_acl, "!chosen !drawn", source=path)
     threshold = 0
     for share in active:
         threshold += share.weight
-        yield quote.line(
+        yield line(
             _set_pool(share.pool), "if", route_acl, f"!chosen {{ var(txn.draw) -m int lt {threshold} }}", source=path
         )
     if action.sticky and action.sticky.kind == "cookie":
-        yield quote.line("http-request set-var(txn.given) var(txn.pool) if", _is_new_client(route), source=path)
+        yield line("http-request set-var(txn.given) var(txn.pool) if", _is_new_client(route), source=path)
 
 
 def _sticky(
@@ -74,12 +97,12 @@ def _sticky(
     path = ("routes", route.name, "sticky_split")
     if sticky.kind == "header":
         drawn = quote.word(quote.sample("req.fhdr", sticky.name, "djb2(1)", f"mod({total})"))
-        yield quote.line("http-request set-var(txn.draw)", drawn, "if", route_acl, "!chosen", source=path)
+        yield line("http-request set-var(txn.draw)", drawn, "if", route_acl, "!chosen", source=path)
         return
     cookie = quote.sample("req.cook", sticky.name)
     for pool in active:
-        yield quote.line(_set_pool(pool), "if", route_acl, "!chosen", equals(acls, cookie, pool), source=path)
-    yield quote.line(f"http-request set-var(txn.fresh) str({route.name}) if", route_acl, "!chosen", source=path)
+        yield line(_set_pool(pool), "if", route_acl, "!chosen", equals(acls, cookie, pool), source=path)
+    yield line(f"http-request set-var(txn.fresh) str({route.name}) if", route_acl, "!chosen", source=path)
 
 
 def cookies(route: Route, action: Forward, *, secure: bool) -> Iterator[Token]:
@@ -90,7 +113,7 @@ def cookies(route: Route, action: Forward, *, secure: bool) -> Iterator[Token]:
         value += "; HttpOnly; SameSite=Lax" + ("; Secure" if secure else "")
         path = ("routes", route.name, "sticky_split")
         add_header = "http-after-response add-header set-cookie"
-        yield quote.line(add_header, quote.word(value), "if", _is_new_client(route), source=path)
+        yield line(add_header, quote.word(value), "if", _is_new_client(route), source=path)
 
 
 def _is_new_client(route: Route) -> str:
@@ -104,7 +127,7 @@ def _regional_backend(route: Route, action: Forward, view: View, route_acl: str)
         if backend != pool:
             condition = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}"
             path = ("routes", route.name, "regions")
-            yield quote.line(f"http-request set-var(txn.backend) str({backend}) if", route_acl, condition, source=path)
+            yield line(f"http-request set-var(txn.backend) str({backend}) if", route_acl, condition, source=path)
 
 
 def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterator[Token]:
@@ -120,17 +143,17 @@ def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterat
         fit_servers = f"nbsrv({sections.pool(tier.name, view.proxy)})"
         if position:
             fit_in_nearer = f"nbsrv({sections.pool(tiers[position - 1].name, view.proxy)})"
-            yield quote.line(f"http-request set-var(txn.nearer) {fit_in_nearer} if", route_acl, is_pool, source=path)
+            yield line(f"http-request set-var(txn.nearer) {fit_in_nearer} if", route_acl, is_pool, source=path)
             fit_servers += ",sub(txn.nearer)"
         fit_servers, needed = limits.fit_compared(fit_servers, tier.name, tier.min_fit, view)
         set_backend = f"http-request set-var(txn.backend) str({tier.name}) if"
-        yield quote.line(set_backend, route_acl, is_pool, f"{{ {fit_servers} ge {needed} }}", source=path)
+        yield line(set_backend, route_acl, is_pool, f"{{ {fit_servers} ge {needed} }}", source=path)
 
 
 def _opened(route: Route, pool: str, view: View, route_acl: str) -> Token:
     """Return the line that chooses the backend without checks, where no replica of the pool is up."""
     backend = residency.backend_name(view.pools[pool], route.regions)
-    return quote.line(
+    return line(
         f"http-request set-var(txn.backend) str({locality_tiers.open_name(backend)}) if",
         route_acl,
         f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }} {{ nbsrv({sections.pool(backend, view.proxy)}) lt 1 }}",
@@ -143,7 +166,7 @@ def _fallback(route: Route, action: Forward, view: View, route_acl: str) -> Iter
         if pool != action.fallback:
             name = quote.name(pool).text
             backend = residency.backend_name(view.pools[pool], route.regions)
-            yield quote.line(
+            yield line(
                 _set_pool(action.fallback or ""),
                 "if",
                 route_acl,
@@ -157,4 +180,57 @@ def _variants(action: Forward, view: View, route_acl: str) -> Iterator[Token]:
         model = view.pools[pool].model
         label = json.dumps((model and model.version) or pool)
         condition = f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }}"
-        yield quote.line("http-request set-var-fmt(txn.variant)", quote.formatted(label), "if", route_acl, condition)
+        yield line("http-request set-var-fmt(txn.variant)", quote.formatted(label), "if", route_acl, condition)
+
+
+def only_route(listener: Listener) -> str | None:
+    """Return the route that takes every request of the listener, where it has no other rule."""
+    if len(listener.rules) != 1 or listener.rules[0] != Rule(listener.rules[0].route):
+        return None
+    return listener.rules[0].route
+
+
+def only_pool(route: Route) -> str | None:
+    """Return the pool to which all requests of the route go; None where one has to be chosen."""
+    action = route.action
+    if not isinstance(action, Forward) or action.pins or action.fallback:
+        return None
+    active = [share.pool for share in action.shares if share.weight > 0]
+    return active[0] if len(active) == 1 else None
+
+
+def destination(listener: Listener, view: View, lines: Sequence[Token]) -> Destination:
+    """Return the lines for a listener, among whose lines are `lines`."""
+    route = only_route(listener)
+    pool = only_pool(view.routes[route]) if route else None
+    chosen = any(_BACKEND in item.text for item in lines)
+    return Destination(_logged(ROUTE, route), _logged(POOL, pool), tuple(_backends(view, pool, chosen=chosen)))
+
+
+def unread(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return which of the variables of the route and of the pool none of these texts reads."""
+    text = "\n".join(texts)
+    return tuple(
+        each for each in (ROUTE, POOL) if not re.search(rf"(?<!set-var\()(?<![\w.]){re.escape(each)}(?![\w.])", text)
+    )
+
+
+def without(variables: Iterable[str], lines: Iterable[Token]) -> tuple[Token, ...]:
+    """Return `lines` without those that set one of the variables."""
+    beginnings = tuple(f"http-request set-var({each}) " for each in variables)
+    return tuple(item for item in lines if not item.text.startswith(beginnings))
+
+
+def _logged(variable: str, name: str | None) -> Token:
+    text = f"%[var({variable})]" if name is None else quote.name(name).text
+    return Token(f"http-request set-var-fmt({variable}_json) '\"{text}\"'")
+
+
+def _backends(view: View, pool: str | None, *, chosen: bool) -> Iterator[Token]:
+    prefix = sections.own("pool_", view.proxy)
+    if chosen:
+        yield Token(f"use_backend {prefix}%[var({_BACKEND})] if {{ var({_BACKEND}) -m found }}")
+    if pool is None:
+        yield Token(f"use_backend {prefix}%[var({POOL})]")
+    else:
+        yield line("default_backend", sections.pool(pool, view.proxy))
