@@ -2,13 +2,14 @@
 
 Templates lay out, Python decides: `finalize` refuses every value that is not one of the two, so a forgotten quote is an
 error at the first render, not a vulnerability. A Token may carry the path of the YAML value that it comes from; the
-rendered text then has, for each line, the place in the YAML that asked for it.
+rendered text then has, for each line, the place in the YAML that asked for it. It also knows which variables of the
+proxy it reads and sets, so that a renderer leaves out definitions that nothing reads.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -29,6 +30,15 @@ class Token:
     text: str
     source: Path = ()
     """The path of the YAML value that the text comes from, with replicas by name."""
+    reads: frozenset[str] = frozenset()
+    """The variables and named conditions that the text evaluates."""
+    sets: str = ""
+    """The variable or named condition that the text defines; empty: none."""
+
+
+def read_by(tokens: Iterable[Token]) -> frozenset[str]:
+    """Return the variables and named conditions that any of the tokens evaluates."""
+    return frozenset().union(*(token.reads for token in tokens))
 
 
 class UnquotedError(TypeError):

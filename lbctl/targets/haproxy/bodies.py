@@ -64,7 +64,7 @@ def _value(key: HashKey, path: tuple[str, ...]) -> Iterator[Token]:
             yield line(f"acl chat{number}", quote.word(first), "-m found")
             yield line(_PROMPT, quote.word(f"%[{first}]%[{second}]"), f"if {without_value} chat{number}", condition)
     if key.kind == "prompt_prefix":
-        yield Token("acl prompted var(txn.hashed) -m found")
+        yield line("acl prompted var(txn.hashed) -m found")
 
 
 def reads_bodies(listener: Listener, view: View) -> bool:

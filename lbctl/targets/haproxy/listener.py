@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Rule
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers, own_lines
+from lbctl.targets import client_headers
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.error_body import NO_MODEL, UNKNOWN_MODEL
 from lbctl.targets.features import BY_ID
@@ -21,6 +21,7 @@ from lbctl.targets.haproxy import (
     limits,
     logs,
     models,
+    own_lines,
     pick,
     pool_selection,
     process,
@@ -33,9 +34,21 @@ from lbctl.targets.haproxy import (
 from lbctl.targets.haproxy.match import Acls, conditions_but_model, rules
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.reading import by_model, wants_clear_model
-from lbctl.targets.token import Token
+from lbctl.targets.token import Token, read_by
 
-_LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
+NO_ROUTE = quote.error("no route", "not_found")
+_DEFINITIONS = (
+    (line("http-request set-var(txn.authority) req.hdr(host)"),),
+    (line("http-request set-var(txn.host) req.hdr(host),host_only,rtrim(.)"),),
+    (
+        line("http-request set-var(txn.path) path,url_dec"),
+        line("http-request set-var-fmt(txn.segments) '%[var(txn.path)]/'"),
+    ),
+    (line("acl routed var(txn.route) -m found"),),
+    (line("acl chosen var(txn.pool) -m found"),),
+    (line("acl drawn var(txn.draw) -m found"),),
+)
+"""The variables and ACLs that rules and routes may read, in groups of which all lines are rendered or none."""
 _WAITS_FOR_NO_STREAM = (3, 3)
 """The version from which on HAProxy does not wait for an HTTP/2 body without a length; it was seen with 3.4.7."""
 _TOO_LARGE = quote.error("the body is too large", "too_large")
@@ -50,115 +63,87 @@ class Frontend:
 
     name: Token
     """The name of the section."""
-    listener: Token
-    """The listener's name as it is logged."""
     bind: Token
     """The address and its parameters."""
     bind_from_33: Token | None
     """The same for HAProxy 3.3 and later, whichever version it is rendered for; None: no other."""
-    options: tuple[Token, ...]
-    log: Token | None
-    """The directive of the access log; None: none is written."""
-    reports: tuple[Token, ...]
-    """The directives of what is reported by syslog; empty: nobody needs it."""
-    json: int
-    """1 for the JSON of the contract, 0 for a readable line."""
+    settings: tuple[Token, ...]
+    """The lines of its limits, timeouts and logs."""
+    client: tuple[Token, ...]
+    """The lines that find the client's address and the request's id, and remove headers that the client may not set."""
     trusts: int
     """1 if what trusted peers say of the client is kept."""
-    client: tuple[Token, ...]
-    """The lines that find the client's address."""
-    request_id: tuple[Token, ...]
-    """The lines that set the request's id."""
-    refusals: tuple[Token, ...]
-    """The lines that refuse malformed and ambiguous requests."""
-    body: tuple[Token, ...]
-    """The lines that wait for the body and read it."""
-    acls: tuple[Token, ...]
-    """The conditions that rules use."""
-    rules: tuple[Token, ...]
-    """The lines that find the route of a request."""
-    unrouted: tuple[Token, ...]
-    """The lines that refuse clients whose request has no route."""
-    no_model: tuple[Token, ...]
-    """The lines that answer requests that have no route because of their model."""
-    actions: tuple[Token, ...]
-    """The lines of the routes: credentials, limits, headers."""
-    answers: tuple[Token, ...]
-    """The lines that change responses."""
-    logged_route: Token
-    """The line that notes the route for the access log."""
-    logged_pool: Token
-    """The line that notes the pool for the access log."""
-    to_pool: tuple[Token, ...]
-    """The lines that choose the backend."""
-    queues: int
-    """1 if requests may wait for a replica."""
     tls: int
     """1 if clients speak TLS."""
-    has_grpc: int
-    """1 if a pool of its routes speaks gRPC."""
-    takes_all: int
-    """1 if every request has a route."""
-    own_lines: tuple[Token, ...] = ()
+    refusals: tuple[Token, ...]
+    """The lines that refuse malformed and ambiguous requests."""
+    routing: tuple[Token, ...]
+    """The lines that find the route and the pool of a request, refuse it or change it."""
+    own_lines: tuple[Token, ...]
     """The operator's own lines."""
+    to_pool: tuple[Token, ...]
+    """The lines that choose the backend."""
+    answers: tuple[Token, ...]
+    """The lines that change responses."""
+    queues: int
+    """1 if requests may wait for a replica."""
 
-    def uses(self, name: str) -> bool:
-        """Return whether a line, also one of the operator's, refers to this variable or condition of lbctl's own."""
-        parts = (self.body, self.acls, self.rules, self.actions, self.answers, self.own_lines)
-        return any(name in token.text for part in parts for token in part)
 
+def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> Frontend:
+    """Return the frontend of a listener; `read_elsewhere` are the variables that other sections read.
 
-def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Frontend:
-    """Return the frontend of a listener; `elsewhere` are the lines of other sections that read its variables."""
+    Definitions that nothing reads are left out.
+    """
     acls = Acls()
     rule_lines = tuple(rules(listener, acls))
     routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
-    unrouted = tuple(access.unrouted(listener, acls))
+    unrouted = tuple(_unrouted(listener, routes, view, acls))
+    if any(rule == Rule(rule.route) for rule in listener.rules):  # which takes every request
+        unrouted = ()
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
-    changes = (token for item in routes for token in route.response_changes(item, listener, view))
-    answers = (*_unasked_upgrade(routes), *changes)
-    to, own = (
-        pool_selection.destination(listener, view, actions),
-        own_lines.tokens(view.proxy, "frontend", listener.name),
+    to = pool_selection.destination(listener, view, actions)
+    body = (*_body_limit(listener, view), *_model(listener, view, acls))
+    routing = (*body, *rule_lines, *unrouted, to.route, *actions, to.pool)
+    settings = (*_options(listener, routes), *logs.lines(listener, view))
+    own = own_lines.tokens(view.proxy, "frontend", listener.name)
+    answers = (
+        *_unasked_upgrade(routes),
+        *(token for item in routes for token in route.response_changes(item, listener, view)),
     )
-    route_acls = tuple(_route_acl(item) for item in routes if _is_named(route.acl(item), (*actions, *own)))
-    readers = (*rule_lines, *route_acls, *actions, *answers, *own, to.route, to.pool, *to.backend)
-    logged = "var(txn.route,-) var(txn.pool,-)" if listener.access_log.format == "text" else ""
-    unread = pool_selection.unread([*(item.text for item in readers), *elsewhere, logged])
+    read = read_elsewhere | read_by((*settings, *acls.lines, *routing, *own, *to.backend, *answers))
+    route_acls = _needed(((_route_acl(item),) for item in routes), read)
+    read |= read_by(route_acls)
+    definitions = _needed(_DEFINITIONS, read)
+    read |= read_by(definitions)
+    unread = {pool_selection.ROUTE, pool_selection.POOL} - read
     return Frontend(
         name=Token(sections.own(f"listener_{quote.name(listener.name).text}", view.proxy)),
-        listener=quote.name(listener.name),
         bind=_bind(listener),
         bind_from_33=_bind(listener, accepts_http2=False) if _loses_bodies(listener, view) else None,
-        options=tuple(_options(listener, routes)),
-        log=_log(listener),
-        reports=logs.lines(listener, view),
-        json=int(listener.access_log.format == "json"),
-        trusts=int(listener.client_address is not None),
+        settings=settings,
         client=(
+            logs.path(listener),
             *request_checks.HEADER_SIZES,
             *_client(listener.client_address),
             *_forged_headers(listener, view),
             *_address_headers(listener),
+            *_request_id(listener),
+            *request_checks.header_limits(listener),
         ),
-        request_id=(*_request_id(listener), *request_checks.header_limits(listener)),
-        refusals=tuple(request_checks.lines()),
-        body=(*_body_limit(listener, view), *_model(listener, view, acls)),
-        acls=(*acls.lines, *route_acls),
-        rules=pool_selection.without(unread, rule_lines),
-        unrouted=unrouted,
-        no_model=tuple(_no_model(listener, acls)),
-        actions=pool_selection.without(unread, actions),
-        answers=answers,
-        logged_route=to.route,
-        logged_pool=to.pool,
-        to_pool=to.backend,
-        queues=int(any(servers.limit(view.pools[name]) for item in routes for name in _pools(item))),
+        trusts=int(listener.client_address is not None),
         tls=int(listener.tls is not None),
-        has_grpc=int(any(view.pools[name].protocol == "grpc" for item in routes for name in _pools(item))),
-        takes_all=int(any(rule == Rule(rule.route) for rule in listener.rules)),
+        refusals=tuple(request_checks.lines()),
+        routing=tuple(item for item in (*definitions, *acls.lines, *route_acls, *routing) if item.sets not in unread),
         own_lines=own,
+        to_pool=to.backend,
+        answers=answers,
+        queues=int(any(servers.limit(view.pools[name]) for item in routes for name in _pools(item))),
     )
+
+
+def _needed(definitions: Iterable[Sequence[Token]], read: Set[str]) -> tuple[Token, ...]:
+    """Return the lines of the definitions of which something is read."""
+    return tuple(item for lines in definitions if any(item.sets in read for item in lines) for item in lines)
 
 
 def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
@@ -166,10 +151,7 @@ def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
     yield from _held_streams(listener, view)
     yield from _http1_alone(listener, view)
     yield from request_checks.diagnostics(listener, view)
-    log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
-    if log.format != "none" and log.path not in (None, *_LOGS):
-        message = "HAProxy writes no log files; this access log goes to /dev/stdout"
-        yield Diagnostic(BY_ID["listener.access_log"].code, message, path=path, severity="warning")
+    yield from logs.diagnostics(listener)
     for index, item in enumerate(_certificates(listener)):
         key_path = ("listeners", listener.name, "tls", "certificates", index, "key")
         yield from process.unusable_key(item.certificate, item.key, key_path, BY_ID["listener.tls"].code)
@@ -260,13 +242,6 @@ def _pools(item: Route) -> tuple[str, ...]:
     return item.action.pools if isinstance(item.action, Forward) else ()
 
 
-def _log(listener: Listener) -> Token | None:
-    if listener.access_log.format == "none":
-        return None
-    target = _LOGS.get(listener.access_log.path or "", "stdout")
-    return line(f"log {target} len 65535 format raw local0 info", source=("listeners", listener.name, "access_log"))
-
-
 def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that remove, from every request, the headers that only the gateway may set."""
     names = set(client_headers.given(view.routes.values()))
@@ -313,14 +288,14 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
     """
     if settings is None:
         return
-    yield Token("http-request set-var(txn.peer) src")
+    yield line("http-request set-var(txn.peer) src")
     networks = [quote.word(item) for item in settings.trusted]
     yield line("acl trusted src --", *networks)
-    yield Token("http-request set-var(txn.trusted) bool(true) if trusted")
+    yield line("http-request set-var(txn.trusted) bool(true) if trusted")
     for position in range(1, 5):
         address = quote.word(quote.sample("req.hdr_ip", settings.header, place=-position))
         yield line("http-request set-src", address, "if trusted {", address, "-m found }")
-    yield Token("acl believed var(txn.trusted) -m bool")
+    yield line("acl believed var(txn.trusted) -m bool")
     yield line("http-request del-header", quote.word(client_headers.claims([settings.header])), "-m reg if !believed")
 
 
@@ -368,7 +343,7 @@ def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
     """
     if not by_model(listener):
         return
-    yield Token("http-request set-var(txn.model) req.fhdr(x-model)")
+    yield line("http-request set-var(txn.model) req.fhdr(x-model)")
     read = tuple(_reads_model(listener, acls))
     yield from read
     reads = "{ var(txn.reads_model) -m found }" if read else ""
@@ -384,6 +359,16 @@ def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
     yield line("http-request set-var(txn.model)", query, "if { method GET }", without_model)
     model_json = Token("'\"%[var(txn.model),json(utf8s)]\"'")
     yield line("http-request set-var-fmt(txn.model_json)", model_json, "if { var(txn.model) -m found }")
+
+
+def _unrouted(listener: Listener, routes: Iterable[Route], view: View, acls: Acls) -> Iterator[Token]:
+    """Yield the lines that answer a request without a route."""
+    yield from access.unrouted(listener, acls)
+    if any(view.pools[name].protocol == "grpc" for item in routes for name in _pools(item)):
+        is_grpc = "{ req.hdr(content-type) -m beg -i application/grpc }"
+        yield line("http-request return status 404 hdr grpc-status 12 if !routed", is_grpc)
+    yield from _no_model(listener, acls)
+    yield line(f"http-request return status 404 {NO_ROUTE} if !routed")
 
 
 def _no_model(listener: Listener, acls: Acls) -> Iterator[Token]:
@@ -405,13 +390,9 @@ def _reads_model(listener: Listener, acls: Acls) -> Iterator[Token]:
         yield line("http-request set-var(txn.reads_model) bool(true) if", *each)
 
 
-def _is_named(acl: str, lines: Iterable[Token]) -> bool:
-    return any(acl in item.text.split() or f"!{acl}" in item.text.split() for item in lines)
-
-
 def _route_acl(item: Route) -> Token:
     name = quote.name(item.name).text
-    return Token(f"acl route_{name} var(txn.route) -m str -- {name}")
+    return line(f"acl route_{name} var(txn.route) -m str -- {name}")
 
 
 def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterator[Token]:

@@ -1,19 +1,26 @@
-"""HAProxy's reports by syslog, in addition to the access log: timers for `serve`, ends of requests for the picker.
+"""The logs of HAProxy: the access log, timers for `serve`, and ends of requests for the picker.
 
-Both are in the structured data of RFC 5424, of which a section has one; the access log that follows it is cut off. No
-value in it comes from a client. `lbctl.serve.traffic.timer_line` and `lbctl.picker.http_api` read it.
+Timers and ends are reports by syslog, in the structured data of RFC 5424, of which a section has one; the access log
+that follows it is cut off. No value in it comes from a client. `lbctl.serve.traffic.timer_line` and
+`lbctl.picker.http_api` read it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.latencies import measured
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
+from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import pick, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
+_TARGETS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
+"""Path of an access log → where HAProxy writes it."""
 UNLOGGED = "http-request set-log-level debug"
 """The level of requests without access log, which is above that of the log and not above that of the reports."""
 _SAMPLE = " sample 1,4,9,12,17,22:23"
@@ -22,8 +29,114 @@ _LENGTH = 700
 """Bytes of a report; the structured data is shorter."""
 
 
-def lines(listener: Listener, view: View) -> tuple[Token, ...]:
-    """Return the directives of a frontend, none where nobody needs reports."""
+def lines(listener: Listener, view: View) -> Iterator[Token]:
+    """Yield the directives of a frontend for its access log and for reports."""
+    has_access_log = listener.access_log.format != "none"
+    if has_access_log:
+        target = _TARGETS.get(listener.access_log.path or "", "stdout")
+        path = ("listeners", listener.name, "access_log")
+        yield line(f"log {target} len 65535 format raw local0 info", source=path)
+        yield from _formats(listener)
+    reports = _reports(listener, view)
+    yield from reports
+    if reports and not has_access_log:
+        yield line("log-format '-'")
+        yield line("error-log-format '-'")
+
+
+def path(listener: Listener) -> Token:
+    """Return the line that notes the path for the access log, before a rule changes it."""
+    plain = "" if listener.access_log.format == "json" else r',regsub("\\\\/","/",g)'
+    noted = quote.word(f'"%[path,json(utf8s){plain}]"')
+    return line("http-request set-var-fmt(txn.path_json)", noted, "if { path,length gt 0 }")
+
+
+def diagnostics(listener: Listener) -> Iterator[Diagnostic]:
+    """Yield a warning if the access log is a file."""
+    log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
+    if log.format != "none" and log.path not in (None, *_TARGETS):
+        message = "HAProxy writes no log files; this access log goes to /dev/stdout"
+        yield Diagnostic(BY_ID["listener.access_log"].code, message, path=path, severity="warning")
+
+
+def _formats(listener: Listener) -> Iterator[Token]:
+    """Yield the formats of the access log."""
+    name = quote.name(listener.name).text
+    if listener.access_log.format == "text":
+        yield line("log-format", quote.word(_text(name)))
+        return
+    fields = _json_fields(name)
+    of_client = ("client", "listener", "bytes_in", "bytes_out", "flags")
+    without_request = {**dict.fromkeys(fields, "null"), **{field: fields[field] for field in of_client}}
+    without_request |= {"ts": f'"{_time("date(0,ms)")}"', "status": "%ST"}
+    yield line("log-format", quote.word(_json(fields)))
+    yield line("error-log-format", quote.word(_json(without_request)))
+
+
+def _text(listener: str) -> str:
+    return " ".join(
+        (
+            f'"{_time("var(txn.start)")}"',
+            "%ci",
+            listener,
+            '"%HM"',
+            "%[var(txn.path_json,-)]",
+            "%[var(txn.status,499)]",
+            "route=%[var(txn.route,-)]",
+            "pool=%[var(txn.pool,-)]",
+            "replica=%[var(txn.replica,-)]",
+            "in=%U",
+            "out=%B",
+            "queue=%[var(txn.tries,-),field(1,/),regsub(-1,-)]",
+            "connect=%[var(txn.tries,-/-),field(2,/),regsub(-1,-)]",
+            "first_byte=%[var(txn.t_first_byte,-)]",
+            "total=%Ta",
+            "retries=%[var(txn.tries,-/-/-),field(3,/),ltrim(+)]",
+            "flags=%tsc",
+            'request_id="%[var(txn.request_id)]"',
+        )
+    )
+
+
+def _json(fields: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}"
+
+
+def _json_fields(listener: str) -> dict[str, str]:
+    """Return field → its value as JSON, in the order of the access log."""
+    return {
+        "ts": f'"{_time("var(txn.start)")}"',
+        "request_id": '"%[var(txn.request_id)]"',
+        "client": '"%ci"',
+        "tenant": "%[var(txn.tenant_json,null)]",
+        "listener": f'"{listener}"',
+        "method": '"%HM"',
+        "path": "%[var(txn.path_json,null)]",
+        "route": "%[var(txn.route_json,null)]",
+        "pool": "%[var(txn.pool_json,null)]",
+        "variant": "%[var(txn.variant,null)]",
+        "replica": "%[var(txn.replica,null)]",
+        "model": "%[var(txn.model_json,null)]",
+        "status": "%[var(txn.status,499)]",
+        "bytes_in": "%U",
+        "bytes_out": "%B",
+        "t_queue": "%[var(txn.tries,-1/-1/0),field(1,/),regsub(-1,null)]",
+        "t_connect": "%[var(txn.tries,-1/-1/0),field(2,/),regsub(-1,null)]",
+        "t_first_byte": "%[var(txn.t_first_byte,null)]",
+        "t_total": "%[date(0,ms),sub(txn.start)]",
+        "retries": "%[var(txn.tries,-1/-1/null),field(3,/),ltrim(+)]",
+        "flags": '"%tsc"',
+    }
+
+
+def _time(milliseconds: str) -> str:
+    """Return the time of a sample, in milliseconds since 1970, in the form of RFC 3339."""
+    digits = "".join(f"%[{milliseconds},{divided}mod(10)]" for divided in ("div(100),", "div(10),", ""))
+    return f"%[{milliseconds},div(1000),utime(%Y-%m-%dT%H:%M:%S)].{digits}Z"
+
+
+def _reports(listener: Listener, view: View) -> tuple[Token, ...]:
+    """Return the directives of reports; empty if neither `serve` nor the picker needs them."""
     ends = pick.is_used(listener, view)
     logs = []
     if view.traffic_log is not None:

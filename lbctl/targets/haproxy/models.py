@@ -51,8 +51,8 @@ def lines(listener: Listener, held: int) -> Iterator[Token]:
     They also set txn.unclear and txn.unseen. `held` is the number of bytes of headers and body that certainly fit into
     a buffer.
     """
-    yield Token("acl has_body req.body_size gt 0")
-    yield Token("acl has_length req.hdr(content-length) -m found")
+    yield line("acl has_body req.body_size gt 0")
+    yield line("acl has_length req.hdr(content-length) -m found")
     yield line("acl is_json req.body -m reg --", quote.word(_BODY))
     yield line("acl is_json_type req.fhdr(content-type) -m reg -i --", quote.word(_TYPE))
     yield from _unseen(listener, held)
@@ -80,10 +80,10 @@ def unread(listener: Listener, *conditions: str) -> Iterator[Token]:
 
 def _unseen(listener: Listener, held: int) -> Iterator[Token]:
     set_unseen, path = "http-request set-var(txn.unseen) bool(true) if", ("listeners", listener.name, "inspect")
-    yield Token("http-request set-var(txn.size) req.body_size")
-    yield Token("http-request set-var(txn.headers) req.hdrs,length")
+    yield line("http-request set-var(txn.size) req.body_size")
+    yield line("http-request set-var(txn.headers) req.hdrs,length")
     yield line(set_unseen, f"{{ req.body_size gt {listener.inspect} }}", source=path)
-    yield Token("http-request set-var(txn.held) req.body_len")
+    yield line("http-request set-var(txn.held) req.body_len")
     yield line(set_unseen, "has_length { req.body_len,sub(txn.size) lt 0 }", source=path)
     yield line(set_unseen, f"has_body !has_length {{ req.body_size,add(txn.headers) gt {held} }}", source=path)
 
@@ -92,9 +92,9 @@ def _named() -> Iterator[Token]:
     pattern = _BODY.replace("\\", "\\\\").replace('"', '\\"')
     model_in_body = quote.word(rf'req.body,regsub("{pattern}","\\9"),regsub("\\\\/","/",g)')
     yield line("http-request set-var(txn.named)", model_in_body, "if has_body is_json")
-    yield Token("acl is_named var(txn.named),length gt 0")
-    yield Token("acl has_header req.fhdr(x-model) -m found")
-    yield Token("http-request set-var(txn.model) var(txn.named) if is_named !has_header")
+    yield line("acl is_named var(txn.named),length gt 0")
+    yield line("acl has_header req.fhdr(x-model) -m found")
+    yield line("http-request set-var(txn.model) var(txn.named) if is_named !has_header")
 
 
 def _unclear() -> Iterator[str]:

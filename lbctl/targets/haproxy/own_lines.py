@@ -1,4 +1,4 @@
-"""Whether own lines for HAProxy stay in their section: no keyword that begins another one, and none that goes on.
+"""Own lines for HAProxy, and whether they stay in their section: none begins another one, and none goes on.
 
 HAProxy takes quotes and backslashes out of a word before it looks whether the word begins a section, so the first word
 of a line is written plainly here.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from lbctl.ir.proxies import Proxy
+from lbctl.targets import own_lines
 from lbctl.targets.own_lines import Misplaced
+from lbctl.targets.token import Token
 
 _SECTIONS = frozenset(
     [
@@ -37,7 +40,7 @@ _SECTIONS = frozenset(
 )
 _SERVERS = frozenset(("server", "server-template"))
 _CONDITIONS = (".if", ".elif", ".else", ".endif")
-_KEYWORD = re.compile(r"[A-Za-z0-9._-]+")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,12 @@ class OwnLine:
     """The whole line."""
     number: int
     """Its number, from 1."""
+
+
+def tokens(proxy: Proxy, place: str, owner: str = "") -> tuple[Token, ...]:
+    """Return the own lines of a place, each as one line of the configuration that reads all names in it."""
+    lines_of_place = own_lines.tokens(proxy, place, owner)
+    return tuple(replace(item, reads=frozenset(_NAME.findall(item.text))) for item in lines_of_place)
 
 
 def lines(text: str) -> Iterator[OwnLine]:
@@ -65,7 +74,7 @@ def misplaced(place: str, text: str) -> Iterator[Misplaced]:
     depth, last = 0, 0
     for line in lines(text):
         last = line.number
-        if not _KEYWORD.fullmatch(line.keyword):
+        if not _NAME.fullmatch(line.keyword):
             yield Misplaced(line.number, "this line does not begin with a keyword", "a keyword without quotes")
         elif line.keyword in _SECTIONS:
             yield Misplaced(line.number, f"`{line.keyword}` begins a section: these lines are within one")

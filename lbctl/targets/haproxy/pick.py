@@ -119,7 +119,7 @@ def use_server(pool: Pool, view: View) -> Iterator[Token]:
     """Yield the line of a backend that follows the picker."""
     if policy(pool.name, view) is not None:
         path = ("pools", pool.name, "balance", "pick")
-        yield Token("use-server %[var(txn.pick)] if { var(txn.pick) -m found }", path)
+        yield line("use-server %[var(txn.pick)] if { var(txn.pick) -m found }", source=path)
 
 
 def _picked(view: View) -> Sequence[tuple[Route, Pool]]:

@@ -14,7 +14,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import Balance, HashKey, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import own_lines, replica_token
+from lbctl.targets import replica_token
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import (
     bodies,
@@ -23,6 +23,7 @@ from lbctl.targets.haproxy import (
     hosted,
     limits,
     locality_tiers,
+    own_lines,
     pick,
     process,
     quote,

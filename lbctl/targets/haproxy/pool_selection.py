@@ -7,8 +7,7 @@ up, and a variable is set only where something reads it.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lbctl.ir.listeners import Listener, Rule
@@ -203,34 +202,20 @@ def destination(listener: Listener, view: View, lines: Sequence[Token]) -> Desti
     """Return the lines for a listener, among whose lines are `lines`."""
     route = only_route(listener)
     pool = only_pool(view.routes[route]) if route else None
-    chosen = any(_BACKEND in item.text for item in lines)
+    chosen = any(item.sets == _BACKEND for item in lines)
     return Destination(_logged(ROUTE, route), _logged(POOL, pool), tuple(_backends(view, pool, chosen=chosen)))
-
-
-def unread(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return which of the variables of the route and of the pool none of these texts reads."""
-    text = "\n".join(texts)
-    return tuple(
-        each for each in (ROUTE, POOL) if not re.search(rf"(?<!set-var\()(?<![\w.]){re.escape(each)}(?![\w.])", text)
-    )
-
-
-def without(variables: Iterable[str], lines: Iterable[Token]) -> tuple[Token, ...]:
-    """Return `lines` without those that set one of the variables."""
-    beginnings = tuple(f"http-request set-var({each}) " for each in variables)
-    return tuple(item for item in lines if not item.text.startswith(beginnings))
 
 
 def _logged(variable: str, name: str | None) -> Token:
     text = f"%[var({variable})]" if name is None else quote.name(name).text
-    return Token(f"http-request set-var-fmt({variable}_json) '\"{text}\"'")
+    return line(f"http-request set-var-fmt({variable}_json) '\"{text}\"'")
 
 
 def _backends(view: View, pool: str | None, *, chosen: bool) -> Iterator[Token]:
     prefix = sections.own("pool_", view.proxy)
     if chosen:
-        yield Token(f"use_backend {prefix}%[var({_BACKEND})] if {{ var({_BACKEND}) -m found }}")
+        yield line(f"use_backend {prefix}%[var({_BACKEND})] if {{ var({_BACKEND}) -m found }}")
     if pool is None:
-        yield Token(f"use_backend {prefix}%[var({POOL})]")
+        yield line(f"use_backend {prefix}%[var({POOL})]")
     else:
         yield line("default_backend", sections.pool(pool, view.proxy))

@@ -3,6 +3,8 @@
 HAProxy reads a line like a shell and then reads some words again: a log-format (`%` starts an expression) or the
 arguments of a sample (commas, parentheses). Each function below is one of these grammars. Nothing here strips or
 repairs: text that HAProxy cannot hold (control characters other than the line feeds and tabs of a body) is refused.
+
+`line` finds the variables and ACLs that a line reads and sets in its text, since it knows where HAProxy writes them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,13 @@ from lbctl.targets.token import Token, UnquotedError
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ARGUMENT = re.compile(r"[A-Za-z0-9!#$%&*+.^_`|~:/\[\]'-]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+_SETS = re.compile(
+    r"(?:http-(?:request|response|after-response)|tcp-request content) set-var(?:-fmt)?\(([\w.]+)\)|acl (\S+)"
+)
+_VARIABLE = re.compile(r"(?<![\w.])txn\.[\w.]+")
+_QUOTED = re.compile("'[^']*'|\"[^\"]*\"")
+_ANONYMOUS_ACL = re.compile(r"\{[^}]*\}")
+_NO_NAMES: frozenset[str] = frozenset()
 _ESCAPES = {"\n": '"\\n"', "\t": '"\\t"'}
 FOREVER = 24 * 24 * 3_600_000
 """The longest timeout that HAProxy holds, in milliseconds: 24 of the 24.8 days that fit into 31 bits."""
@@ -97,6 +106,19 @@ def duration(milliseconds: int | None) -> Token:
 def line(*parts: str | Token | int, source: Path = ()) -> Token:
     """Return the parts as one line; a plain `str` is HAProxy's own grammar and never a value of the user's."""
     first_source = source or next((part.source for part in parts if isinstance(part, Token) and part.source), ())
-    return Token(
-        " ".join(part.text if isinstance(part, Token) else str(part) for part in parts if part != ""), first_source
-    )
+    text = " ".join(part.text if isinstance(part, Token) else str(part) for part in parts if part != "")
+    return Token(text, first_source, *_names(text))
+
+
+def _names(text: str) -> tuple[frozenset[str], str]:
+    """Return the variables that a line evaluates with the ACLs of its condition, and the variable or ACL that it sets.
+
+    The second is empty if it sets none.
+    """
+    found = _SETS.match(text)
+    name, rest = (found[1] or found[2], text[found.end() :]) if found else ("", text)
+    if "txn." not in rest and " if " not in rest:
+        return _NO_NAMES, name
+    condition = _ANONYMOUS_ACL.sub(" ", _QUOTED.sub(" ", rest)).partition(" if ")[2]
+    acls = {word.removeprefix("!") for word in condition.split()} - {"||"}
+    return frozenset(_VARIABLE.findall(rest)) | acls, name

@@ -8,7 +8,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets import credentials, own_lines
+from lbctl.targets import credentials
 from lbctl.targets.haproxy import (
     auth,
     config_digest,
@@ -16,6 +16,7 @@ from lbctl.targets.haproxy import (
     limits,
     listener,
     locality_tiers,
+    own_lines,
     pick,
     pool,
     process,
@@ -27,7 +28,7 @@ from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.locality import placeless
 from lbctl.targets.target import Bundle, File
-from lbctl.targets.token import Token, write
+from lbctl.targets.token import Token, read_by, write
 
 MAIN, FRAGMENT = "haproxy.cfg", "lbctl.cfg"
 _LARGE_ANSWERS = Token("accepted_payload_size 8192")
@@ -37,7 +38,7 @@ _ERRORS = {
     "broke_off": Token(quote.error("the replica broke off its answer", "bad_gateway")),
     "no_replica": Token(quote.error("no replica available", "unavailable")),
     "went_silent": Token(quote.error("the replica went silent", "timeout")),
-    "no_route": Token(quote.error("no route", "not_found")),
+    "no_route": Token(listener.NO_ROUTE),
 }
 """The answers that HAProxy gives by itself, as the template writes them."""
 
@@ -46,20 +47,19 @@ def render(view: View) -> Bundle:
     """Return haproxy.cfg and the files that it reads, with the diagnostics of this view."""
     parts = tuple(locality_tiers.all_parts(view))
     backends = [pool.backend(part) for part in parts]
-    readers = [item.text for each in backends for item in (*each.lines, *each.own_lines) if "txn." in item.text]
+    read = read_by(item for each in backends for item in (*each.lines, *each.own_lines))
     others = (*auth.files(view), *hosted.files(view), *slots.files(parts), *pick.files(view))
     values = {
         "fragment": view.proxy.is_fragment,
         "defaults": Token(" from lbctl" if view.proxy.is_fragment else ""),
         "digest_section": Token(config_digest.SECTION),
         "digest_line": Token(config_digest.SERVER),
-        "pool_prefix": Token(sections.own("pool_", view.proxy)),
         "events": Token("log global" if view.proxy.is_fragment else "log stderr format raw local0 notice"),
         "global_lines": [*process.global_lines(view, others), *_variables(parts)],
         "own_global": own_lines.tokens(view.proxy, "global"),
         "resolvers": [_resolver(item, view.proxy) for item in view.pools.values() if _resolves(item)],
         "errors": _ERRORS,
-        "frontends": [listener.frontend(item, view, readers) for item in view.listeners],
+        "frontends": [listener.frontend(item, view, read) for item in view.listeners],
         "metrics": _metrics(view.proxy),
         "tables": [table for route in view.routes.values() for table in limits.tables(route, view.proxy)],
         "backends": backends,

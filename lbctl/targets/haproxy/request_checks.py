@@ -28,8 +28,8 @@ _PATH = quote.error(request_grammar.TARGET_MESSAGE, "bad_request")
 _TOO_LARGE = quote.error("the headers are too large", "too_large")
 _SPARE_LINES = 50
 HEADER_SIZES = (
-    Token("http-request set-var(txn.header_count) req.fhdr_cnt"),
-    Token("http-request set-var(txn.header_bytes) req.hdrs,length"),
+    line("http-request set-var(txn.header_count) req.fhdr_cnt"),
+    line("http-request set-var(txn.header_bytes) req.hdrs,length"),
 )
 """The lines that measure the headers, before HAProxy adds some."""
 
@@ -48,11 +48,11 @@ def lines() -> Iterator[Token]:
     yield line(f"http-request return status 400 {_HOST} if !{{ req.fhdr(host) -m reg", host, "}")
     ambiguous = quote.word(request_grammar.AMBIGUOUS)
     yield line(f"http-request return status 400 {_PATH} if !{{ path_beg / }} || {{ path -m reg", ambiguous, "}")
-    yield Token("http-request set-uri %[pathq] if !{ url_beg / } { path_beg / }")
+    yield line("http-request set-uri %[pathq] if !{ url_beg / } { path_beg / }")
     yield line(f"http-request return status 400 {_HEADER} if {{ req.hdrs -m reg", quote.word(_CONTROL), "}")
     chunked = "{ req.fhdr(transfer-encoding) -m found }"
     other = "!{ req.fhdr(transfer-encoding) -m str -i chunked }"
-    yield Token(f"http-request return status 400 {_FRAMING} if {chunked} {other} || {chunked} {{ req.ver 1.0 }}")
+    yield line(f"http-request return status 400 {_FRAMING} if {chunked} {other} || {chunked} {{ req.ver 1.0 }}")
 
 
 def header_limits(listener: Listener) -> Iterator[Token]:

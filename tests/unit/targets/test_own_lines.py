@@ -23,6 +23,13 @@ routes:
 pools: {{stable: {{replicas: [{{name: a, address: "127.0.0.1:9001", weight: 1}}]}}}}
 proxies: {{site: {{kind: {kind}, {keys}}}}}
 """
+_ONE_ROUTE = """\
+version: 1
+listeners: {{public: {{bind: "127.0.0.1:8080", access_log: {{format: none}}}}}}
+routes: {{chat: {{match: {{path_prefix: /}}, pool: stable}}}}
+pools: {{stable: {{replicas: [{{name: a, address: "127.0.0.1:9001", weight: 1}}]}}}}
+proxies: {{site: {{kind: haproxy, {include}}}}}
+"""
 _FILTER = """\
 name: own
 typed_config:
@@ -158,3 +165,23 @@ def test_each_own_line_has_its_file_and_line(tmp_path: Path) -> None:
     main = _bundle(loaded).main
     number = main.text.split("\n").index("c d;") + 1
     assert main.sources[number] == ("proxies", "site", "include", "http", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("own", "definition"),
+    [
+        ("http-request deny if { var(txn.host) a.example }", "set-var(txn.host)"),
+        ("http-request deny if 'routed'", "acl routed "),
+        ("http-request deny if !route_chat", "acl route_chat "),
+        ("http-request set-header x %[var(txn.pool)]", "set-var(txn.pool)"),
+    ],
+)
+def test_haproxy_defines_what_own_lines_read(own: str, definition: str, tmp_path: Path) -> None:
+    texts = []
+    for include in ("", "include: {frontend: {public: [own]}}"):
+        (tmp_path / "own").write_text(f"{own}\n")
+        (tmp_path / "fleet.yaml").write_text(_ONE_ROUTE.format(include=include))
+        loaded = load([str(tmp_path / "fleet.yaml")], Diagnostics())
+        assert loaded is not None
+        texts.append(_bundle(loaded).main.text)
+    assert [definition in text for text in texts] == [False, True]
