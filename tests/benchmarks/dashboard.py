@@ -83,7 +83,7 @@ def _fleet(exporter: str) -> str:
     pools = []
     for pool in range(POOLS):
         replicas = ", ".join(
-            f'{{name: p{pool}-r{number}, address: "10.0.{pool}.{1 + number}:8000"}}' for number in range(REPLICAS)
+            f'{{name: p{pool}-r{number}, address: "127.0.{pool}.{1 + number}:9"}}' for number in range(REPLICAS)
         )
         pools.append(f"""\
   p{pool}:

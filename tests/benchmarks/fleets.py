@@ -53,6 +53,6 @@ def _pool(number: int, replicas: int) -> Iterator[str]:
     yield "    replicas:"
     for index in range(replicas):
         gpu = _GPUS[(number + index) % len(_GPUS)]
-        address = f"10.{number % 250}.{index // 250}.{index % 250 + 1}:8000"
+        address = f"127.{number % 250}.{index // 250}.{index % 250 + 1}:9"  # `serve` connects to every replica
         drain = ", drain: true" if index and index % 50 == 0 else ""
         yield f'      - {{name: r{index}, address: "{address}", gpu: {gpu}, zone: zone-{index % 3}{drain}}}'

@@ -30,7 +30,7 @@ ENVOY = {"edge": {"kind": "envoy"}}
 
 def fleet_with(name: str) -> str:
     """Return the YAML of a fleet with the replicas a and `name`, and one Envoy."""
-    return fleet_text(pool(replica("a", "10.9.9.9:8000"), replica(name, "10.9.9.8:8000")), proxies=ENVOY)
+    return fleet_text(pool(replica("a", "127.0.0.1:9"), replica(name, "127.0.0.2:9")), proxies=ENVOY)
 
 
 async def _ignore(_loaded: Loaded, _can_be_served: bool) -> None:
