@@ -1,4 +1,4 @@
-"""Fixes by ruamel.yaml, for edits that `scalar_style` cannot make in place.
+"""Fixes by ruamel.yaml, for edits that `fix` cannot make in place.
 
 ruamel.yaml determines which lines an edit changes, and only those lines are taken from its output. It parses and writes
 the whole file several times, which takes a minute for ten thousand replicas.
@@ -17,7 +17,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import ScalarString
 
 from lbctl.base.diagnostics import Diagnostics, Path
-from lbctl.lint.fix_location import candidate_paths
+from lbctl.lint.fix import candidate_paths
 from lbctl.lint.rule import Edit
 from lbctl.lint.run import Fix
 from lbctl.model.load import SourceText
