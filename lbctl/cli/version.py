@@ -12,7 +12,7 @@ from lbctl.cli.options import options_of
 
 PACKAGES = (
     "aiohttp", "click", "crossplane", "cryptography", "dnspython", "envoy-data-plane", "grpcio", "h2", "jinja2",
-    "msgspec", "prometheus-client", "protobuf", "pydantic", "pyyaml", "requests", "rich", "ruamel.yaml", "watchfiles",
+    "msgspec", "prometheus-client", "protobuf", "pydantic", "pyyaml", "requests", "rich", "watchfiles",
     "xds-protos",
 )  # fmt: skip
 

@@ -1,10 +1,9 @@
 """Applies certain fixes to the files: values change, comments and everything else are kept.
 
-A fix edits the text at the value's own position. If the edited text would not parse as intended, the file is fixed by
-ruamel.yaml instead; if that fails too, the file is left unchanged, and its findings remain.
-
-A scalar is replaced in its own quotes, and a key of a flow map is added before its end or removed with its comma.
-Values that span several lines, have tags or are in a block are not supported.
+A fix edits the text at the position of its value: it replaces a scalar in its own quotes, or adds a key to a map or
+removes it. All other lines remain unchanged, byte for byte. A fix that the layout of the file does not permit is left
+out. The new text is parsed again, and is discarded if its values are not the intended ones. The findings of fixes that
+were not made remain.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ _CODES = re.compile(r"LB[0-9]{3}", re.IGNORECASE)
 _DEFAULTS = {"pools": "pool", "routes": "route"}
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\"")
-_IN_FLOW = re.compile(r"[^\s,\[\]{}#'\"&*!|>%@`][^,\[\]{}\n\r]*?(?=\s*(?:[,\]}\n\r]|\s#|$))")
-_IN_BLOCK = re.compile(r"[^\s,\[\]{}#'\"&*!|>%@`][^\n\r]*?(?=\s*(?:[\n\r]|\s#|$))")
-_GAP = "gap"
+_NUMBER = re.compile(r"[^\s,\[\]{}#'\"]+")
+"""A plain scalar that is not text: a number, `true`, `false` or `null`."""
 _BARE = re.compile(r"[A-Za-z0-9_/.%-]+")
 
 
@@ -88,12 +86,16 @@ def replace_file(file: File, data: bytes) -> None:
 
 
 def _apply_to_text(text: SourceText, fixes: Sequence[Fix]) -> SourceText:
-    data = _text_fix(text, fixes)
-    if data is None:
-        from lbctl.lint.roundtrip import through_ruamel  # slow to import, and seldom needed
-
-        data = through_ruamel(text, fixes)
-    return replace(text, data=data)
+    """Return the text with the fixes that belong to it and that its layout permits."""
+    root = read(text.data, text.name, Diagnostics())
+    if root is None:
+        return text
+    edits = {edit.path: edit for fix in fixes if (edit := _edit_for(root, fix))}
+    lines: list[str] = _LINE.findall(text.data.decode())
+    made = [edit for edit in sorted(edits.values(), key=lambda edit: edit.at, reverse=True) if _apply(lines, edit)]
+    data = "".join(lines).encode()
+    parsed = read(data, text.name, Diagnostics())
+    return replace(text, data=data) if parsed is not None and plain_value(parsed) == _expected(root, made) else text
 
 
 def _without_comments(text: SourceText, by_line: dict[int, tuple[int, set[str]]]) -> SourceText:
@@ -102,7 +104,7 @@ def _without_comments(text: SourceText, by_line: dict[int, tuple[int, set[str]]]
         line = lines[number - 1]
         before, comment = line[: column - 1], line[column - 1 :]
         remaining = [code for code in _CODES.findall(comment.partition("(")[0]) if code.upper() not in removed]
-        end = "\n" if line.endswith("\n") else ""
+        end = _line_end(line)
         if remaining:
             codes, reason = ", ".join(remaining), comment.partition("(")[2]
             lines[number - 1] = f"{before}# lbctl: ignore {codes} ({reason}"
@@ -111,23 +113,8 @@ def _without_comments(text: SourceText, by_line: dict[int, tuple[int, set[str]]]
     return replace(text, data="".join(lines).encode())
 
 
-def _text_fix(text: SourceText, fixes: Sequence[Fix]) -> bytes | None:
-    """Apply the fixes that belong to this file; None if edits of lines cannot do it."""
-    root = read(text.data, text.name, Diagnostics())
-    if root is None:
-        return None
-    edits = {edit.path: edit for fix in fixes if (edit := _edit_for(root, fix))}
-    lines: list[str] = _LINE.findall(text.data.decode())
-    for edit in sorted(edits.values(), key=lambda fix: fix.at, reverse=True):
-        if not _apply(lines, edit):
-            return None
-    data = "".join(lines).encode()
-    parsed = read(data, text.name, Diagnostics())
-    return data if parsed is not None and plain_value(parsed) == _expected(root, list(edits.values())) else None
-
-
 def _edit_for(root: Node, fix: Fix) -> _TextEdit | None:
-    for path in candidate_paths(fix.edit.path):
+    for path in _candidate_paths(fix.edit.path):
         parent = descend(root, path[:-1])
         if parent is None or not isinstance(parent.value, dict):
             continue
@@ -138,49 +125,109 @@ def _edit_for(root: Node, fix: Fix) -> _TextEdit | None:
 
 
 def _apply(lines: list[str], edit: _TextEdit) -> bool:
-    """Apply the edit to the lines; return whether that was possible."""
+    """Apply the edit to the lines, of which the number stays the same; return whether that was possible."""
     if edit.old is None:
         return _insert_key(lines, edit)
-    if isinstance(edit.old.value, dict | list):
+    if edit.value is None:
+        return _remove_key(lines, edit.parent, edit.old)
+    return _replace_scalar(lines, edit.old, edit.value) or _replace_words(lines, edit.old, edit.value)
+
+
+def _replace_scalar(lines: list[str], old: Node, value: Value) -> bool:
+    line, start = lines[old.line - 1], old.column - 1
+    end = _scalar_end(line, old)
+    if end is None:
         return False
-    line = lines[edit.old.line - 1]
-    if edit.value is not None:
-        new = _with_value(line, edit.old.column - 1, edit.value)
-    elif edit.old.key_line == edit.old.line:
-        new = _without_key(line, edit.old.key_column - 1, edit.old.column - 1)
-    else:
-        new = None
-    lines[edit.old.line - 1] = line if new is None else new
-    return new is not None
+    quote = line[start] if line[start] in "'\"" else ""
+    lines[old.line - 1] = line[:start] + _scalar_text(value, quote) + line[end:]
+    return True
+
+
+def _replace_words(lines: list[str], old: Node, value: Value) -> bool:
+    """Replace words of a text that spans several lines, each in its own line."""
+    if not isinstance(old.value, str) or not isinstance(value, str):
+        return False
+    before, after = old.value.split(), value.split()
+    if len(before) != len(after):
+        return False
+    index, column, places = old.line - 1, old.column - 1, []
+    for word in before:
+        while (found := lines[index].find(word, column)) < 0:
+            index, column = index + 1, 0
+            if index == len(lines):
+                return False
+        places.append((index, found, found + len(word)))
+        column = found + len(word)
+    for (index, start, end), word in reversed(list(zip(places, after, strict=True))):
+        lines[index] = lines[index][:start] + word + lines[index][end:]
+    return True
 
 
 def _insert_key(lines: list[str], edit: _TextEdit) -> bool:
-    """Insert a key: in a flow map at its end, in a block below the last of its scalars."""
-    if edit.value is None or not isinstance(edit.parent.value, dict):
+    """Insert a key: in a flow map at its end, or at its start if it spans several lines; in a block as a new line."""
+    if edit.value is None:
         return False
-    key, index = str(edit.path[-1]), edit.parent.line - 1
-    new = _with_key(lines[index], edit.parent.column - 1, key, edit.value)
-    if new is not None:
-        lines[index] = new
+    pair = f"{edit.path[-1]}: {_scalar_text(edit.value)}"
+    line, start = lines[edit.parent.line - 1], edit.parent.column - 1
+    if line[start] != "{":
+        return _insert_line(lines, edit.parent, pair)
+    end = _flow_end(line, start)
+    if end is None:
+        rest = line[start + 1 :].lstrip(" ")
+        lines[edit.parent.line - 1] = f"{line[: start + 1]}{pair},{' ' if rest.strip() else ''}{rest}"
         return True
-    scalars = [node for node in edit.parent.value.values() if node.key_line == node.line and not _is_collection(node)]
-    if not scalars:
+    inner = line[start + 1 : end]
+    before = inner.rstrip()
+    comma = "" if not before else " " if before.endswith(",") else ", "
+    lines[edit.parent.line - 1] = f"{line[: start + 1]}{before}{comma}{pair}{inner[len(before) :]}{line[end:]}"
+    return True
+
+
+def _insert_line(lines: list[str], parent: Node, pair: str) -> bool:
+    """Insert a line into a block map: below the last value that ends on the line of its key, or below the map's key."""
+    fields = list(parent.value.values()) if isinstance(parent.value, dict) else []
+    above = max((node.line for node in fields if _is_one_line(lines, node)), default=parent.key_line)
+    if not above:
         return False
-    last = max(scalars, key=lambda node: node.line)
-    line = lines[last.line - 1]
-    end = line[len(line.rstrip("\r\n")) :]
-    lines.insert(last.line, f"{' ' * (last.key_column - 1)}{key}: {_scalar_text(edit.value)}{end}")
-    return bool(end)
+    line, indent = lines[above - 1], " " * (fields[0].key_column - 1)
+    end = _line_end(line)
+    lines[above - 1] = f"{line}{indent}{pair}{end}" if end else f"{line}{_line_end(lines[0])}{indent}{pair}"
+    return True
 
 
-def _is_collection(node: Node) -> bool:
-    return isinstance(node.value, dict | list)
+def _remove_key(lines: list[str], parent: Node, old: Node) -> bool:
+    """Remove a key and its scalar; the line with its comment if nothing else is on it."""
+    line, start = lines[old.line - 1], old.key_column - 1
+    end = _scalar_end(line, old)
+    if end is None or old.key_line != old.line:
+        return False
+    before, after = line[:start], line[end:]
+    if not before.strip() and not after.lstrip().removeprefix(",").partition("#")[0].strip():
+        is_only_key = isinstance(parent.value, dict) and len(parent.value) == 1
+        is_block = parent.line == old.line and parent.column == old.key_column
+        lines[old.line - 1] = f"{before}{{}}{after}" if is_only_key and is_block else ""
+        return True
+    if not _is_in_flow(before):
+        return False
+    following = re.match(r"\s*,\s*", after)
+    lines[old.line - 1] = before + after[following.end() :] if following else re.sub(r",\s*$", "", before) + after
+    return True
 
 
-def _expected(root: Node, tasks: Sequence[_TextEdit]) -> Any:
-    """The value that the edited file must have."""
+def _is_one_line(lines: list[str], node: Node) -> bool:
+    """Whether a key and its whole value are on one line."""
+    line = lines[node.line - 1]
+    if node.key_line != node.line:
+        return False
+    if isinstance(node.value, dict | list):
+        return line[node.column - 1] in "[{" and _flow_end(line, node.column - 1) is not None
+    return _scalar_end(line, node) is not None
+
+
+def _expected(root: Node, edits: Iterable[_TextEdit]) -> Any:
+    """Return the value that the edited file must have."""
     expected = plain_value(root)
-    for edit in tasks:
+    for edit in edits:
         current = expected
         for step in edit.path[:-1]:
             current = current[step]
@@ -191,19 +238,21 @@ def _expected(root: Node, tasks: Sequence[_TextEdit]) -> Any:
     return expected
 
 
-def candidate_paths(path: Path) -> list[Path]:
+def _candidate_paths(path: Path) -> list[Path]:
     """The path itself, and that in the defaults from which its value may come."""
     kind = _DEFAULTS.get(str(path[0]))
     return [path, ("defaults", kind, *path[2:])] if kind else [path]
 
 
-def _with_value(line: str, column: int, value: Value) -> str | None:
-    """Replace the scalar that begins at `column`, counted from 0, by `value`; None if unsupported."""
-    quoted = _QUOTED.match(line, column)
-    match = quoted or (_IN_FLOW if _open(line[:column]) else _IN_BLOCK).match(line, column)
-    if match is None:
-        return None
-    return line[:column] + _scalar_text(value, line[column] if quoted else "") + line[match.end() :]
+def _scalar_end(line: str, node: Node) -> int | None:
+    """Return the index at which a scalar ends; None if it is not a scalar, or if it continues on the next line."""
+    start = node.column - 1
+    if quoted := _QUOTED.match(line, start):
+        return quoted.end()
+    if isinstance(node.value, str):
+        return start + len(node.value) if node.value and line.startswith(node.value, start) else None
+    plain = None if isinstance(node.value, dict | list) else _NUMBER.match(line, start)
+    return plain.end() if plain else None
 
 
 def _scalar_text(value: Value, quote: str = "") -> str:
@@ -220,33 +269,8 @@ def _scalar_text(value: Value, quote: str = "") -> str:
     return f'"{escaped}"'
 
 
-def _with_key(line: str, column: int, key: str, value: Value) -> str | None:
-    """Return the line with a further key in the flow map that begins at `column`; None if unsupported."""
-    end = _end(line, column)
-    if end is None or line[column] != "{":
-        return None
-    inner = line[column + 1 : end]
-    before = inner.rstrip()
-    comma = "" if not before else " " if before.endswith(",") else ", "
-    return f"{line[: column + 1]}{before}{comma}{key}: {_scalar_text(value)}{inner[len(before) :]}{line[end:]}"
-
-
-def _without_key(line: str, key: int, column: int) -> str | None:
-    """Return the line without the key at `key` and its scalar at `column`; empty if nothing else is on it."""
-    remaining = _with_value(line, column, _GAP)
-    if remaining is None:
-        return None
-    before, after = line[:key], remaining[column + len(_GAP) :]
-    if not before.strip() and not after.strip():
-        return ""
-    if not _open(before):
-        return None
-    following = re.match(r"\s*,\s*", after)
-    return before + after[following.end() :] if following else re.sub(r",\s*$", "", before) + after
-
-
-def _end(line: str, column: int) -> int | None:
-    """The end of the flow collection that begins at `column`, if it is on this line."""
+def _flow_end(line: str, column: int) -> int | None:
+    """Return the index of the end of the flow collection that begins at `column`, if it is on this line."""
     depth, index = 0, column
     while index < len(line):
         quoted = _QUOTED.match(line, index) if line[index - 1 : index] in ("", " ", ",", "[", "{", ":") else None
@@ -262,7 +286,11 @@ def _end(line: str, column: int) -> int | None:
     return None
 
 
-def _open(before: str) -> bool:
+def _is_in_flow(before: str) -> bool:
     """Whether a flow collection is open at the end of this prefix of a line."""
     unquoted = _QUOTED.sub("", before)
     return sum(unquoted.count(bracket) for bracket in "[{") > sum(unquoted.count(bracket) for bracket in "]}")
+
+
+def _line_end(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :]
