@@ -1,7 +1,7 @@
 """All codes of lbctl with their pages, for `lbctl rule`, docs/reference/codes.md and SARIF.
 
-Lint rules have their own pages; those about unsupported features come from the tables of the targets; the others are in
-`code_pages`.
+Pages are files in `codes`, except those about features that a proxy does not support: these come from the tables of the
+targets. A code never gets another meaning. If lbctl no longer reports a code, its page stays.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from lbctl.lint.code_pages import CODE_PAGES
-from lbctl.lint.page import CodePage, markdown
-from lbctl.lint.rules import rules
+from lbctl.lint.page import FOLDER, CodePage, markdown, read_page
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES, Feature
 from lbctl.targets.target import NotYet, Rendered, Since, Unsupported
@@ -28,7 +26,7 @@ _FAMILIES = {
     "LB9": "Run time",
 }
 _INTRODUCTION = """\
-<!-- Generated from lbctl/lint by `python -m tests.docs.regenerate`; edit the rules there. -->
+<!-- Generated from lbctl/lint by `python -m tests.docs.regenerate`; edit the pages in lbctl/lint/codes. -->
 
 # Rules
 
@@ -46,14 +44,6 @@ the fixes that are certain and keeps comments.
 What no proxy does without a control plane (telemetry, live weights, deep health) is reported by `render`, not by
 `lint`.
 """
-_NOT_YET = CodePage(
-    "LB499",
-    "not rendered yet",
-    "The proxy could do it, but lbctl does not render it for that proxy in this version. "
-    "docs/reference/capabilities.md lists what.",
-    advice="Use another proxy for it, or do without.",
-    severity="warning",
-)
 
 
 @cache
@@ -64,8 +54,7 @@ def pages() -> Mapping[str, CodePage]:
 
 def all_pages() -> Iterator[CodePage]:
     """Yield the page of each code, in any order."""
-    yield from (*CODE_PAGES, _NOT_YET)
-    yield from (rule.page for rule in rules().values())
+    yield from (read_page(file.stem) for file in FOLDER.glob("*.md"))
     yield from map(_feature, FEATURES)
 
 
@@ -88,9 +77,9 @@ def _feature(feature: Feature) -> CodePage:
     return CodePage(
         feature.code,
         f"{feature.title}: not on this proxy",
+        "warning",
         unsupported + (protects if feature.protects else ""),
         advice=f"choose a proxy that does, or accept what this one does instead. {' '.join(_answers(feature))}",
-        severity="warning",
     )
 
 

@@ -1,4 +1,4 @@
-"""Lint rules: functions from a fleet to findings, registered with code, severity and page."""
+"""Lint rules: functions from a fleet to findings, registered by code. The page of the code has their severity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path, Severity
 from lbctl.lint.fleet_view import FleetView
-from lbctl.lint.page import CodePage
+from lbctl.lint.page import CodePage, read_page
 
 Value = str | int | float | bool
 
@@ -42,17 +42,16 @@ Check = Callable[[FleetView], Iterator[RuleFinding]]
 class LintRule:
     """A registered rule."""
 
-    page: CodePage
-    """The explanation of its code."""
+    code: str
     check: Check
     """The function that looks for findings."""
     needs_load: bool = False
     """Whether it only checks the load that the command line states."""
 
     @property
-    def code(self) -> str:
-        """The rule's code."""
-        return self.page.code
+    def page(self) -> CodePage:
+        """The explanation of its code, read when it is first needed."""
+        return read_page(self.code)
 
     @property
     def severity(self) -> Severity:
@@ -64,25 +63,13 @@ REGISTRY: dict[str, LintRule] = {}
 """Filled by `@rule` when the modules of rules are imported by `lbctl.lint.rules.rules`."""
 
 
-def rule(
-    code: str,
-    severity: Severity,
-    title: str,
-    *,
-    what: str,
-    why: str,
-    before: str,
-    after: str,
-    ignore: str,
-    needs_load: bool = False,
-) -> Callable[[Check], Check]:
-    """Register a check under its code. Raises ValueError if the code is already registered."""
+def rule(code: str, *, needs_load: bool = False) -> Callable[[Check], Check]:
+    """Register a check under its code, which has a page in `codes`. Raises ValueError if the code is taken."""
 
     def register(check: Check) -> Check:
         if code in REGISTRY:
-            raise ValueError(f"{code} is taken by {REGISTRY[code].page.title!r}")
-        page = CodePage(code, title, what, why, before, after, ignore, severity=severity)
-        REGISTRY[code] = LintRule(page, check, needs_load)
+            raise ValueError(f"{code} is taken by {REGISTRY[code].check.__name__}")
+        REGISTRY[code] = LintRule(code, check, needs_load)
         return check
 
     return register

@@ -85,6 +85,12 @@ def test_wheel_has_every_file_of_the_dashboard(shipped: Shipped) -> None:
     assert {"index.html", "main.js", "app.css", "uPlot.iife.min.js", "uPlot.LICENSE.txt"} <= set(map(str, carried))
 
 
+def test_wheel_has_the_page_of_every_code(shipped: Shipped) -> None:
+    pages = Path("lbctl/lint/codes")
+    assert files_below(shipped.home / pages) == files_below(ROOT / pages)
+    assert "no such pool" in shipped.run(shipped.home / "bin/lbctl", "rule", "LB101")
+
+
 @pytest.mark.parametrize("proxy", ["nginx", "haproxy", "envoy"])
 def test_installed_lbctl_renders_from_any_directory(shipped: Shipped, proxy: str, tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"

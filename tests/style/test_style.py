@@ -68,6 +68,11 @@ def test_each_pattern_is_found_in_each_kind_of_text(name: str) -> None:
     assert names(PurePath("tests/page.py"), f"x = 1  # {text}\n") == [name]
 
 
+def test_front_matter_is_read_value_by_value() -> None:
+    assert names(PAGE, "---\ncode: LB101\ntitle: 'a file that is no page'\nseverity: note\n---\n\nText.\n") == ["is-no"]
+    assert fingerprints("docs/a.md", "---\ntitle: it is no page\n---\n") == fingerprints("docs/a.md", "it is no page\n")
+
+
 @pytest.mark.parametrize("text", GOOD)
 def test_plain_sentences_are_not_reported(text: str) -> None:
     assert names(PAGE, text) == []

@@ -123,9 +123,15 @@ def _comments(lines: list[str], pattern: re.Pattern[str], inside: frozenset[int]
 
 
 def _markdown(content: str) -> Iterator[Text]:
-    """Yield the paragraphs outside fenced blocks."""
+    """Yield the values of the front matter, and the paragraphs outside fenced blocks."""
+    lines = content.split("\n")
+    if lines[0] == "---":
+        end = lines.index("---", 1)
+        for number, line in enumerate(lines[1:end], 2):
+            yield _prose(number, line.partition(": ")[2].strip("'\""))
+        lines[: end + 1] = [""] * (end + 1)
     kept, fence = [], ""
-    for line in content.split("\n"):
+    for line in lines:
         marker = re.match(r"\s*(`{3,})", line)
         if marker and not fence:
             fence, line = marker[1], ""

@@ -8,7 +8,6 @@ from lbctl.ir import busy
 from lbctl.ir.pools import Pool
 from lbctl.lint.fleet_view import FleetView, sources_of
 from lbctl.lint.rule import RuleFinding, rule
-from lbctl.lint.sample import LLM, sample
 
 _DECLINES: Mapping[str, frozenset[int]] = {
     "vllm": frozenset({503}),
@@ -25,28 +24,7 @@ _HOSTED = frozenset({429, 503, 529})
 """The statuses by which hosted APIs do."""
 
 
-def _route(*keys: str) -> str:
-    when = "when: [connect_failure, replica_busy]"
-    return (
-        f"chat: {{match: {{path_prefix: /v1/chat}}, pool: llama, retry: {{attempts: 1, {', '.join((when, *keys))}}}}}\n"
-    )
-
-
-@rule(
-    "LB317",
-    "warning",
-    "an answer that need not mean busy",
-    what="A route retries `replica_busy` by a status that the pool's engine is not known to send before it works.",
-    why="With a limit of its queue an engine declines before it works. By 503: vLLM (`--max-num-queued-reqs`, 0.29 and "
-    "later), SGLang (`--max-queued-requests`), Triton and NIM (`max_queue_size`), TorchServe (`job_queue_size`), Ray "
-    "Serve (`max_queued_requests`; 429 if so configured), llama.cpp while it loads its model. By 429: TGI "
-    "(`--max-concurrent-requests`). Hosted APIs: 429, 503 or 529. Without a limit they decline nothing. Of any other "
-    "engine, or of a gateway before it, a 503 may come after minutes of work: the repeat costs a second GPU as much, "
-    "just when the fleet is full. Which engine it is, the kinds of `telemetry.sources` say.",
-    before=sample(LLM, routes=_route("busy_statuses: [429]")),
-    after=sample(LLM, routes=_route("busy_statuses: [503]")),
-    ignore="You know that the server sends the status before it works.",
-)
+@rule("LB317")
 def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB317: statuses that the engine is not known to send before it works."""
     for route, action in fleet.forwards:
@@ -61,17 +39,7 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
                 yield RuleFinding(("routes", route.name, "retry", "busy_statuses"), message, hint)
 
 
-@rule(
-    "LB318",
-    "warning",
-    "nowhere to go on from a busy replica",
-    what="A route retries `replica_busy`, and a pool has one replica, or replicas that speak gRPC.",
-    why="The request goes to the same replica again, at once, while that is busy. A gRPC server says by the status of "
-    "gRPC that it is busy, which is not retried.",
-    before=sample(f"protocol: grpc\n{LLM}", routes=_route()),
-    after=sample(LLM, routes=_route()),
-    ignore="More replicas join at run time.",
-)
+@rule("LB318")
 def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB318: retries of busy replicas that have no other one to go to."""
     for route, action in fleet.forwards:

@@ -8,7 +8,6 @@ from lbctl.ir.pools import HttpCheck, Pool, TcpCheck
 from lbctl.ir.proxies import Proxy
 from lbctl.lint.fleet_view import FleetView, sources_of
 from lbctl.lint.rule import Edit, RuleFinding, rule
-from lbctl.lint.sample import LLM, sample
 from lbctl.signals import KINDS, table
 from lbctl.targets import target
 from lbctl.targets.assess import capability_at
@@ -39,24 +38,9 @@ _SINGLE_FAILURES = {
     "consecutive_connect_failures": "one lost packet",
 }
 """Key → what ejects a replica if the threshold is 1."""
-_SPOT = """\
-- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
-- {name: b, address: "10.0.0.2:8000", gpu: H100-SXM, labels: {spot: "true"}}
-"""
 
 
-@rule(
-    "LB321",
-    "warning",
-    "a check that proves only that the process lives",
-    what="An active check asks for liveness, or opens a TCP connection, or asks for a page that has nothing to do with "
-    "the model, where the server can say that its model is ready.",
-    why="The port is open long before 140 GB of weights are loaded, and long after the engine has died. Such a check "
-    "sends requests to a replica that cannot answer them.",
-    before=sample("health: {active: {http: {path: /v2/health/live}}}\n"),
-    after=sample("health: {active: {http: {path: /v2/health/ready}}}\n"),
-    ignore="Readiness goes away under load on this server, and taking busy replicas out would be worse.",
-)
+@rule("LB321")
 def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB321: checks that do not prove that the model is ready."""
     for pool in fleet.pools:
@@ -81,18 +65,7 @@ def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
                 yield RuleFinding((*path, "tcp"), message, f"http: {{path: {readiness}}}")
 
 
-@rule(
-    "LB322",
-    "note",
-    "no telemetry of the GPUs",
-    what="A pool with GPUs is under `lbctl serve`, and no source of its telemetry reports temperature, throttling or "
-    "errors of the driver.",
-    why="A GPU that has fallen off its bus leaves a server that answers 200 on /health; one that throttles is three "
-    "times as slow and looks busy. Only the GPU's own exporter knows.",
-    before=sample('telemetry: {sources: [{kind: vllm, url: "http://{host}:{port}/metrics"}]}\n'),
-    after=sample(LLM),
-    ignore="Something else drains replicas whose GPU is sick.",
-)
+@rule("LB322")
 def no_gpu_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB322: GPUs without a source of their temperature, throttling or errors."""
     for pool in fleet.pools:
@@ -105,17 +78,7 @@ def no_gpu_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(("pools", pool.name, "telemetry", "sources"), message, hint)
 
 
-@rule(
-    "LB323",
-    "warning",
-    "a dead replica is noticed after more than a minute",
-    what="Interval × `unhealthy_threshold` + timeout of an active check are more than 60 s.",
-    why="Every request that is sent there meanwhile waits for its connect timeout, and with long streams least_request "
-    "prefers the replica that answers nothing, since it is so idle.",
-    before=sample("health: {active: {http: {path: /health}, interval: 30s, unhealthy_threshold: 5}}\n"),
-    after=sample("health: {active: {http: {path: /health}, interval: 10s, unhealthy_threshold: 3}}\n"),
-    ignore="Passive health or `lbctl serve` finds the dead sooner.",
-)
+@rule("LB323")
 def slow_failure_detection(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB323: checks that detect a failure after more than a minute."""
     for pool in fleet.pools:
@@ -132,17 +95,7 @@ def slow_failure_detection(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(path, message, "interval: 10s and unhealthy_threshold: 3 take 33 s")
 
 
-@rule(
-    "LB327",
-    "warning",
-    "a check that a busy engine fails",
-    what="An active check by HTTP or gRPC may take less than 3 s, and the pool does not `fail_open`.",
-    why="Engines answer /health in the process that tokenizes prompts. A burst of long prompts delays the answer by "
-    "seconds on all replicas at once; then all checks fail, and the whole pool answers 503 until the burst is over.",
-    before=sample("health: {active: {http: {path: /health}, interval: 2s, timeout: 1s}}\n"),
-    after=sample("health: {active: {http: {path: /health}, interval: 5s, timeout: 3s}}\n"),
-    ignore="Something other than the engine answers the check, and does so at once under load.",
-)
+@rule("LB327")
 def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB327: checks with less time than a busy engine needs."""
     for pool in fleet.pools:
@@ -156,18 +109,7 @@ def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding((*path, key), message, "timeout: 3s or more, or health.fail_open: true")
 
 
-@rule(
-    "LB328",
-    "note",
-    "a pool that fails open for nothing",
-    what="A pool has `health.fail_open`, and its check opens a TCP connection, or all of its routes have a fallback.",
-    why="`fail_open` is wise where all checks can fail while requests succeed: `/health` is slow under load, or all "
-    "replicas depend on one thing that only the check asks for. A port that refuses connections refuses requests too. "
-    "With a fallback, requests go there before the pool is opened.",
-    before=sample("health: {active: {tcp: {}}, fail_open: true}\n"),
-    after=sample("health: {active: {http: {path: /health}}, fail_open: true}\n"),
-    ignore="The check has another port than the requests.",
-)
+@rule("LB328")
 def useless_fail_open(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB328: `fail_open` that changes nothing."""
     for pool in fleet.pools:
@@ -182,23 +124,7 @@ def useless_fail_open(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(path, "all routes of the pool have a fallback, which comes first", "leave fail_open out")
 
 
-@rule(
-    "LB324",
-    "warning",
-    "more than 100 health checks a second",
-    what="The active checks of all instances of the fleet's proxies are more than 100 a second in sum.",
-    why="Each proxy instance checks every replica by itself. Checks that ask the engine cost it time between steps, "
-    "and at start-up they come at once.",
-    before=sample(
-        "health: {active: {http: {path: /health}, interval: 10s}}\n",
-        more="proxies: {edge: {kind: envoy, instances: 600}}\n",
-    ),
-    after=sample(
-        "health: {active: {http: {path: /health}, interval: 25s, unhealthy_threshold: 2}}\n",
-        more="proxies: {edge: {kind: envoy, instances: 600}}\n",
-    ),
-    ignore="The checked path costs the server nothing.",
-)
+@rule("LB324")
 def excessive_check_rate(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB324: more than 100 health checks per second."""
     instances = sum(proxy.instances for proxy in fleet.topology.proxies if _checks_actively(proxy)) or 1
@@ -224,18 +150,7 @@ def _checks(pool: Pool) -> float:
     return 1000 * len(pool.replicas) / pool.active.interval if pool.active else 0.0
 
 
-@rule(
-    "LB325",
-    "warning",
-    "out at the first blip, or never",
-    what="One failure is enough to take a replica out; or `max_ejection: 0%`, or a threshold of more than 30 failures "
-    "in a row, keeps every replica in.",
-    why="One lost packet, one bad prompt that ends in a 500, and a tenth of the GPUs idles for 30 s, while their "
-    "requests crowd the others, which then fail too. Never is the other end: a dead replica gets its share for ever.",
-    before=sample("health: {passive: {consecutive_5xx: 1}}\n"),
-    after=sample("health: {passive: {consecutive_5xx: 5}}\n"),
-    ignore="The failure that is counted cannot be chance.",
-)
+@rule("LB325")
 def aggressive_outlier_check(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB325: thresholds that eject a replica at once, or never."""
     for pool in fleet.pools:
@@ -267,18 +182,7 @@ def _too_sensitive(path: tuple[str, ...], cause: str, better: int) -> RuleFindin
     return RuleFinding(path, f"{cause} takes the replica out", f"{path[-1]}: {better}", Edit(path, better))
 
 
-@rule(
-    "LB326",
-    "warning",
-    "no slow start where replicas come and go",
-    what="A pool that is discovered, or has replicas labelled `spot`, has a slow start that does nothing: under 5 s, "
-    "or from 100 % on.",
-    why="A new replica has an empty queue, so that least_request sends it everything, and a cold cache, so that it is "
-    "slow at it. In simulation a ramp of 60 s took the 99th percentile from 25 s to 1.4 s.",
-    before=sample("slow_start: {window: 1s}\n", replicas=_SPOT),
-    after=sample("slow_start: {window: 60s}\n", replicas=_SPOT),
-    ignore="Replicas are warmed before they are announced.",
-)
+@rule("LB326")
 def ineffective_slow_start(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB326: a slow start without effect where replicas come and go."""
     for pool in fleet.pools:

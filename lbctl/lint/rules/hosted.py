@@ -8,31 +8,9 @@ from lbctl.base.hosts import is_loopback
 from lbctl.ir.pools import HttpCheck, Pool
 from lbctl.lint.fleet_view import FleetView, telemetries
 from lbctl.lint.rule import RuleFinding, rule
-from lbctl.lint.sample import sample
-
-_API = 'provider: {replicas: [{name: provider, address: "api.example.com:443"}], '
-_UPSTREAM = (
-    'upstream: {host: api.example.com, headers: {authorization: {prefix: "Bearer ", file: secrets/provider-key}}}'
-)
-_TLS = "tls: {ca: system}"
-_ROUTE = "chat: {match: {path_prefix: /v1/chat}, pool: llama, fallback: provider}\n"
 
 
-def _fleet(*keys: str) -> str:
-    return sample(routes=_ROUTE, pools=f"{_API}{', '.join((_UPSTREAM, *keys))}}}\n")
-
-
-@rule(
-    "LB230",
-    "warning",
-    "a hosted API is checked by requests",
-    what="A pool with `upstream` has an active check by HTTP.",
-    why="Each instance of each proxy sends it every few seconds, by night too. It counts against the rate limit of the "
-    "key's owner, carries no key, and says nothing of the model. What clients get says whether the API answers.",
-    before=_fleet(_TLS, "health: {active: {http: {path: /v1/models}}}"),
-    after=_fleet(_TLS, "health: {active: {tcp: {}}}"),
-    ignore="The path is free of charge, and answers without a key.",
-)
+@rule("LB230")
 def hosted_api_is_checked(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB230: active checks by HTTP of hosted APIs."""
     for pool in _hosted(fleet):
@@ -41,17 +19,7 @@ def hosted_api_is_checked(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(("pools", pool.name, "health", "active", "http"), message, "active: {tcp: {}}, or none")
 
 
-@rule(
-    "LB231",
-    "warning",
-    "telemetry of a hosted API",
-    what="A pool with `upstream` names sources of telemetry.",
-    why="A hosted API does not show its queues and its GPUs: the sources stay without values, or are asked with the "
-    "name of somebody else's host.",
-    before=_fleet(_TLS, 'telemetry: {sources: [{kind: vllm, url: "http://{host}:9090/metrics"}]}'),
-    after=_fleet(_TLS),
-    ignore="The API is one of your own, behind a gateway that shows its metrics.",
-)
+@rule("LB231")
 def hosted_api_has_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB231: sources of telemetry of hosted APIs."""
     for pool in _hosted(fleet):
@@ -59,17 +27,7 @@ def hosted_api_has_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(path, "a hosted API shows no metrics", "leave telemetry out")
 
 
-@rule(
-    "LB232",
-    "note",
-    "slow start of a hosted API",
-    what="A pool with `upstream` sets `slow_start`.",
-    why="Behind one name are many machines that are warm; the ramp only keeps requests away from an address that DNS "
-    "has just given.",
-    before=_fleet(_TLS, "slow_start: {window: 2m}"),
-    after=_fleet(_TLS),
-    ignore="The API is one of your own, with replicas that start cold.",
-)
+@rule("LB232")
 def hosted_api_starts_slowly(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB232: slow start of hosted APIs."""
     for pool in _hosted(fleet):
@@ -78,16 +36,7 @@ def hosted_api_starts_slowly(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(path, "the machines behind a hosted API are warm", "leave slow_start out")
 
 
-@rule(
-    "LB233",
-    "warning",
-    "a key in clear text",
-    what="A pool with `upstream` sends secrets beyond this machine, and has no `tls`.",
-    why="Everybody on the way reads the key. With `tls` without `ca` whoever answers is given it: that is LB521.",
-    before=_fleet(),
-    after=_fleet(_TLS),
-    ignore="The address is a proxy of your own that encrypts what it passes on.",
-)
+@rule("LB233")
 def secret_in_clear_text(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB233: secrets of hosted APIs that are sent without TLS."""
     for pool in _hosted(fleet):

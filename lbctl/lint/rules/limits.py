@@ -9,30 +9,12 @@ from lbctl.ir.settings.routes import limit_text
 from lbctl.ir.snapshot import divided_limit, instances_of
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
-from lbctl.lint.sample import sample
 
 _MIN_REQUESTS = 10
 """Requests of a client that one proxy should let through, by the rate or at once."""
-_FOUR = "proxies: {edge: {kind: envoy, instances: 4}}\n"
 
 
-def _limited(rate: str) -> str:
-    limit = f"{{by: client_ip, rate: {rate}, burst: {rate.partition('/')[0]}}}"
-    return f"chat: {{match: {{path_prefix: /v1/chat}}, pool: llama, rate_limit: [{limit}]}}\n"
-
-
-@rule(
-    "LB533",
-    "warning",
-    "a limit of which each proxy has little",
-    what="A limit by tenant, client or header is divided among the instances of the proxies, and one instance lets "
-    f"fewer than {_MIN_REQUESTS} requests of a client through, in the unit of its rate or at once.",
-    why="Proxies do not count together: each has its part of the fleet's limit, rounded up. A client whose connections "
-    "all lead to one proxy gets that part alone: of 5/s over four proxies 2/s, without a word.",
-    before=sample(routes=_limited("5/s"), more=_FOUR),
-    after=sample(routes=_limited("50/s"), more=_FOUR),
-    ignore="The balancer before the proxies spreads every client's requests over all of them.",
-)
+@rule("LB533")
 def divided_limit_of_a_client(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB533: limits by client of which a single proxy holds little."""
     for route in fleet.topology.routes:

@@ -7,31 +7,12 @@ from collections.abc import Iterator
 from lbctl.ir import stability
 from lbctl.lint.fleet_view import FleetView, StatedLoad
 from lbctl.lint.rule import RuleFinding, rule
-from lbctl.lint.sample import sample
 
-_SLOTS = "circuit_breaker: {per_replica: {max_requests: 8}}\n"
 PAGE_LOAD = StatedLoad(7.0, 2.0)
 """The load with which the fleets of the pages are checked: `--rate 7/s --mean-service 2s`."""
-_USAGE = (
-    "`lbctl lint --rate R --mean-service D` states the load: R requests a second, each of which keeps a replica busy "
-    "for D. A replica works on one at a time, or on `circuit_breaker.per_replica.max_requests` where that is written "
-    "(D is then the time of a request in a full batch). The page's fleets are judged with `--rate 7/s --mean-service "
-    "2s`. "
-)
 
 
-@rule(
-    "LB221",
-    "warning",
-    "a fleet that is nearly full",
-    what=f"{_USAGE}Here the fleet is busy for 80 % of its time or more.",
-    why="Queues grow as 1 ÷ (1 − utilisation): at 80 % a request waits four times its service on average when arrivals "
-    "are random, and one replica less is more than the rest can carry.",
-    before=sample(_SLOTS),
-    after=sample(_SLOTS, replicas="".join(f'- {{address: "10.0.0.{i}:8000", gpu: H100-SXM}}\n' for i in range(1, 4))),
-    ignore="The load can wait, as batch work does.",
-    needs_load=True,
-)
+@rule("LB221", needs_load=True)
 def high_utilisation(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB221: a utilisation from 80 % to 100 %."""
     utilisation = _utilisation(fleet)
@@ -43,18 +24,7 @@ def high_utilisation(fleet: FleetView) -> Iterator[RuleFinding]:
         )
 
 
-@rule(
-    "LB222",
-    "error",
-    "more load than the fleet can carry",
-    what=f"{_USAGE}Here as much comes as the fleet can carry, or more.",
-    why="No algorithm saves that: the queue grows for as long as the load lasts, and with it the wait for the first "
-    "token. All that is left is more capacity, less work, or shedding.",
-    before=sample(),
-    after=sample("circuit_breaker: {per_replica: {max_requests: 16}}\n"),
-    ignore="Never; state the load that is meant.",
-    needs_load=True,
-)
+@rule("LB222", needs_load=True)
 def overload(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB222: a utilisation of 100 % or more."""
     utilisation = _utilisation(fleet)

@@ -9,39 +9,15 @@ from lbctl.ir.own_lines import OwnLines
 from lbctl.ir.proxies import Proxy
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
-from lbctl.lint.sample import LLM, sample
 from lbctl.targets.haproxy import own_lines as haproxy
 from lbctl.targets.nginx import own_lines as nginx
 from lbctl.targets.nginx.own_lines import Directive
 
 _REWRITES = frozenset(("return", "rewrite", "if", "set"))
 _CHOOSES = frozenset(("use_backend", "default_backend"))
-_GUARDED = 'chat: {match: {path_prefix: /v1/chat}, pool: llama, allow_from: ["10.0.0.0/8"]}\n'
-_PLAIN = "chat: {match: {path_prefix: /v1/chat}, pool: llama}\n"
-_FILES = """\
-# own/answers.conf holds return 403;
-# own/adds.conf holds add_header X-Site lbctl;
-# own/headers.conf holds proxy_set_header X-Site lbctl;
-"""
 
 
-def _site(include: str, routes: str = _PLAIN) -> str:
-    return sample(LLM, routes=routes, more=f"proxies:\n  site: {{kind: nginx, include: {include}}}\n{_FILES}")
-
-
-@rule(
-    "LB240",
-    "warning",
-    "own lines before the credentials",
-    what="Own lines at nginx's `server` rewrite or answer requests (`return`, `rewrite`, `if`, `set`), and a route of "
-    "the fleet asks for credentials or refuses addresses.",
-    why="nginx runs these directives of a server before it chooses a location: before lbctl refuses ambiguous paths, "
-    "checks addresses and credentials, and counts limits. A `return` there answers everybody, and a `rewrite` can lead "
-    "a request to another route than the one whose credentials it needs.",
-    before=_site("{server: {gateway: [own/answers.conf]}}", routes=_GUARDED),
-    after=_site("{location: {chat: [own/headers.conf]}}", routes=_GUARDED),
-    ignore="The lines answer what everybody may ask, such as a path for the host's own checks.",
-)
+@rule("LB240")
 def own_lines_before_credentials(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB240: directives of the rewrite phase in a server."""
     if not any(route.auth or route.allow_from or route.deny_from for route, _ in fleet.forwards):
@@ -54,19 +30,7 @@ def own_lines_before_credentials(fleet: FleetView) -> Iterator[RuleFinding]:
                 break
 
 
-@rule(
-    "LB241",
-    "warning",
-    "own lines before the limits",
-    what="Own lines answer a request or choose its backend themselves: nginx's `return` or `rewrite` in a location, "
-    "HAProxy's `use_backend` or `default_backend` in a frontend.",
-    why="Credentials come before these lines, limits after them. nginx answers a `return` before it counts the "
-    "request, so no rate limit holds; a backend that HAProxy chooses here has none of the pool's limits, health and "
-    "log fields.",
-    before=_site("{location: {chat: [own/answers.conf]}}"),
-    after=_site("{location: {chat: [own/headers.conf]}}"),
-    ignore="No limit is meant to hold for what they answer.",
-)
+@rule("LB241")
 def own_lines_before_limits(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB241: answers and choices that pass limits by."""
     for proxy, item in (*_own_lines(fleet, "location"), *_own_lines(fleet, "frontend")):
@@ -77,17 +41,7 @@ def own_lines_before_limits(fleet: FleetView) -> Iterator[RuleFinding]:
                 break
 
 
-@rule(
-    "LB242",
-    "warning",
-    "own lines take response headers away",
-    what="Own lines of a location use `add_header`.",
-    why="nginx takes the headers of the server only where a location adds none: with one `add_header` of your own the "
-    "answer loses its request id, by which logs of clients, proxies and engines are joined.",
-    before=_site("{location: {chat: [own/adds.conf]}}"),
-    after=_site("{location: {chat: [own/headers.conf]}}"),
-    ignore="Clients do not use the request ids of answers.",
-)
+@rule("LB242")
 def own_lines_drop_headers(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB242: add_header in a location."""
     for proxy, item in _own_lines(fleet, "location"):

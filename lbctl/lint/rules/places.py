@@ -10,27 +10,9 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.shares import in_regions
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
-from lbctl.lint.sample import sample
 
 
-def _zoned(*zones: str) -> str:
-    return "".join(
-        f'- {{name: {chr(97 + index)}, address: "10.0.0.{index + 1}:8000", gpu: H100-SXM, region: us, zone: {zone}}}\n'
-        for index, zone in enumerate(zones)
-    )
-
-
-@rule(
-    "LB219",
-    "warning",
-    "one dead zone sheds the whole pool",
-    what="A pool with load shedding falls under its `min_healthy` when its largest zone dies.",
-    why="Shedding answers 503 to everybody: what was to be the loss of a zone is then the loss of the model, though "
-    "the GPUs of the other zones are well.",
-    before=sample("health: {load_shedding: {min_healthy: 50%}}\n", replicas=_zoned("us-a", "us-a", "us-b")),
-    after=sample("health: {load_shedding: {min_healthy: 50%}}\n", replicas=_zoned("us-a", "us-b")),
-    ignore="The other zones truly cannot carry anything useful by themselves.",
-)
+@rule("LB219")
 def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB219: load shedding that begins when the largest zone fails."""
     for pool in fleet.pools:
@@ -50,21 +32,7 @@ def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(("pools", pool.name, "health", "load_shedding", "min_healthy"), message, hint)
 
 
-@rule(
-    "LB220",
-    "warning",
-    "residency that depends on one zone",
-    what="All replicas that a route may use within its `regions` are in one zone.",
-    why="Residency never goes elsewhere, also when nothing is left: one dead zone and the route answers 503, however "
-    "many GPUs are free in other regions.",
-    before=sample(
-        routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, regions: [us]}\n", replicas=_zoned("us-a", "us-a")
-    ),
-    after=sample(
-        routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, regions: [us]}\n", replicas=_zoned("us-a", "us-b")
-    ),
-    ignore="The region has one zone, or the law outweighs the outage.",
-)
+@rule("LB220")
 def residency_in_one_zone(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB220: residency with replicas in one zone only."""
     for route, action in fleet.forwards:

@@ -12,33 +12,11 @@ from lbctl.ir.matching import overlaps
 from lbctl.ir.routes import Forward, Route
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import Edit, RuleFinding, rule
-from lbctl.lint.sample import sample
 
 _MAX_ATTEMPTS = 2
-_SPARE = """\
-spare:
-  replicas:
-    - {name: c, address: "10.0.0.3:8000", gpu: L4}
-    - {name: d, address: "10.0.0.4:8000", gpu: L4}
-"""
 
 
-def _route(name: str, retry: str, more: str = "") -> str:
-    path = "/v1/chat" if name == "chat" else "/v1/embeddings"
-    return f"{name}: {{match: {{path_prefix: {path}}}, pool: llama, retry: {retry}{more}}}\n"
-
-
-@rule(
-    "LB313",
-    "warning",
-    "more than two further tries",
-    what="A route may try a request more than twice again.",
-    why="When several replicas are away, further tries only move the crowd to those that are left; the third one "
-    "seldom finds what two did not, and each takes its backoff from the time to the first token.",
-    before=sample(routes=_route("chat", "{attempts: 5, budget: 20%}")),
-    after=sample(routes=_route("chat", "{attempts: 2, budget: 20%}")),
-    ignore="The pool has very many replicas of which many go at once (spot).",
-)
+@rule("LB313")
 def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB313: more than two further tries."""
     for route, _ in fleet.forwards:
@@ -48,17 +26,7 @@ def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(path, message, "attempts: 2", Edit(path, _MAX_ATTEMPTS))
 
 
-@rule(
-    "LB314",
-    "warning",
-    "a generation may be repeated after the model has seen it",
-    what="A route to a generative model says `idempotent: true`.",
-    why="The request may have run for a minute before the connection broke. The repeat burns a second GPU for the same "
-    "answer, and under load every reset doubles the work of the pool that was already too slow.",
-    before=sample(routes=_route("chat", "{idempotent: true, budget: 20%}")),
-    after=sample(routes=_route("chat", "{idempotent: false, budget: 20%}")),
-    ignore="Answers are short, and the sampling is fixed by a seed.",
-)
+@rule("LB314")
 def retried_generation(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB314: retries of requests that a generative model may have seen."""
     for route, _ in fleet.forwards:
@@ -69,17 +37,7 @@ def retried_generation(fleet: FleetView) -> Iterator[RuleFinding]:
             )
 
 
-@rule(
-    "LB315",
-    "warning",
-    "retries without a budget",
-    what="A route retries what the model may have seen, or more than twice, and has no `retry.budget`.",
-    why="Without a budget a pool that is slow gets as much again in repeats: the overload feeds itself and stays when "
-    "its cause is gone.",
-    before=sample(routes=_route("embed", "{attempts: 1, idempotent: true}")),
-    after=sample(routes=_route("embed", "{attempts: 1, idempotent: true, budget: 20%}")),
-    ignore="The pool's `circuit_breaker.max_retries` is small enough to be the budget.",
-)
+@rule("LB315")
 def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB315: risky retries without a budget."""
     for route, _ in fleet.forwards:
@@ -90,19 +48,7 @@ def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(path, "nothing bounds how much repeats add to an overload", "budget: 20%")
 
 
-@rule(
-    "LB316",
-    "note",
-    "one request that may become many",
-    what="Tries × fallback × the proxies of the fleet that are behind one another, multiplied: how many requests "
-    "one of a client's may become at worst. It is shown from 4 on where the model may have seen them, else from 7 on.",
-    why="Each layer looks modest. Multiplied, they are what a fleet gets at the worst time: when its replicas fail.",
-    before=sample(
-        routes=_route("embed", "{attempts: 2, idempotent: true, budget: 20%}", ", fallback: spare"), pools=_SPARE
-    ),
-    after=sample(routes=_route("embed", "{attempts: 1, budget: 20%}", ", fallback: spare"), pools=_SPARE),
-    ignore="The product is known, and the pools' breakers are sized for it.",
-)
+@rule("LB316")
 def retry_amplification(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB316: one request that may become many."""
     for route, action in fleet.forwards:

@@ -16,12 +16,8 @@ from lbctl.ir.routes import Redirect
 from lbctl.ir.secrets import CREDENTIAL_HEADERS, looks_like_secret
 from lbctl.lint.fleet_view import FleetView, telemetries
 from lbctl.lint.rule import RuleFinding, rule
-from lbctl.lint.sample import sample
 from lbctl.model.node import Node
 
-_TLS = "tls: {certificates: [{certificate: tls/server.crt, key: tls/server.key}]}"
-_MUTUAL_TLS = _TLS.replace("]}", "], client_ca: tls/clients.crt, client_certificate: required}")
-_WITH_KEYS = "chat: {match: {path_prefix: /v1/chat}, pool: llama, auth: {api_keys: {file: keys.yaml}}}\n"
 _OWN_CREDENTIAL = (
     "pools.NAME.credentials: {header: authorization, file: FILE} sends a key to the replicas; "
     "auth: forward_credentials: true lets the clients' own through"
@@ -36,22 +32,7 @@ _CONTROL_KEYS: tuple[Path, ...] = (
 """The fields of `control` that name a file with a secret."""
 
 
-def _metrics(host: str) -> str:
-    return f'telemetry:\n  sources:\n    - {{kind: dcgm, url: "http://{host}:9400/metrics"}}\n'
-
-
-@rule(
-    "LB520",
-    "warning",
-    "a listener beyond loopback without TLS",
-    what="A listener is bound to an address that others can reach, and has no `tls`. One that only redirects to https "
-    "is not reported.",
-    why="Prompts are people's letters, code and records, and keys travel with each of them: on the wire they can be "
-    "read and changed.",
-    before=sample(listener='gateway: {bind: "0.0.0.0:8080"}\n', routes=_WITH_KEYS),
-    after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_MUTUAL_TLS}}}\n'),
-    ignore="Another balancer before it ends TLS, and the way between them is yours alone.",
-)
+@rule("LB520")
 def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB520: listeners that others can reach without TLS."""
     for listener in fleet.topology.listeners:
@@ -68,18 +49,7 @@ def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
     return bool(listener.rules) and all(isinstance(actions[rule.route], Redirect) for rule in listener.rules)
 
 
-@rule(
-    "LB534",
-    "note",
-    "a listener beyond loopback without authentication",
-    what="A listener is bound to an address that others can reach, demands no client certificate, and a route to "
-    "replicas on it has no `auth`; with TLS or without, which LB520 is about.",
-    why="Any client that reaches the port uses your GPUs, and can query confidential models. Model "
-    "servers do not authenticate users.",
-    before=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_TLS}}}\n'),
-    after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_MUTUAL_TLS}}}\n'),
-    ignore="The network lets only your own services reach the port.",
-)
+@rule("LB534")
 def open_listener(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB534: routes to replicas on public listeners without authentication."""
     for listener in filter(_is_open, fleet.topology.listeners):
@@ -98,17 +68,7 @@ def _is_open(listener: Listener) -> bool:
     return not demands_certificate and not listener.bind.on_loopback
 
 
-@rule(
-    "LB521",
-    "warning",
-    "TLS to replicas that verifies nothing",
-    what="A pool speaks TLS to its replicas, and names no `ca`.",
-    why="Without an authority the proxy takes any certificate: whoever can answer in the replica's place reads every "
-    "prompt, and TLS costs its time for nothing.",
-    before=sample("tls: {server_name: llama.internal}\n"),
-    after=sample("tls: {ca: tls/replicas-ca.crt, server_name: llama.internal}\n"),
-    ignore="The network underneath is encrypted and verified by itself.",
-)
+@rule("LB521")
 def unverified_upstream_tls(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB521: TLS to replicas without verification."""
     for pool in fleet.pools:
@@ -116,21 +76,7 @@ def unverified_upstream_tls(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(("pools", pool.name, "tls", "ca"), "no `ca`: any certificate is believed", "ca: FILE")
 
 
-@rule(
-    "LB522",
-    "error",
-    "xDS beyond loopback without client certificates",
-    what="`control.xds.bind` can be reached from elsewhere, and `control.xds.tls` has no `client_ca`.",
-    why="Whoever connects gets the whole fleet with its keys. `lbctl serve` refuses to start so (LB510) without "
-    "`--insecure`.",
-    before=sample(more='control: {xds: {bind: "0.0.0.0:18000"}}\n'),
-    after=sample(
-        more="control:\n  xds:\n"
-        '    bind: "0.0.0.0:18000"\n'
-        "    tls: {certificate: tls/xds.crt, key: tls/xds.key, client_ca: tls/proxies-ca.crt}\n"
-    ),
-    ignore="The network admits the proxies alone, and serve is started with `--insecure`.",
-)
+@rule("LB522")
 def xds_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB522: xDS beyond loopback without client certificates."""
     control = fleet.topology.control
@@ -139,21 +85,7 @@ def xds_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding]:
         yield RuleFinding(("control", "xds", "bind"), message, "tls: {certificate: …, key: …, client_ca: …}")
 
 
-@rule(
-    "LB523",
-    "error",
-    "the API beyond loopback without TLS and token",
-    what="`control.api.bind` can be reached from elsewhere, and `control.api` lacks `tls` or `token_file`.",
-    why="The API moves traffic: drains, weights, rollouts. `lbctl serve` refuses to start so (LB511).",
-    before=sample(more='control: {api: {bind: "0.0.0.0:18080"}}\n'),
-    after=sample(
-        more="control:\n  api:\n"
-        '    bind: "0.0.0.0:18080"\n'
-        "    token_file: secrets/api-token\n"
-        "    tls: {certificate: tls/api.crt, key: tls/api.key}\n"
-    ),
-    ignore="Never.",
-)
+@rule("LB523")
 def api_without_protection(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB523: the API beyond loopback without TLS and token."""
     control = fleet.topology.control
@@ -162,23 +94,7 @@ def api_without_protection(fleet: FleetView) -> Iterator[RuleFinding]:
         yield RuleFinding(("control", "api", "bind"), message, "tls and token_file, or bind it to 127.0.0.1")
 
 
-@rule(
-    "LB524",
-    "error",
-    "a secret in the YAML",
-    what="A value looks like a key or token (its beginning is that of a known kind, or it is a credential's header).",
-    why="Fleet files are kept in git, in diffs and in tickets. A GPU key that leaks is spent by strangers within the "
-    "hour.",
-    before=sample(
-        routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, headers: {request: {set: {authorization: "
-        "Bearer not-a-real-key-1}}}}\n"
-    ),
-    after=sample(
-        routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, auth: {api_keys: {file: secrets/api-keys}, "
-        "forward_credentials: true}}\n"
-    ),
-    ignore="The value is public.",
-)
+@rule("LB524")
 def secret_in_yaml(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB524: values that look like secrets."""
     for path, node in _texts(fleet.loaded.source.root):
@@ -208,17 +124,7 @@ def _is_credential(path: Path) -> bool:
     return sets and str(path[-1]).lower() in CREDENTIAL_HEADERS
 
 
-@rule(
-    "LB525",
-    "warning",
-    "a key file that everybody may read",
-    what="A private key, a token or a list of API keys is readable by all users of this machine. A list that holds "
-    "nothing but hashes is no secret.",
-    why="Every process on the host, also one that broke out of a model's container, can then be your gateway.",
-    before=sample(listener=f'gateway: {{bind: "127.0.0.1:8443", {_TLS}}}   # tls/server.key is -rw-r--r--\n'),
-    after=sample(listener=f'gateway: {{bind: "127.0.0.1:8443", {_TLS}}}   # tls/server.key is -rw-------\n'),
-    ignore="The file here is a placeholder.",
-)
+@rule("LB525")
 def world_readable_key_file(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB525: key files that all users can read."""
     for path, node in _key_files(fleet):
@@ -253,21 +159,11 @@ def _readable_by_all(file: File) -> bool:
     return stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
 
 
-_KEYED = "chat: {match: {path_prefix: /v1/chat}, pool: llama, auth: {api_keys: {file: secrets/api-keys}}}"
 _MIN_KEY_LENGTH = 16
 """Characters of a random key that cannot be guessed."""
 
 
-@rule(
-    "LB532",
-    "warning",
-    "a key that can be guessed",
-    what="A key in a file of API keys has fewer than 16 characters, or is the name of a tenant. Hashes are not judged.",
-    why="Words and short keys are tried by the million; whoever finds one spends your GPUs in a tenant's name.",
-    before=sample(routes=f"{_KEYED}   # secrets/api-keys holds acme-2024: acme\n"),
-    after=sample(routes=f"{_KEYED}   # secrets/api-keys holds sk-not-real-Zk3vQ9: acme\n"),
-    ignore="The file here is a placeholder.",
-)
+@rule("LB532")
 def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB532: keys that are short, or names of tenants."""
     for file in key_files(fleet.loaded.source):
@@ -284,18 +180,7 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(file.path, message, "`lbctl key new TENANT` makes one")
 
 
-@rule(
-    "LB526",
-    "error",
-    "metrics from a link-local or metadata address",
-    what="A source of telemetry has a URL on an address that no replica can have: a link-local one, that of a cloud's "
-    "metadata service, multicast or 0.0.0.0, however it is written. Replicas at such addresses are LB122.",
-    why="There the cloud hands out credentials of the machine. Nothing that serves metrics of a GPU is there, so "
-    "it is an error or an attack; `lbctl serve` does not fetch it.",
-    before=sample(_metrics("169.254.169.254")),
-    after=sample(_metrics("{host}")),
-    ignore="Never.",
-)
+@rule("LB526")
 def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB526: scrapes of metadata services and other addresses that no replica has."""
     for pool in fleet.pools:
@@ -322,17 +207,7 @@ def _address_problem(host: str) -> str:
     return "no replica can have this address" if address is not None and is_forbidden(address) else ""
 
 
-@rule(
-    "LB246",
-    "warning",
-    "a proxy's own figures beyond loopback",
-    what="`proxies.*.metrics` can be reached from elsewhere.",
-    why="There is no authentication: names of pools and replicas, traffic and errors are open to any client of the "
-    "address.",
-    before=sample(more='proxies: {edge: {kind: haproxy, metrics: "0.0.0.0:8405"}}\n'),
-    after=sample(more='proxies: {edge: {kind: haproxy, metrics: "127.0.0.1:8405"}}\n'),
-    ignore="A network that only the monitoring reaches.",
-)
+@rule("LB246")
 def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB246: metrics of a proxy that anybody can read."""
     for proxy in fleet.topology.proxies:

@@ -12,7 +12,6 @@ from lbctl.control.weighting.composite import DEFAULT
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.lint.fleet_view import FleetView, sources_of, telemetries
 from lbctl.lint.rule import Edit, RuleFinding, rule
-from lbctl.lint.sample import sample
 from lbctl.signals import KINDS, table
 
 _MAX_INTERVAL = 60_000
@@ -27,32 +26,9 @@ _DERIVED = {
     "throughput": ("decode_tokens",),
     "cache_hits": ("cache_found", "cache_lookups"),
 }
-_DCGM = '    - {kind: dcgm, url: "http://{host}:9400/metrics"}\n'
-_VLLM = '    - {kind: vllm, url: "http://{host}:{port}/metrics"}\n'
-_TGI = '    - {kind: tgi, url: "http://{host}:{port}/metrics"}\n'
 
 
-def _telemetry_yaml(sources: str, more: str = "", interval: str = "5s", stale: str = "15s") -> str:
-    return f"telemetry:\n  interval: {interval}\n  stale_after: {stale}\n  sources:\n{sources}{more}"
-
-
-def _composite_yaml(signals: str) -> str:
-    return f"weighting:\n  strategy: composite   # lbctl: ignore LB611 (measured here)\n  composite: {signals}\n"
-
-
-@rule(
-    "LB610",
-    "warning",
-    "telemetry too slow for the weights that follow it",
-    what="The weights follow samples that are older, or come more seldom, than any at which their law was shown to be "
-    "stable: adaptive beyond an interval of 60 s or a timeout of 30 s; composite where gain × (delay + 10 s) ÷ "
-    "interval is above 2 with least_request, 0.5 otherwise.",
-    why="A loop that acts on old news swings: everything goes where the queue was short, then back. Swinging weights "
-    "were far worse in simulation than none.",
-    before=sample(_telemetry_yaml(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "2m", "5m")),
-    after=sample(_telemetry_yaml(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n", "5s", "15s")),
-    ignore="The pool is simulated or measured with these times, and was still.",
-)
+@rule("LB610")
 def telemetry_too_slow(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB610: telemetry that is too slow for the weights that follow it."""
     for pool in fleet.pools:
@@ -73,18 +49,7 @@ def _instability(pool: Pool, telemetry: Telemetry) -> str:
     return f"gain × delay ÷ interval is {swing:.1f}, and from {limit:g} on this loop swings" if swing > limit else ""
 
 
-@rule(
-    "LB611",
-    "warning",
-    "a composite score as weight",
-    what="A pool's weights are a score of load signals (`strategy: composite`).",
-    why="Queues and utilisation depend on the weight, so the score follows what it causes: on nginx the 99th "
-    "percentile was 1.1 to 2.5 times that of fixed weights. A wedged replica looks idle and attracts requests (forty "
-    "times).",
-    before=sample(_telemetry_yaml(_VLLM + _DCGM, "weighting: {strategy: composite}\n")),
-    after=sample(_telemetry_yaml(_VLLM + _DCGM, "weighting: {strategy: adaptive}\n")),
-    ignore="It was measured with this fleet against `static`, and was better.",
-)
+@rule("LB611")
 def composite_feedback(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB611: composite scores, which depend on the weights that they set."""
     for pool in fleet.pools:
@@ -95,17 +60,7 @@ def composite_feedback(fleet: FleetView) -> Iterator[RuleFinding]:
             )
 
 
-@rule(
-    "LB612",
-    "warning",
-    "samples that are stale after one that is lost",
-    what="`stale_after` is under two intervals.",
-    why="One scrape that times out, which busy engines do, and the replica counts as unknown: its weight goes back, "
-    "its deep health is not judged, because one page is missing.",
-    before=sample(_telemetry_yaml(_VLLM + _DCGM, "", "10s", "15s")),
-    after=sample(_telemetry_yaml(_VLLM + _DCGM, "", "10s", "30s")),
-    ignore="Never.",
-)
+@rule("LB612")
 def stale_after_one_loss(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB612: samples that are stale after a single lost scrape."""
     for pool in fleet.pools:
@@ -118,18 +73,7 @@ def stale_after_one_loss(fleet: FleetView) -> Iterator[RuleFinding]:
                 yield RuleFinding(key_path, message, f"stale_after: {better}", Edit(key_path, better))
 
 
-@rule(
-    "LB613",
-    "warning",
-    "composite weighting uses a signal that no source provides",
-    what="A composite score uses a signal that none of the pool's sources can give. (`adaptive` without evidence is "
-    "LB603.)",
-    why="What is absent is unknown and never 0, so the score quietly consists of the rest, and with one signal left "
-    "it is that signal.",
-    before=sample(_telemetry_yaml(_TGI + _DCGM, _composite_yaml("{ttft: 0.5, gpu: 0.5}"))),
-    after=sample(_telemetry_yaml(_TGI + _DCGM, _composite_yaml("{queue: 0.5, gpu: 0.5}"))),
-    ignore="The source gives it in a version that lbctl does not know.",
-)
+@rule("LB613")
 def composite_without_source(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB613: scores with signals that no source gives."""
     for pool in fleet.pools:
@@ -155,27 +99,7 @@ def _signals_of(source: MetricsSource) -> set[str]:
     return set(metrics_table.series) | derived | ({"progress"} if metrics_table.heartbeat else set())
 
 
-@rule(
-    "LB614",
-    "warning",
-    "a metric that newer versions no longer have",
-    what="A `metric` or `query` names a metric that its server has removed or renamed.",
-    why="After the next update of the engine the query answers nothing, and whoever takes nothing for 0 sends "
-    "everything to the replica that says nothing. It has happened to most of the balancers that read these names.",
-    before=sample(
-        _telemetry_yaml(
-            _DCGM + '    - {kind: custom, signal: kv_cache, metric: "vllm:gpu_cache_usage_perc", unit: ratio, '
-            'url: "http://{host}:{port}/metrics"}\n'
-        )
-    ),
-    after=sample(
-        _telemetry_yaml(
-            _DCGM + '    - {kind: custom, signal: kv_cache, metric: "vllm:kv_cache_usage_perc", unit: ratio, '
-            'url: "http://{host}:{port}/metrics"}\n'
-        )
-    ),
-    ignore="The engine is pinned to a version that has it.",
-)
+@rule("LB614")
 def removed_metric(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB614: metrics that newer versions have removed or renamed."""
     replacements = {name: instead for kind in KINDS for name, instead in table(kind).removed.items()}
@@ -195,17 +119,7 @@ def _removed_names(path: Path, value: str, replacements: dict[str, str]) -> Iter
             yield RuleFinding(path, f"{name} is gone in newer versions", f"use {instead}", fix)
 
 
-@rule(
-    "LB615",
-    "note",
-    "free memory of an engine that takes it all",
-    what="`min_free_memory` is set in a pool whose engine reserves the GPU's memory at its start.",
-    why="vLLM and its like take nine tenths of the memory for their cache whatever the load: free memory says "
-    "nothing, and lbctl does not judge it there. `kv_cache` is what fills up.",
-    before=sample(_telemetry_yaml(_VLLM + _DCGM, "health: {deep: {min_free_memory: 2GiB}}\n")),
-    after=sample(_telemetry_yaml(_VLLM + _DCGM)),
-    ignore="The pool changes its engine soon.",
-)
+@rule("LB615")
 def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB615: `min_free_memory` for engines that reserve the memory."""
     for pool in fleet.pools:
@@ -217,30 +131,7 @@ def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
             yield RuleFinding(path, message, "leave it out", Edit(path, None))
 
 
-@rule(
-    "LB616",
-    "warning",
-    "two replicas on one GPU whose memory cannot suffice",
-    what="Replicas share a GPU by host and device, and both run an engine that reserves its memory, or their "
-    "`min_free_memory` together are more than the GPU has.",
-    why="The second engine does not start, or dies of memory under load and takes the first one's requests with it. "
-    "With thresholds that cannot both hold, deep health takes both out.",
-    before=sample(
-        _telemetry_yaml(_VLLM + _DCGM),
-        replicas="""\
-- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
-- {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["0"]}
-""",
-    ),
-    after=sample(
-        _telemetry_yaml(_VLLM + _DCGM),
-        replicas="""\
-- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
-- {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["1"]}
-""",
-    ),
-    ignore="Each engine was given its part (`--gpu-memory-utilization`).",
-)
+@rule("LB616")
 def gpu_oversubscribed(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB616: replicas that share a GPU whose memory cannot suffice."""
     by_device: dict[tuple[str, str], list[tuple[Pool, Replica]]] = {}
@@ -274,29 +165,7 @@ def _reserves(pool: Pool, replica: Replica) -> bool:
     return any(table(kind).reserves_memory for kind in kinds)
 
 
-@rule(
-    "LB617",
-    "warning",
-    "replicas that share a host and do not say which GPU is theirs",
-    what="Several replicas have one host, a source reads that host's GPUs, and `devices` is missing.",
-    why="Without `devices` all GPUs of the host are each replica's: one GPU that is hot or dead takes all of them "
-    "out, and the utilisation is that of the neighbours.",
-    before=sample(
-        _telemetry_yaml(_VLLM + _DCGM),
-        replicas="""\
-- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
-- {name: b, address: "10.0.0.1:8001", gpu: H100-SXM}
-""",
-    ),
-    after=sample(
-        _telemetry_yaml(_VLLM + _DCGM),
-        replicas="""\
-- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM, devices: ["0"]}
-- {name: b, address: "10.0.0.1:8001", gpu: H100-SXM, devices: ["1"]}
-""",
-    ),
-    ignore="Each replica truly uses all GPUs of the host.",
-)
+@rule("LB617")
 def shared_host_without_devices(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB617: replicas that share a host's GPUs without `devices`."""
     hosts: dict[str, list[tuple[str, Replica]]] = {}
@@ -317,17 +186,7 @@ def _reads_gpus(telemetry: Telemetry | None) -> bool:
     return any(table(kind).gpus is not None for kind in kinds)
 
 
-@rule(
-    "LB618",
-    "warning",
-    "pages that may take longer than the interval between them",
-    what="`timeout` of telemetry is above its `interval`, and above 2 s.",
-    why="One scrape of a page at a time: a page that hangs misses its next scrapes, and what is known of its replica "
-    "grows old unnoticed until the time is over.",
-    before=sample(_telemetry_yaml(_VLLM + _DCGM, "", "1s\n  timeout: 30s")),
-    after=sample(_telemetry_yaml(_VLLM + _DCGM, "", "1s\n  timeout: 2s")),
-    ignore="The page is slow by nature, and `stale_after` is many times the timeout.",
-)
+@rule("LB618")
 def timeout_above_interval(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB618: scrape timeouts above the interval."""
     for pool in fleet.pools:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 
 QUICKSTART = "examples/quickstart.yaml"
-RULES = {"lbctl.lint.rules", "lbctl.lint.code_pages"}
+RULES = {"lbctl.lint.rules", "lbctl.lint.pages"}
 CODE = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, sep='\\n', file=sys.stderr)"
 
 
@@ -40,7 +40,7 @@ def test_validate_imports_no_renderer() -> None:
 def test_lint_imports_the_rules_but_no_renderer() -> None:
     modules = imported("lint", QUICKSTART)
     assert "lbctl.lint.rules" in modules
-    assert {"jinja2", "google.protobuf", "lbctl.lint.code_pages"} & modules == set()
+    assert {"jinja2", "google.protobuf"} & modules == set()
 
 
 def test_commands_do_not_search_installed_packages() -> None:
