@@ -1,18 +1,55 @@
-"""Lint of fleets in memory, without a process."""
+"""Lint of fleets in memory, without a process, and small fleets: one listener, one route, one pool without findings."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.lint.fleet_view import StatedLoad
 from lbctl.lint.run import CodeFilter, LintResult, lint
-from lbctl.lint.sample import LLM, sample
 from lbctl.model.load import SourceText
 
+TWO = """\
+- {name: a, address: "10.0.0.1:8000", gpu: H100-SXM}
+- {name: b, address: "10.0.0.2:8000", gpu: H100-SXM}
+"""
+LLM = """\
+telemetry:
+  sources:
+    - {kind: vllm, url: "http://{host}:{port}/metrics"}
+    - {kind: dcgm, url: "http://{host}:9400/metrics"}
+"""
+"""The telemetry of a pool of vLLM servers."""
+PAGE_LOAD = StatedLoad(7.0, 2.0)
+"""The load with which the fleets of the pages are checked: `--rate 7/s --mean-service 2s`."""
 _MODE = re.compile(r"# (\S+) is (-[rwx-]{9})")
 _HOLDS = re.compile(r"# (\S+) holds (.+)")
+
+
+def sample(
+    pool: str = "",
+    *,
+    replicas: str = TWO,
+    routes: str = "chat: {match: {path_prefix: /v1/chat}, pool: llama}\n",
+    listener: str = 'gateway: {bind: "127.0.0.1:8080"}\n',
+    pools: str = "",
+    more: str = "",
+) -> str:
+    """Return a whole fleet.
+
+    `pool`: lines of the pool `llama`; `pools`: further pools; `more`: further sections.
+    """
+    pool_lines = f"replicas:\n{_in(replicas, 1)}{pool}"
+    return (
+        f"version: 1\nlisteners:\n{_in(listener, 1)}routes:\n{_in(routes, 1)}"
+        f"pools:\n  llama:\n{_in(pool_lines, 2)}{_in(pools, 1)}{more}"
+    )
+
+
+def _in(text: str, levels: int) -> str:
+    return textwrap.indent(text, "  " * levels)
 
 
 def linted(

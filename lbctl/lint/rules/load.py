@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lbctl.ir import stability
-from lbctl.lint.fleet_view import FleetView, StatedLoad
+from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
-
-PAGE_LOAD = StatedLoad(7.0, 2.0)
-"""The load with which the fleets of the pages are checked: `--rate 7/s --mean-service 2s`."""
 
 
 @rule("LB221", needs_load=True)

@@ -17,12 +17,11 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.pages import document, pages
 from lbctl.lint.rules import rules
-from lbctl.lint.sample import sample
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded, load
 from lbctl.targets.prepare import prepare
-from tests.support.lint import POOR, codes
+from tests.support.lint import POOR, codes, sample
 from tests.support.paths import ROOT
 
 EXAMPLES = sorted(

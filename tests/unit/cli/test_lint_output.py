@@ -12,8 +12,7 @@ import pytest
 from lbctl.base.diagnostics import Diagnostic, Position
 from lbctl.cli import run
 from lbctl.cli.findings import written
-from lbctl.lint.sample import sample
-from tests.support.lint import POOR
+from tests.support.lint import POOR, sample
 from tests.support.paths import FIXTURES
 
 SCHEMA = json.loads((FIXTURES / "sarif-2.1.0-part.json").read_text())

@@ -11,9 +11,8 @@ import pytest
 from lbctl.cli import run
 from lbctl.lint.fix import apply_fixes
 from lbctl.lint.rules import rules
-from lbctl.lint.sample import LLM, sample
 from lbctl.model.load import SourceText
-from tests.support.lint import codes, linted
+from tests.support.lint import LLM, codes, linted, sample
 
 FIXED = [code for code, item in rules().items() if linted(item.page.before).fixes]
 FLEET = """\

@@ -8,8 +8,7 @@ import pytest
 
 from lbctl.cli import run
 from lbctl.lint.run import CodeFilter
-from lbctl.lint.sample import sample
-from tests.support.lint import codes, findings, linted, pointed
+from tests.support.lint import codes, findings, linted, pointed, sample
 
 LINE = "    balance: {algorithm: round_robin}"
 FLEET = sample("balance: {algorithm: round_robin}\n")

@@ -10,10 +10,8 @@ import pytest
 
 from lbctl.lint.fleet_view import StatedLoad
 from lbctl.lint.rules import rules
-from lbctl.lint.rules.load import PAGE_LOAD
-from lbctl.lint.sample import LLM, TWO, sample
 from tests.support.fleets import fleet_text, pool, replica
-from tests.support.lint import codes, findings, pointed
+from tests.support.lint import LLM, PAGE_LOAD, TWO, codes, findings, pointed, sample
 
 CODES = list(rules())
 POINTS = {
