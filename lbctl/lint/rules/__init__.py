@@ -11,24 +11,17 @@ from lbctl.lint.rule import REGISTRY, LintRule
 _MODULES = (
     "balance",
     "capacity",
-    "load",
     "places",
     "times",
     "retries",
-    "busy",
     "health",
     "security",
-    "admin",
-    "stores",
-    "headers",
     "telemetry",
     "rollouts",
-    "limits",
-    "literals",
+    "routes",
     "pick",
     "hosted",
     "own_lines",
-    "versions",
 )
 
 

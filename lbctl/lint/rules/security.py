@@ -1,4 +1,4 @@
-"""Rules about security: encryption, authentication, secrets, and scrape addresses."""
+"""Rules about security: encryption, authentication, secrets, addresses, shared stores, and known faults of proxies."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from pathlib import Path as File
 from urllib.parse import unquote, urlsplit
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.hosts import address_of, is_forbidden, is_metadata
+from lbctl.base.hosts import address_of, is_forbidden, is_loopback, is_metadata
 from lbctl.compile.files import file_of, named_files
+from lbctl.compile.proxies import version_text
 from lbctl.compile.secrets import key_files
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Redirect
 from lbctl.ir.secrets import CREDENTIAL_HEADERS, looks_like_secret
+from lbctl.ir.snapshot import Snapshot, view
+from lbctl.ir.store_url import STORES, parse_store_url
+from lbctl.ir.written_credentials import of_topology
 from lbctl.lint.fleet_view import FleetView, telemetries
 from lbctl.lint.rule import RuleFinding, rule
 from lbctl.model.node import Node
+from lbctl.targets.advisories import described, known_faults
 
 _OWN_CREDENTIAL = (
     "pools.NAME.credentials: {header: authorization, file: FILE} sends a key to the replicas; "
@@ -214,3 +219,59 @@ def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
         if proxy.metrics is not None and not proxy.metrics.on_loopback:
             message = f"any client of {proxy.metrics} can read the metrics of this proxy"
             yield RuleFinding(("proxies", proxy.name, "metrics"), message, "127.0.0.1")
+
+
+@rule("LB538")
+def credentials_at_admin_port(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB538: credentials that local users can read at an admin port."""
+    if not of_topology(fleet.topology):
+        return
+    for proxy in fleet.topology.proxies:
+        if proxy.admin is not None and not proxy.admin.path:
+            message = f"each user of the machine can read the fleet's credentials at {proxy.admin}"
+            yield RuleFinding(("proxies", proxy.name, "admin"), message, '"unix:/run/envoy/admin.sock"')
+
+
+@rule("LB536")
+def unsigned_store(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB536: a shared store without a key file."""
+    store = fleet.topology.control.store
+    if store is not None and store.key_file is None:
+        message = "any client that can write to the store can change the published fleet"
+        yield RuleFinding(("control", "store"), message, "key_file: FILE; a key: openssl rand -hex 32")
+
+
+@rule("LB537")
+def open_store(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB537: a store on another machine without TLS, or without a password."""
+    store = fleet.topology.control.store
+    if store is None:
+        return
+    url = parse_store_url(store.url)
+    if all(is_loopback(host) for host, _ in url.hosts):
+        return
+    missing, hints = [], []
+    if not url.secure:
+        missing.append("without TLS")
+        hints.append(f"{STORES[url.kind].tls}://")
+    if store.password_file is None and store.certificate is None:
+        missing.append("without a password or a client certificate")
+        hints.append("password: {file: FILE}")
+    if missing:
+        yield RuleFinding(
+            ("control", "store", "url"), f"{url.places} is used {' and '.join(missing)}", ", ".join(hints)
+        )
+
+
+@rule("LB535")
+def proxy_with_known_faults(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB535: versions of proxies with published faults that the rendered text can reach."""
+    snapshot = Snapshot(fleet.topology)
+    for proxy in fleet.topology.proxies:
+        path = ("proxies", proxy.name, "version")
+        if fleet.written(path) is None:
+            continue
+        faults = list(known_faults(proxy.kind, proxy.version, view(snapshot, proxy)))
+        if faults:
+            finding, hint = described(faults, proxy.version)
+            yield RuleFinding(path, f"{proxy.kind} {version_text(proxy.version)} has {finding}", hint)

@@ -1,13 +1,15 @@
-"""Rules about what nothing comes of: texts that only look like patterns, unused pools, routes that are passed over."""
+"""Rules about routes: patterns that match nothing, pools and routes without requests, headers, and limits."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from lbctl.ir.header_text import variables
 from lbctl.ir.listeners import Rule
-from lbctl.ir.routes import PREFLIGHT, Forward, HeaderRules, Route
-from lbctl.ir.snapshot import pools_of
+from lbctl.ir.routes import PREFLIGHT, Forward, HeaderRules, RateLimit, Route
+from lbctl.ir.settings.routes import limit_text
+from lbctl.ir.snapshot import divided_limit, instances_of, pools_of
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
 
@@ -90,3 +92,48 @@ def _variables(rules: HeaderRules) -> Iterator[tuple[str, str]]:
         variable = _VARIABLE.search(value)
         if variable:
             yield name, variable[0]
+
+
+@rule("LB245")
+def tenant_of_nobody(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB245: a header with the tenant on a route without tenants."""
+    for route in fleet.topology.routes:
+        if _names_tenants(route):
+            continue
+        for side, rules in (("request", route.request_headers), ("response", route.response_headers)):
+            for name, text in rules.set:
+                if "tenant" in variables(text):
+                    path = ("routes", route.name, "headers", side, "set", name)
+                    yield RuleFinding(path, "requests of this route have no tenant", "auth, or no {tenant}")
+
+
+def _names_tenants(route: Route) -> bool:
+    auth = route.auth
+    if auth is not None and auth.external is not None:
+        return auth.external.tenant_header is not None
+    return auth is not None and (auth.api_keys is not None or (auth.jwt is not None and bool(auth.jwt.tenant_claim)))
+
+
+_MIN_REQUESTS = 10
+"""Requests of a client that one proxy should let through, by the rate or at once."""
+
+
+@rule("LB533")
+def divided_limit_of_a_client(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB533: limits by client of which a single proxy holds little."""
+    for route in fleet.topology.routes:
+        instances = instances_of(fleet.topology, frozenset(route.listeners))
+        for index, limit in enumerate(route.rate_limits):
+            if instances > 1 and limit.by != "all":
+                yield from _limit_finding(route, index, limit, divided_limit(limit, instances), instances)
+
+
+def _limit_finding(
+    route: Route, index: int, limit: RateLimit, divided: RateLimit, instances: int
+) -> Iterator[RuleFinding]:
+    if (divided.concurrent or divided.requests) < _MIN_REQUESTS:
+        key = "concurrent" if limit.concurrent else "rate"
+        whole, piece = (limit_text(item).partition(": ")[2] for item in (limit, divided))
+        message = f"{whole} for the fleet is {piece} at each of its {instances} instances"
+        hint = "room for a client that reaches one of them, or fewer `instances`"
+        yield RuleFinding(("routes", route.name, "rate_limit", index, key), message, hint)
