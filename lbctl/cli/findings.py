@@ -109,8 +109,7 @@ def _sarif(findings: Sequence[Diagnostic]) -> dict[str, Any]:
 
 
 def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
-    from lbctl.lint.page import markdown, terminal_text
-    from lbctl.lint.pages import pages
+    from lbctl.lint.pages import markdown, pages, terminal_text
 
     by_code = pages()
     return [

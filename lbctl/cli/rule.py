@@ -31,8 +31,7 @@ def command(code: str | None) -> int:
 
     Without CODE: the list of all codes.
     """
-    from lbctl.lint.page import terminal_text
-    from lbctl.lint.pages import pages
+    from lbctl.lint.pages import pages, terminal_text
 
     code_pages = pages()
     if code is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path, Severity
 from lbctl.lint.fleet_view import FleetView
-from lbctl.lint.page import CodePage, read_page
+from lbctl.lint.pages import CodePage, read_page
 
 Value = str | int | float | bool
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import lbctl
-from lbctl.lint.page import FOLDER, markdown, read_page, terminal_text
-from lbctl.lint.pages import all_pages, pages
+from lbctl.lint.pages import FOLDER, all_pages, markdown, pages, read_page, terminal_text
 from lbctl.lint.rules import rules
 from lbctl.targets import KINDS
 from lbctl.targets.features import FEATURES
@@ -61,7 +60,7 @@ def test_page_of_kinds_names_every_kind() -> None:
 def test_paragraphs_of_a_page_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "---\ncode: LB000\ntitle: a title\nseverity: note\n---\n\nOne\nline.\n\nAnother.\n\n## Why\n\nA reason.\n"
     (tmp_path / "LB000.md").write_text(text)
-    monkeypatch.setattr("lbctl.lint.page.FOLDER", tmp_path)
+    monkeypatch.setattr("lbctl.lint.pages.FOLDER", tmp_path)
     page = read_page("LB000")
     assert terminal_text(page) == "LB000 (note): a title\n\nOne line.\n\nAnother.\n\nWhy: A reason.\n"
     assert markdown(page) == "### LB000: a title\n\n*note*\n\nOne line.\n\nAnother.\n\nWhy: A reason.\n"
