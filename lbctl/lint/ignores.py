@@ -3,18 +3,34 @@
 Warnings, notes and the findings of lint rules can be silenced; errors that keep a fleet from being rendered cannot. A
 comment that silences nothing, or that cannot be parsed, is itself a finding of lint, so that no comment outlives its
 purpose.
+
+A comment is compared only with what was checked: codes that a run does not check (a load that is not stated, a proxy's
+own checker, a file that exists on another machine) say nothing about it, and findings about kinds of proxies that the
+fleet does not name count as found.
+
+Commands that do not lint import this module too. So functions for lint alone import the rules when they are called.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lbctl.base.diagnostics import Diagnostic, Position, show
+from lbctl.base.diagnostics import Diagnostic, Position, did_you_mean, show
+from lbctl.compile.files import named_files
 from lbctl.model.load import SourceText
+from lbctl.targets.features import FEATURES
+
+if TYPE_CHECKING:
+    from lbctl.targets.load import Loaded
 
 UNUSED, MALFORMED = "LB017", "LB018"
+FILES = frozenset({"LB110", "LB503"})
+"""Missing files are reported by `validate`: where a pipeline lints there are neither certificates nor keys."""
+_CODES_OF_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
+_RUN_TIME_CODES = "LB9"
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*lbctl:\s*ignore\b([^\n]*)")
 _CODE = re.compile(r"LB[0-9]{3}", re.IGNORECASE)
 _HINT = "# lbctl: ignore LB210 (why it is right here)"
@@ -27,6 +43,18 @@ class Ignore:
     position: Position
     """Where the comment is."""
     code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comments:
+    """The ignore comments of a fleet."""
+
+    usable: tuple[Ignore, ...]
+    """Those with codes that a comment can silence."""
+    cannot_silence: tuple[Ignore, ...]
+    """Those with codes of errors and unknown codes."""
+    faults: tuple[Diagnostic, ...]
+    """The diagnostics about `cannot_silence`, and about comments that cannot be parsed."""
 
 
 def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]]:
@@ -61,17 +89,87 @@ def split(findings: Iterable[Diagnostic], ignored: Iterable[Ignore]) -> tuple[li
     return remaining, [comment for comment in comments if _key(comment) not in used]
 
 
-def unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
+def comments(texts: Sequence[SourceText], chosen: Callable[[str], bool]) -> Comments:
+    """Collect the comments; `chosen` says which codes are enabled."""
+    parsed, malformed = ignores(texts)
+    usable, cannot_silence, faults = [], [], list(malformed)
+    for comment in parsed:
+        problem = _problem(comment)
+        if problem is None:
+            usable.append(comment)
+        elif chosen(problem.code):
+            cannot_silence.append(comment)
+            faults.append(problem)
+    return Comments(tuple(usable), tuple(cannot_silence), tuple(fault for fault in faults if chosen(fault.code)))
+
+
+def findings_of_invalid(findings: Iterable[Diagnostic], ignore_comments: Comments) -> list[Diagnostic]:
+    """The findings about a fleet with errors: the errors, and the other findings that are not silenced."""
+    all_findings = list(findings)
+    errors = [finding for finding in all_findings if finding.severity == "error"]
+    return (
+        errors + split([finding for finding in all_findings if finding.severity != "error"], ignore_comments.usable)[0]
+    )
+
+
+def unused(idle: Sequence[Ignore], loaded: Loaded, chosen: Callable[[str], bool], with_load: bool) -> list[Ignore]:
+    """The comments that silence nothing in any run.
+
+    `idle` are those whose code was not found on their line in this run.
+    """
+    if not chosen(UNUSED):
+        return []
+    remaining = [comment for comment in idle if chosen(comment.code) and _judged(comment.code, with_load)]
+    if any(comment.code in _CODES_OF_PROXIES for comment in remaining):
+        from lbctl.lint.proxies import findings_of_all_kinds
+
+        remaining = split(findings_of_all_kinds(loaded), remaining)[1]
+    if any(comment.code in FILES for comment in remaining):
+        named = {(node.file, node.line) for _, node in named_files(loaded.source.root)}
+        remaining = [comment for comment in remaining if comment.code not in FILES or _line(comment) not in named]
+    return remaining
+
+
+def unused_diagnostics(idle: Iterable[Ignore]) -> list[Diagnostic]:
+    """The findings about unused comments."""
+    return [_unused_comment(comment, is_error=False) for comment in idle]
+
+
+def _unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
     """The finding about a comment that silences nothing; `is_error`: its code is that of an error of the fleet."""
     reason = "errors cannot be ignored" if is_error else f"{ignore.code} is not found on this line"
     message = f"{ignore.code}: {reason}" if is_error else reason
     return Diagnostic(UNUSED, f"{message}: the comment silences nothing", ignore.position, (), "remove it", "warning")
 
 
-def unknown_code(ignore: Ignore, hint: str) -> Diagnostic:
+def _unknown_code(ignore: Ignore, hint: str) -> Diagnostic:
     """The finding about a comment with an unknown code; `hint` suggests another."""
     message = f"this comment silences nothing: there is no code {ignore.code}"
     return Diagnostic(MALFORMED, message, ignore.position, (), hint or "`lbctl rule` lists the codes", "warning")
+
+
+def _problem(ignore: Ignore) -> Diagnostic | None:
+    """Why the comment can never silence a finding, or None."""
+    from lbctl.lint.pages import pages
+    from lbctl.lint.rules import rules
+
+    if ignore.code in rules():
+        return None
+    page = pages().get(ignore.code)
+    if page is None:
+        return _unknown_code(ignore, did_you_mean(ignore.code, pages()))
+    return _unused_comment(ignore, is_error=True) if page.severity == "error" else None
+
+
+def _judged(code: str, with_load: bool) -> bool:
+    from lbctl.lint.rules import rules
+
+    rule = rules().get(code)
+    return not code.startswith(_RUN_TIME_CODES) and (rule is None or with_load or not rule.needs_load)
+
+
+def _line(ignore: Ignore) -> tuple[str, int]:
+    return ignore.position.file, ignore.position.line
 
 
 def _key(item: Ignore | Diagnostic) -> tuple[str, int, str] | None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.compile.sources import SourceMap
 from lbctl.lint.collapse import collapse
-from lbctl.lint.comments import FILES, comments, findings_of_invalid, unused, unused_diagnostics
 from lbctl.lint.fleet_view import FleetView, StatedLoad
-from lbctl.lint.ignores import Ignore, split
+from lbctl.lint.ignores import FILES, Ignore, comments, findings_of_invalid, split, unused, unused_diagnostics
 from lbctl.lint.proxies import merge_kinds, one_per_code, summary, unsupported_findings
 from lbctl.lint.rule import Edit, LintRule, RuleFinding
 from lbctl.lint.rules import rules
