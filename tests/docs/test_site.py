@@ -33,7 +33,7 @@ def test_broken_link_hidden_page_and_orphan_image_fail_the_build(
 ) -> None:
     docs = tmp_path / "docs"
     shutil.copytree(ROOT / "docs", docs)
-    (docs / "hidden.md").write_text("# Hidden\n")
+    (docs / "how-to" / "hidden.md").write_text("# Hidden\n")
     (docs / "images" / "orphan.svg").write_text("<svg/>\n")
     with (docs / "index.md").open("a", encoding="utf-8") as page:
         page.write("\n[a](nothing.md) [b](#nothing) [c](../examples/nothing.yaml)\n")
