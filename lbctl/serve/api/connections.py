@@ -2,7 +2,7 @@
 
 Every open connection counts. At a limit the connection is closed that has had no answer for the longest time and waits
 for none, so that clients that only hold connections keep nobody out. A request whose body has not come does not wait
-for its answer yet. A stream always waits; `stream_handlers` limits their number.
+for its answer yet. A stream always waits; `streams` limits their number.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.serve.api import decision_rows
 from lbctl.serve.api.served_state import ServedState, operation
-from lbctl.serve.api.view_parts import proxy_rows, topology
+from lbctl.serve.api.status_rows import proxy_rows, topology
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.targets import xds_kinds
 

@@ -1,24 +1,27 @@
 """Where the control plane listens: the API from the start on, the proxies' port once there is a fleet to answer with.
 
 Addresses are chosen once, at the start. Keys that a later fleet changes are reported (`restart_needed`); certificates
-are read again as they change. An address that would be open to strangers is not bound, and that ends the process.
+are read again as they change. An address that would be open to strangers is not bound, and that ends the process:
+a client of the xDS port gets the fleet with its keys, and a client that can write to the API moves its traffic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Control
 from lbctl.model.fleet import FleetSource
 from lbctl.runtime import log
 from lbctl.runtime.errors import CannotListenError
-from lbctl.serve.api import exposure, status_rows
-from lbctl.serve.api.authorization import ApiAccess
+from lbctl.serve.api import status_rows
+from lbctl.serve.api.authorization import ApiAccess, read_token
 from lbctl.serve.api.server import ApiServer
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.settings import Options, ServeSettings, make_token, remember_api, settings
@@ -119,7 +122,7 @@ class Endpoints:
         address = str(_with_port(control, "xds_bind", port).xds_bind)
         self.opened = replace(self.opened, xds=address, socket=server.socket or None)
         if server.socket_problem:
-            log.findings([exposure.no_socket(server.socket_problem)])
+            log.findings([_no_socket(server.socket_problem)])
         security = "none" if control.xds_tls is None else "mtls" if control.xds_tls.client_ca else "tls"
         if control.xds_bind.path:
             security = "unix socket"
@@ -184,11 +187,53 @@ class Endpoints:
         return replace(chosen, control=control, token=self.settings.token, state=self.settings.state)
 
     def _check(self, chosen: ServeSettings, listener: str) -> None:
-        problems = exposure.problems(chosen.control, chosen.token, self._options.insecure)
+        problems = exposed_addresses(chosen.control, chosen.token, self._options.insecure)
         own = [item for item in problems if item.path[1] == listener]
         if own:
             log.findings(own)
             raise CannotListenError
+
+
+def exposed_addresses(control: Control, token: Path | None, insecure: bool) -> Iterator[Diagnostic]:
+    """Yield LB510 for xDS, LB511 for the API and LB512 for the traffic log where they would be open to strangers.
+
+    `control` has the addresses of the command line in it; `token` is the file of the API's token.
+    """
+    tls = control.xds_tls
+    if not control.xds_bind.on_loopback and not insecure and (tls is None or tls.client_ca is None):
+        missing = "without TLS" if tls is None else "without client certificates"
+        yield Diagnostic(
+            "LB510",
+            f"xDS on {control.xds_bind} {missing} would hand the fleet with its keys to whoever connects",
+            path=("control", "xds", "bind"),
+            hint="give control.xds.tls a certificate, a key and a client_ca, or say --insecure",
+        )
+    if not control.api_bind.on_loopback and (control.api_tls is None or not read_token(token)):
+        missing = "without TLS" if control.api_tls is None else "without a token"
+        yield Diagnostic(
+            "LB511",
+            f"the API on {control.api_bind} {missing} would be open to whoever connects",
+            path=("control", "api", "bind"),
+            hint="give control.api a tls and a token_file, or bind it to 127.0.0.1",
+        )
+    if not control.logs_bind.on_loopback:
+        yield Diagnostic(
+            "LB512",
+            f"the traffic log on {control.logs_bind} would take counts from whoever sends them",
+            path=("control", "logs", "bind"),
+            hint="bind it to 127.0.0.1",
+        )
+
+
+def _no_socket(reason: str) -> Diagnostic:
+    """Return LB528: proxies of this machine can only use the TCP port."""
+    return Diagnostic(
+        "LB528",
+        f"{reason}; proxies of this machine get no keys by TCP without client certificates",
+        path=("control", "state"),
+        severity="warning",
+        hint="give a state directory with a shorter path, or control.xds.bind a unix: path",
+    )
 
 
 def _refused(message: str) -> CannotListenError:

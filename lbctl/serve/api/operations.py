@@ -13,9 +13,9 @@ from lbctl.control.rollouts import reconcile
 from lbctl.control.splits import shares_of, with_sum_of
 from lbctl.runtime import log
 from lbctl.runtime.errors import NotSavedError
-from lbctl.serve.api import consequences, decision_rows, history_rows, pick_rows, rollout_rows, status_rows
+from lbctl.serve.api import decision_rows, history_rows, operation_warnings, pick_rows, rollout_rows, status_rows
 from lbctl.serve.api.served_state import ServedState, operation
-from lbctl.serve.api.view_parts import snapshot, topology
+from lbctl.serve.api.status_rows import snapshot, topology
 from lbctl.store.history import Cause
 
 
@@ -85,8 +85,9 @@ async def act_on_rollout(state: ServedState, request: schema.RolloutRequest, act
 
 def _warnings(state: ServedState, about: Iterable[str]) -> tuple[str, ...]:
     """Return what an operator has to know after a change that is about these pools."""
-    files = consequences.not_served(state.parts.reconciler.last_reload)
-    return (*consequences.unserved(state.replicas.pools().pools, topology(state.parts.live).routes, set(about)), *files)
+    files = operation_warnings.not_served(state.parts.reconciler.last_reload)
+    routes = topology(state.parts.live).routes
+    return (*operation_warnings.unserved(state.replicas.pools().pools, routes, set(about)), *files)
 
 
 @operation

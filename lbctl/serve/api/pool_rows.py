@@ -18,10 +18,10 @@ from lbctl.control.slow_start import Factors, lowest
 from lbctl.ir.pools import Pool, TcpCheck
 from lbctl.ir.shares import of_pools, of_replicas
 from lbctl.ir.snapshot import pools_of
-from lbctl.serve.api.drain_times import DrainTimes
+from lbctl.serve.api.fleet_proxies import FleetProxy
 from lbctl.serve.api.load_shedding import shedding
-from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable, Unfit
-from lbctl.serve.api.state_times import StateTimes
+from lbctl.serve.api.replica_shares import Shares, ShareTable, Unfit
+from lbctl.serve.api.replica_times import DrainTimes, StateTimes
 from lbctl.serve.api.status_rows import when
 from lbctl.serve.picker.fallbacks import RecentPicks
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
@@ -40,7 +40,7 @@ _FORGOTTEN = 300.0
 class LiveState:
     """What is known of the running proxies and of the replicas, apart from the composed fleet."""
 
-    carriers: tuple[Carrier, ...] = ()
+    proxies: tuple[FleetProxy, ...] = ()
     """The proxies that may send requests to the pools."""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
     """What the proxies report."""
@@ -155,10 +155,10 @@ class _Rows:
     def __init__(self, composed: Composed, live: LiveState) -> None:
         self._composed = composed
         self._live = live
-        self._shares = ShareTable(composed.whole, live.carriers)
+        self._shares = ShareTable(composed.whole, live.proxies)
         self._rates = live.ledger.rates(live.now)
         self._reporting = live.ledger.reporting(live.now)
-        self._ramps = lowest(item.factors for item in live.carriers)
+        self._ramps = lowest(item.factors for item in live.proxies)
         self._with_websockets = with_websockets(composed.whole.topology)
         self._held = {(item.pool, item.replica) for item in composed.overrides if item.kind == "weight"}
         self._in_use = frozenset(name for route in composed.whole.topology.routes for name in of_pools(route.action))
@@ -170,8 +170,8 @@ class _Rows:
         self._first_bytes = live.ledger.first_bytes(live.now)
 
     def pool(self, pool: Pool) -> Iterator[schema.Pool | None]:
-        carriers = tuple(item for item in self._live.carriers if pool.name in item.pools)
-        names = {name for item in carriers for name in _names(item)}
+        proxies = tuple(item for item in self._live.proxies if pool.name in item.pools)
+        names = {name for item in proxies for name in _names(item)}
         reporting = tuple(sorted(names & self._reporting))
         effective = self._composed.replicas(pool)
         in_flight = {item.replica.name: self._in_flight(pool, item.replica.name) for item in effective}
@@ -179,7 +179,7 @@ class _Rows:
         idle: dict[str, bool | None] = {}
         for item in effective:
             name = item.replica.name
-            facts_of_replica = self._facts(pool, carriers, item, in_flight[name])
+            facts_of_replica = self._facts(pool, proxies, item, in_flight[name])
             states[name], idle[name] = state_of(facts_of_replica), facts_of_replica.is_idle
             yield None
         unfit = self._unfit(pool, states)
@@ -214,12 +214,12 @@ class _Rows:
             shedding=shedding(
                 pool,
                 self._composed.whole.topology.routes,
-                sorted({item.proxy.kind for item in carriers}),
+                sorted({item.proxy.kind for item in proxies}),
                 [state.name for state in states.values()],
             ),
             reporting=reporting,
             silent=tuple(sorted(names - self._reporting)),
-            unable=self._unable(carriers, names - self._reporting),
+            unable=self._unable(proxies, names - self._reporting),
             replicas=tuple(replicas),
         )
 
@@ -256,16 +256,16 @@ class _Rows:
             if state.name in ("starting", "down", "ejected")
         }
 
-        def unfit(carrier: Carrier) -> frozenset[str]:
-            return frozenset(name for name, proxies in passed_by.items() if proxies.isdisjoint(_names(carrier)))
+        def unfit(proxy: FleetProxy) -> frozenset[str]:
+            return frozenset(name for name, passed in passed_by.items() if passed.isdisjoint(_names(proxy)))
 
         return unfit
 
-    def _unable(self, carriers: tuple[Carrier, ...], silent: Set[str]) -> dict[str, str]:
+    def _unable(self, proxies: tuple[FleetProxy, ...], silent: Set[str]) -> dict[str, str]:
         """Return those of the silent proxies that cannot report → why."""
         lacking = {
             item.proxy.name: f"it needs {lacks} in proxies.{item.proxy.name}"
-            for item in carriers
+            for item in proxies
             if (lacks := uncounted(item.proxy)) not in ("", "kind")
         }
         return lacking | {name: why for name, why in sorted(self._live.refused.items()) if name in silent}
@@ -303,7 +303,7 @@ class _Rows:
         )
 
     def _facts(
-        self, pool: Pool, carriers: tuple[Carrier, ...], item: EffectiveReplica, in_flight: int | None
+        self, pool: Pool, proxies: tuple[FleetProxy, ...], item: EffectiveReplica, in_flight: int | None
     ) -> ReplicaFacts:
         live, key = self._live, ReplicaKey(pool.name, item.replica.name)
         observed, connection = live.observed_checks.get(key), live.connections.get(key)
@@ -313,19 +313,19 @@ class _Rows:
             is_held=key in self._held,
             is_composite=pool.weighting.strategy == "composite",
             check=live.checks.get(key) or (observed if observed is not None and observed.at is not None else None),
-            checked_for=tuple(each.proxy.name for each in carriers if each.checked),
+            checked_for=tuple(each.proxy.name for each in proxies if each.checked),
             connection=connection,
             connection_age=0.0 if connection is None else live.at - connection.since,
             is_apart=self._is_apart,
             answered_age=None if answered is None else live.now - answered,
-            unanswered_for=self._unanswered_for(pool, carriers, key),
+            unanswered_for=self._unanswered_for(pool, proxies, key),
             passed_by=len(self._passed_by(pool, key.replica)),
-            conditions=self._conditions(pool, carriers, key),
-            carriers=sum(len(each.nodes) or 1 for each in carriers),
+            conditions=self._conditions(pool, proxies, key),
+            carriers=sum(len(each.nodes) or 1 for each in proxies),
             ramps={
                 name: factor
                 for name, factors in (
-                    *((each.proxy.name, each.factors) for each in carriers),
+                    *((each.proxy.name, each.factors) for each in proxies),
                     ("the picker", live.picker_ramps),
                 )
                 if (factor := factors.get(key.pool, {}).get(key.replica)) is not None
@@ -333,11 +333,11 @@ class _Rows:
             health=live.health.get(key),
             in_flight=in_flight,
             in_flight_known_by=live.ledger.in_flight_known_by(key, live.now),
-            connected=sum(len(_names(each)) for each in carriers if each.connected),
-            **self._drain(key, carriers) if item.status in ("drained", "removed") else {},
+            connected=sum(len(_names(each)) for each in proxies if each.connected),
+            **self._drain(key, proxies) if item.status in ("drained", "removed") else {},
         )
 
-    def _unanswered_for(self, pool: Pool, carriers: tuple[Carrier, ...], key: ReplicaKey) -> float | None:
+    def _unanswered_for(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> float | None:
         """Return the seconds without an answer that show that the replica answers nothing; None where it may.
 
         An active check that asks for more than a listening port, and telemetry, show more than requests do. While
@@ -347,7 +347,7 @@ class _Rows:
         row = None if is_asked or key in self._live.health else self._live.ledger.unanswered(key, self._live.now)
         if row is None or row.requests < _ENOUGH or self._live.now - row.newest > _FORGOTTEN:
             return None
-        is_known = self._live.ledger.in_flight_known_by(key, self._live.now) == sum(len(_names(i)) for i in carriers)
+        is_known = self._live.ledger.in_flight_known_by(key, self._live.now) == sum(len(_names(i)) for i in proxies)
         is_idle = is_known and self._in_flight(pool, key.replica) == 0
         bound = ANSWER_MAX_AGE if is_idle else self._answer_time(pool.name)
         return bound if bound is not None and self._live.now - row.since > bound else None
@@ -364,22 +364,22 @@ class _Rows:
                 times.append(min(limits))
         return max(times)
 
-    def _conditions(self, pool: Pool, carriers: tuple[Carrier, ...], key: ReplicaKey) -> dict[str, ReplicaCondition]:
+    def _conditions(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> dict[str, ReplicaCondition]:
         """Return proxy → what it thinks of the replica; that of an ejection states when it ends."""
         conditions = dict(
             self._live.ledger.conditions(key, self._live.now, drained_until=self._live.drains.ended_at(key))
         )
-        kinds = {name: each.proxy.kind for each in carriers for name in _names(each)}
+        kinds = {name: each.proxy.kind for each in proxies for name in _names(each)}
         for name, condition in conditions.items():
             if condition.state == "ejected" and name in kinds:
                 reason = "; ".join(filter(None, (condition.reason, target(kinds[name]).readmission(pool))))
                 conditions[name] = replace(condition, reason=reason)
         return conditions
 
-    def _drain(self, key: ReplicaKey, carriers: tuple[Carrier, ...]) -> dict[str, Any]:
+    def _drain(self, key: ReplicaKey, proxies: tuple[FleetProxy, ...]) -> dict[str, Any]:
         """Return the facts about the drain of a replica."""
         live = self._live
-        missing = tuple(each.proxy.name for each in carriers if each.connected and each.may_send(*key))
+        missing = tuple(each.proxy.name for each in proxies if each.connected and each.may_send(*key))
         applied_at = live.drains.applied_at(key, not missing, live.now)
         is_newer = live.ledger.is_in_flight_newer(key, applied_at)
         return {"not_drained_by": missing, "in_flight_is_old": not is_newer}
@@ -392,9 +392,9 @@ def _is_apart(live: LiveState) -> bool:
     return any(live.ledger.answered(ReplicaKey(*key)) for key in live.connections)
 
 
-def _names(carrier: Carrier) -> tuple[str, ...]:
+def _names(proxy: FleetProxy) -> tuple[str, ...]:
     """Return the names by which a proxy reports."""
-    return carrier.nodes or (carrier.proxy.name,)
+    return proxy.nodes or (proxy.proxy.name,)
 
 
 def _by_pool(counts: Mapping[ReplicaKey, int]) -> dict[str, dict[str, int]]:

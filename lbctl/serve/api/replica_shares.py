@@ -9,79 +9,45 @@ share of the traffic ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
-from lbctl.control.slow_start import Factors
 from lbctl.ir.pools import Pool
-from lbctl.ir.proxies import Proxy
 from lbctl.ir.shares import of_replicas
 from lbctl.ir.snapshot import Snapshot, View, drained_of, weights_of
 from lbctl.ir.weight import Weight
+from lbctl.serve.api.fleet_proxies import FleetProxy
 
 Shares = Mapping[str, float]
 """Replica → its share, 0…1; a replica that gets nothing is absent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carrier:
-    """A proxy of the fleet with what lbctl decided for it and what it has."""
-
-    proxy: Proxy
-    """Its entry in the fleet."""
-    pools: frozenset[str]
-    """The pools that it may send to."""
-    decided: Snapshot
-    """What lbctl has decided for it."""
-    acknowledged: Snapshot | View | None
-    """What it has; None where it has nothing yet, or where that is unknown."""
-    connected: bool = True
-    """Whether it should have what is published: it is driven, or one of its nodes is connected."""
-    factors: Factors = field(default_factory=dict)
-    """The slow-start factors that are part of the weights in `decided`."""
-    checked: bool = False
-    """Whether lbctl does its active health checks."""
-    nodes: tuple[str, ...] = ()
-    """The names by which it reports its traffic: the connected nodes of an Envoy, the proxy's own name otherwise."""
-
-    def may_send(self, pool: str, replica: str) -> bool:
-        """Return whether the proxy may send new requests to the replica, by what it has or where that is unknown."""
-        source = self.acknowledged
-        if source is None:
-            return True
-        if isinstance(source, View):
-            return pool in source.pools and _gets_requests(source.pools[pool], replica, source.drained[pool])
-        item = next((each for each in source.topology.pools if each.name == pool), None)
-        return item is not None and _gets_requests(item, replica, drained_of(item, source))
-
-
-Unfit = Callable[[Carrier], frozenset[str]]
+Unfit = Callable[[FleetProxy], frozenset[str]]
 """Returns the replicas of a pool that get nothing from a proxy, since a check keeps them out there."""
 
 
-def _none(_carrier: Carrier) -> frozenset[str]:
+def _none(_proxy: FleetProxy) -> frozenset[str]:
     return frozenset()
 
 
 class ShareTable:
     """Computes the shares of pools. `whole`: the composed fleet with the replicas that are removed from the proxies."""
 
-    def __init__(self, whole: Snapshot, carriers: Iterable[Carrier]) -> None:
+    def __init__(self, whole: Snapshot, proxies: Iterable[FleetProxy]) -> None:
         self._whole = whole
-        self._carriers = tuple(carriers)
+        self._proxies = tuple(proxies)
         self._pools: dict[int, Mapping[str, Pool]] = {}
 
     def decided(self, pool: str, unfit: Unfit = _none) -> Shares:
         """The shares by what lbctl has decided for each proxy; by the composed fleet where no proxy has the pool."""
-        sources = [(item.decided, unfit(item), item.proxy.instances) for item in self._carriers if pool in item.pools]
+        sources = [(item.decided, unfit(item), item.proxy.instances) for item in self._proxies if pool in item.pools]
         return self._mean(pool, sources or [(self._whole, frozenset(), 1)])
 
     def acknowledged(self, pool: str, unfit: Unfit = _none) -> Shares | None:
         """The shares by what the connected proxies have; None where one has nothing yet, or none is connected."""
-        carriers = [item for item in self._carriers if pool in item.pools and item.connected]
+        proxies = [item for item in self._proxies if pool in item.pools and item.connected]
         sources = [
-            (item.acknowledged, unfit(item), item.proxy.instances) for item in carriers if item.acknowledged is not None
+            (item.acknowledged, unfit(item), item.proxy.instances) for item in proxies if item.acknowledged is not None
         ]
-        return self._mean(pool, sources) if sources and len(sources) == len(carriers) else None
+        return self._mean(pool, sources) if sources and len(sources) == len(proxies) else None
 
     def _mean(self, pool: str, sources: Iterable[tuple[Snapshot | View, frozenset[str], int]]) -> Shares:
         """Return the mean of the shares in the sources, each counted as often as its number says."""
@@ -116,10 +82,6 @@ class ShareTable:
         if id(topology) not in self._pools:
             self._pools[id(topology)] = {item.name: item for item in topology.pools}
         return self._pools[id(topology)].get(name)
-
-
-def _gets_requests(pool: Pool, replica: str, drained: frozenset[str]) -> bool:
-    return replica not in drained and any(item.name == replica for item in pool.replicas)
 
 
 def _by_weight(pool: Pool, weights: tuple[Weight, ...], drained: frozenset[str]) -> Shares:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from lbctl.api import schema
 from lbctl.runtime.yielding import in_turns
 from lbctl.serve.api import pool_rows
-from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.dashboard import rows
-from lbctl.serve.api.drain_times import DrainTimes
+from lbctl.serve.api.fleet_proxies import fleet_proxies
+from lbctl.serve.api.replica_times import DrainTimes, StateTimes
 from lbctl.serve.api.state_changes import StateChanges
-from lbctl.serve.api.state_times import StateTimes
-from lbctl.serve.api.view_parts import proxy_rows, topology
+from lbctl.serve.api.status_rows import proxy_rows, topology
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.publisher import PublishedFleet
@@ -158,7 +157,7 @@ class ReplicaStates:
         states = self._parts.telemetry.loop.state.pools.values()
         proxies = proxy_rows(self._parts.nodes, self._parts.supervisor)
         return pool_rows.LiveState(
-            tuple(carriers(served, proxies, self._parts.supervisor, self._parts.recent)),
+            tuple(fleet_proxies(served, proxies, self._parts.supervisor, self._parts.recent)),
             self._parts.traffic.ledger,
             self._parts.nodes.reports_refused(),
             checks=self._parts.supervisor.checks,

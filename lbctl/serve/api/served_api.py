@@ -11,8 +11,8 @@ from lbctl.serve.api import operations, views
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.forwarding import LeaderAddress
 from lbctl.serve.api.replica_states import ReplicaStates
-from lbctl.serve.api.served_state import OPERATIONS, ProcessState, ServedState
-from lbctl.serve.api.view_parts import ViewParts, topology
+from lbctl.serve.api.served_state import OPERATIONS, ProcessState, ServedState, ViewParts
+from lbctl.serve.api.status_rows import topology
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker.feed import Feed
 

@@ -7,12 +7,74 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.replica_states import ReplicaStates
-from lbctl.serve.api.view_parts import ViewParts
+from lbctl.serve.discovery.service import DiscoveryService
+from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.live import LiveFleet
+from lbctl.serve.fleet.recent import RecentSnapshots
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.ha.member import FleetMember
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollback import RollbackService
+from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.picker.manager import PickerManager
+from lbctl.serve.settings import Options
+from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.traffic.replica_checks import ReplicaChecks
+from lbctl.serve.traffic.service import Traffic
+from lbctl.store.audit import AuditLog
+from lbctl.xds.protocol.node_status import NodeStatus
 
 OPERATIONS: dict[str, Callable[..., Any]] = {}
 """Operation of the route table → the function that answers it."""
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ViewParts:
+    """The parts of the process that know what the API shows."""
+
+    options: Options
+    """The options of the command."""
+    endpoints: Endpoints
+    """The sockets of the process."""
+    live: LiveFleet
+    """Has the fleet that is published, and its inputs."""
+    discovery: DiscoveryService
+    """Has the answers of the sources of replicas."""
+    reconciler: Reconciler
+    """Reads the files."""
+    nodes: NodeStatus
+    """What the Envoys have acknowledged and rejected."""
+    metrics: Metrics
+    """The control plane's own metrics."""
+    telemetry: TelemetryService
+    """Has the signals and the decisions."""
+    overrides: OverrideService
+    """Executes overrides."""
+    rollouts: RolloutService
+    """Executes operations on rollouts."""
+    rollbacks: RollbackService
+    """Executes rollbacks, and has the fleets that were served."""
+    audit: AuditLog
+    """The record of who has changed what."""
+    supervisor: DriverSupervisor
+    """Has the state of the driven proxies."""
+    events: EventLog
+    """The events that are streamed."""
+    traffic: Traffic
+    """Has the ledger of the traffic."""
+    replica_checks: ReplicaChecks
+    """Has what lbctl checks of the replicas by itself."""
+    recent: RecentSnapshots
+    """The snapshots that proxies still run."""
+    picker: PickerManager
+    """Has the state of the picker and its feed."""
+    member: FleetMember | None = None
+    """Leads or follows; None where there is one process."""
 
 
 class ProcessState:

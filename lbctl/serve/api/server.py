@@ -35,7 +35,7 @@ from lbctl.serve.api.responses import (
     read_body,
 )
 from lbctl.serve.api.serving import Serving
-from lbctl.serve.api.stream_handlers import StreamHandlers
+from lbctl.serve.api.streams import StreamHandlers
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 from lbctl.store.interface import StoreError
 from lbctl.xds.protocol.idle_connections import IdleConnections

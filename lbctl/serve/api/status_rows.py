@@ -1,10 +1,11 @@
 """Rows of the API about the process, the files and the proxies.
 
-The functions are pure; the times that they take are seconds since the epoch.
+The times that the functions take are seconds since the epoch.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,11 @@ from lbctl.api import schema
 from lbctl.api.fields import Timestamp
 from lbctl.base.diagnostics import Diagnostic, as_json
 from lbctl.ir.proxies import Control
+from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.interface import NameState
+from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.live import LiveFleet
+from lbctl.xds.protocol.node_status import NodeStatus
 
 _NEEDS_RESTART = (
     "xds_bind",
@@ -27,6 +32,8 @@ _NEEDS_RESTART = (
     "member",
 )
 """The attributes of `control` that are read once, at the start."""
+_EMPTY = Topology((), (), ())
+"""The fleet before there is one."""
 
 
 def timestamp(seconds: float) -> Timestamp:
@@ -56,6 +63,34 @@ def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
         "control." + name.replace("_", ".", 1)
         for name in _NEEDS_RESTART
         if getattr(running, name) != getattr(written, name)
+    )
+
+
+def proxy_rows(nodes: NodeStatus, supervisor: DriverSupervisor) -> tuple[schema.Proxy, ...]:
+    """Return a row for each Envoy and reader by node id, then for each driven proxy by name."""
+    envoys = map(xds_proxy, nodes.proxies())
+    return (*envoys, *map(driven_proxy, supervisor.rows()))
+
+
+def topology(live: LiveFleet) -> Topology:
+    """Return the fleet that is published; an empty one before the first."""
+    served = live.served
+    return served.composed.whole.topology if served else _EMPTY
+
+
+def snapshot(live: LiveFleet) -> schema.Snapshot | None:
+    """Return what is published; None before the first fleet."""
+    served = live.served
+    if served is None:
+        return None
+    whole = served.composed.whole.topology
+    return schema.Snapshot(
+        version=served.cached_snapshot.version,
+        at=timestamp(served.at),
+        age=round(max(0.0, time.time() - served.at), 3),
+        origin=served.origin,
+        pools=len(whole.pools),
+        replicas=sum(len(pool.replicas) for pool in whole.pools),
     )
 
 

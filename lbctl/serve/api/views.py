@@ -16,7 +16,7 @@ from lbctl.serve.api import decision_views, history_rows, member_rows, operation
 from lbctl.serve.api.forwarding import LeaderAddress
 from lbctl.serve.api.problems import Observed, problems, replica_counts
 from lbctl.serve.api.served_state import ServedState, operation
-from lbctl.serve.api.view_parts import proxy_rows, snapshot
+from lbctl.serve.api.status_rows import proxy_rows, snapshot
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.targets import xds_kinds
 

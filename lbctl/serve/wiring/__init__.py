@@ -17,8 +17,8 @@ from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
 from lbctl.serve.api.pick_gauges import PickGauges
 from lbctl.serve.api.served_api import ServedApi
+from lbctl.serve.api.served_state import ViewParts
 from lbctl.serve.api.traffic_gauges import TrafficGauges
-from lbctl.serve.api.view_parts import ViewParts
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.publisher import Publisher

@@ -11,7 +11,7 @@ from lbctl.control.fitness import lacks_fit_replica
 from lbctl.control.health import DeepHealth, Level
 from lbctl.control.replica_state import ReplicaCondition, ReplicaFacts, StateWithReason, state_of
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.serve.api.state_times import StateTimes
+from lbctl.serve.api.replica_times import StateTimes
 from lbctl.serve.traffic.ledger import ReplicaKey
 from tests.support.control import replica
 

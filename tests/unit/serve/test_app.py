@@ -26,7 +26,7 @@ from lbctl.ir.snapshot import Snapshot, replica_counts
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource, read
 from lbctl.runtime import log
-from lbctl.serve.api import exposure, pool_rows, status_rows
+from lbctl.serve.api import endpoints, pool_rows, status_rows
 from lbctl.serve.discovery.dns import replicas_of
 from lbctl.serve.discovery.guard import accepted_answers, unresolved
 from lbctl.serve.discovery.interface import Discovered
@@ -199,14 +199,14 @@ def test_listening_beyond_loopback_needs_protection(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
-    assert [item.code for item in exposure.problems(control, token, insecure)] == codes
+    assert [item.code for item in endpoints.exposed_addresses(control, token, insecure)] == codes
 
 
 def test_api_beyond_loopback_needs_a_token(tmp_path: Path) -> None:
     control = Control(api_bind=ANY, api_tls=ServerTls("c", "k"))
     (tmp_path / "empty").write_text("\n")
     for token in (tmp_path / "missing", tmp_path / "empty"):
-        assert [item.code for item in exposure.problems(control, token, False)] == ["LB511"]
+        assert [item.code for item in endpoints.exposed_addresses(control, token, False)] == ["LB511"]
 
 
 def test_token_is_created_once_with_private_permissions(tmp_path: Path) -> None:

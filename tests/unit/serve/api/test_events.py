@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from lbctl.ir.address import Address
-from lbctl.serve.api import stream_handlers
+from lbctl.serve.api import streams
 from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.events import MAX_CLIENTS, EventLog
 from lbctl.serve.api.server import ApiServer
@@ -70,28 +70,28 @@ def test_unknown_last_id_gets_all_kept_events(last: str) -> None:
 def test_event_streams_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_handlers, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.2)
 
     async def script() -> None:
         api = ApiServer(Fleet(), ApiAccess(Address("127.0.0.1", 0)))
         url = f"http://127.0.0.1:{await api.start()}"
         try:
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-                anonymous = MAX_CLIENTS - stream_handlers.RESERVED
-                streams = [await session.get(f"{url}/api/v1/events") for _ in range(anonymous)]
+                anonymous = MAX_CLIENTS - streams.RESERVED
+                opened = [await session.get(f"{url}/api/v1/events") for _ in range(anonymous)]
                 async with session.get(f"{url}/api/v1/events") as refused:
                     assert refused.status == 503
                     assert f"there are {anonymous} such streams" in (await refused.json())["error"]
                 async with session.get(f"{url}/api/v1/status") as answer:
                     assert answer.status == 200
-                assert b": heartbeat" in await streams[0].content.readuntil(b": heartbeat\n")
-                streams.pop().close()
+                assert b": heartbeat" in await opened[0].content.readuntil(b": heartbeat\n")
+                opened.pop().close()
                 async with asyncio.timeout(30):
                     while (again := await session.get(f"{url}/api/v1/events")).status == 503:
                         again.release()
                         await asyncio.sleep(0.05)
                 assert again.status == 200
-                for stream in (*streams, again):
+                for stream in (*opened, again):
                     stream.close()
         finally:
             api._serving.events.close()

@@ -20,8 +20,8 @@ from lbctl.ir.routes import Forward, Route, Share
 from lbctl.ir.snapshot import Snapshot, pools_reached, view
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import pool_rows
-from lbctl.serve.api.drain_times import DrainTimes
-from lbctl.serve.api.replica_shares import Carrier
+from lbctl.serve.api.fleet_proxies import FleetProxy
+from lbctl.serve.api.replica_times import DrainTimes
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey, TrafficLedger
 from tests.support import fleets
 from tests.support.control import NAME, pool, replica
@@ -37,9 +37,9 @@ def composed_of(item: Pool, *overrides: Override) -> Composed:
     return compose(Snapshot(Topology((), (), (item,))), LoopOutput(), overrides, {}, 0.0)
 
 
-def carrier(proxy: Proxy, composed: Composed, *nodes: str) -> Carrier:
+def fleet_proxy(proxy: Proxy, composed: Composed, *nodes: str) -> FleetProxy:
     """Return a proxy that has acknowledged its current snapshot."""
-    return Carrier(proxy, frozenset({NAME}), composed.snapshot, composed.snapshot, nodes=nodes)
+    return FleetProxy(proxy, frozenset({NAME}), composed.snapshot, composed.snapshot, nodes=nodes)
 
 
 def shares(live: pool_rows.LiveState, composed: Composed) -> Mapping[str, tuple[float | None, ...]]:
@@ -87,7 +87,7 @@ def _unanswered(item: Pool, age: float, in_flight: int | None, route: Mapping[st
     if in_flight is not None:
         ledger.set_in_flight("ha", {key: in_flight}, age)
     live = pool_rows.LiveState(
-        (Carrier(HA, frozenset({NAME}), composed.snapshot, composed.snapshot),), ledger,
+        (FleetProxy(HA, frozenset({NAME}), composed.snapshot, composed.snapshot),), ledger,
         connections={(NAME, "r00000"): CONNECTED}, now=age, **more,
     )  # fmt: skip
     (row,) = pool_rows.pools(composed, live)
@@ -116,7 +116,7 @@ def test_ejection_states_when_it_ends() -> None:
 
     def reason(proxy: Proxy) -> str:
         ledger.set_conditions(proxy.name, {key: ReplicaCondition("ejected", "why")}, 0.0)
-        (row,) = pool_rows.pools(composed, pool_rows.LiveState((carrier(proxy, composed),), ledger))
+        (row,) = pool_rows.pools(composed, pool_rows.LiveState((fleet_proxy(proxy, composed),), ledger))
         assert row.replicas[0].state == "ejected"
         ledger.lost(proxy.name)
         return row.replicas[0].state_reason
@@ -131,11 +131,11 @@ def test_ejection_states_when_it_ends() -> None:
 
 def test_acknowledged_share_is_from_the_oldest_connected_proxy() -> None:
     undrained, drained = composed_of(TWO), composed_of(TWO, Override("drain", NAME, "r00001"))
-    outdated = Carrier(HA, frozenset({NAME}), drained.snapshot, undrained.snapshot)
+    outdated = FleetProxy(HA, frozenset({NAME}), drained.snapshot, undrained.snapshot)
     assert shares(pool_rows.LiveState((outdated,)), drained)["r00001"] == (0.5, 0.0, 0.5, None)
-    waiting = Carrier(SITE, frozenset({NAME}), drained.snapshot, None)
+    waiting = FleetProxy(SITE, frozenset({NAME}), drained.snapshot, None)
     assert shares(pool_rows.LiveState((outdated, waiting)), drained)["r00001"] == (0.5, 0.0, None, None)
-    disconnected = Carrier(SITE, frozenset({NAME}), drained.snapshot, None, connected=False)
+    disconnected = FleetProxy(SITE, frozenset({NAME}), drained.snapshot, None, connected=False)
     assert shares(pool_rows.LiveState((outdated, disconnected)), drained)["r00001"] == (0.5, 0.0, 0.5, None)
 
 
@@ -143,21 +143,21 @@ def test_drained_replica_is_idle_after_a_newer_report() -> None:
     undrained, drained = composed_of(TWO), composed_of(TWO, Override("drain", NAME, "r00001"))
     ledger, drains, key = TrafficLedger(), DrainTimes(), ReplicaKey(NAME, "r00001")
 
-    def state(proxy: Carrier, now: float) -> tuple[str, bool | None]:
+    def state(proxy: FleetProxy, now: float) -> tuple[str, bool | None]:
         live = pool_rows.LiveState((proxy,), ledger, drains=drains, now=now)
         (row,) = pool_rows.pools(drained, live)
         return row.replicas[1].state, row.replicas[1].idle
 
     ledger.set_in_flight("ha", {key: 0}, 1.0)
-    assert state(Carrier(HA, frozenset({NAME}), drained.snapshot, undrained.snapshot), 2.0) == ("draining", False)
-    assert state(carrier(HA, drained), 3.0) == ("draining", False), "the report is older than the drain"
+    assert state(FleetProxy(HA, frozenset({NAME}), drained.snapshot, undrained.snapshot), 2.0) == ("draining", False)
+    assert state(fleet_proxy(HA, drained), 3.0) == ("draining", False), "the report is older than the drain"
     ledger.set_in_flight("ha", {key: 2}, 4.0)
-    assert state(carrier(HA, drained), 4.0) == ("draining", False)
+    assert state(fleet_proxy(HA, drained), 4.0) == ("draining", False)
     ledger.set_in_flight("ha", {key: 0}, 5.0)
-    assert state(carrier(HA, drained), 5.0) == ("drained", True)
-    assert state(carrier(SITE, drained), 6.0)[1] is True
+    assert state(fleet_proxy(HA, drained), 5.0) == ("drained", True)
+    assert state(fleet_proxy(SITE, drained), 6.0)[1] is True
     assert drains.applied_at(key, True, 9.0) == 3.0
-    list(pool_rows.pools(undrained, pool_rows.LiveState((carrier(HA, undrained),), ledger, drains=drains)))
+    list(pool_rows.pools(undrained, pool_rows.LiveState((fleet_proxy(HA, undrained),), ledger, drains=drains)))
     assert drains.applied_at(key, True, 9.0) == 9.0, "it was undrained"
 
 
@@ -167,7 +167,7 @@ def test_replica_is_not_draining_by_a_report_from_its_drain() -> None:
 
     def state(composed: Composed, now: float) -> str:
         live = pool_rows.LiveState(
-            (carrier(HA, composed),), ledger, connections=dict.fromkeys([key], CONNECTED), drains=drains, now=now
+            (fleet_proxy(HA, composed),), ledger, connections=dict.fromkeys([key], CONNECTED), drains=drains, now=now
         )
         (row,) = pool_rows.pools(composed, live)
         return row.replicas[1].state
@@ -183,7 +183,7 @@ def test_replica_down_in_one_proxy_has_no_share_there() -> None:
     checked = pool(2, active=ActiveCheck(TcpCheck()))
     composed = composed_of(checked)
     nginx_view = for_proxy(composed, {NAME: frozenset({"r00001"})}, Ramps(), 0.0, 30.0)
-    site = Carrier(SITE, frozenset({NAME}), nginx_view.snapshot, view(nginx_view.snapshot, SITE), checked=True)
+    site = FleetProxy(SITE, frozenset({NAME}), nginx_view.snapshot, view(nginx_view.snapshot, SITE), checked=True)
     failed_check = CheckState(out=True, since=0.0, reason="connection refused", at=0.0)
     live = pool_rows.LiveState((site,), checks={(NAME, "r00001"): failed_check})
     (row,) = pool_rows.pools(composed, live)
@@ -195,13 +195,15 @@ def test_replica_down_in_one_proxy_has_no_share_there() -> None:
     unfinished = {(NAME, "r00001"): CheckState(out=True, since=0.0)}
     (row,) = pool_rows.pools(composed, replace(live, checks=unfinished))
     assert (row.replicas[1].share, row.replicas[1].state) == (0.0, "starting")
-    edge = Carrier(EDGE, frozenset({NAME}), composed.snapshot, composed.snapshot, nodes=("e1",))
+    edge = FleetProxy(EDGE, frozenset({NAME}), composed.snapshot, composed.snapshot, nodes=("e1",))
     ledger = TrafficLedger()
     ledger.set_conditions("e1", {ReplicaKey(NAME, "r00001"): ReplicaCondition("up")}, 0.0)
-    assert shares(replace(live, carriers=(site, edge)), composed)["r00001"][1] == 0.0
-    assert shares(replace(live, carriers=(site, edge), ledger=ledger), composed)["r00001"][1] == 0.5 * 3 / 4
+    assert shares(replace(live, proxies=(site, edge)), composed)["r00001"][1] == 0.0
+    assert shares(replace(live, proxies=(site, edge), ledger=ledger), composed)["r00001"][1] == 0.5 * 3 / 4
     unchecked = composed_of(TWO)
-    assert shares(replace(live, carriers=(carrier(EDGE, unchecked, "e1"),), ledger=ledger), unchecked)["r00001"][1] == 0
+    assert (
+        shares(replace(live, proxies=(fleet_proxy(EDGE, unchecked, "e1"),), ledger=ledger), unchecked)["r00001"][1] == 0
+    )
 
 
 def test_acknowledged_share_is_from_the_view_of_nginx() -> None:
@@ -211,7 +213,7 @@ def test_acknowledged_share_is_from_the_view_of_nginx() -> None:
     composed = compose(Snapshot(compiled(text).topology), LoopOutput(), (), {}, 0.0)
     topology = composed.whole.topology
     own = for_proxy(composed, {"pool": frozenset({"a"})}, Ramps(), 0.0, 30.0)
-    site = Carrier(SITE, pools_reached(topology, SITE), composed.snapshot, view(own.snapshot, SITE))
+    site = FleetProxy(SITE, pools_reached(topology, SITE), composed.snapshot, view(own.snapshot, SITE))
     (row,) = pool_rows.pools(composed, pool_rows.LiveState((site,)))
     assert [(item.share, item.acknowledged) for item in row.replicas] == [(0.5, 0.0), (0.5, 1.0)]
 
@@ -222,7 +224,7 @@ def test_slow_start_by_lbctl_changes_share_and_state() -> None:
     first_view = for_proxy(composed_of(before), {}, Ramps(), 0.0, 30.0)
     composed = composed_of(after)
     ramping_view = for_proxy(composed, {}, first_view.ramps, 10.0, 30.0)
-    site = Carrier(SITE, frozenset({NAME}), ramping_view.snapshot, None, factors=ramping_view.factors)
+    site = FleetProxy(SITE, frozenset({NAME}), ramping_view.snapshot, None, factors=ramping_view.factors)
     (row,) = pool_rows.pools(composed, pool_rows.LiveState((site,), connections={(NAME, "b"): CONNECTED}))
     assert row.replicas[1].state_reason == "slow start: site gives it 10% of its weight"
     assert (row.replicas[1].state, row.replicas[1].ramp, row.replicas[1].share) == ("ramping", 0.1, 0.090909)
@@ -244,8 +246,8 @@ def test_traffic_is_the_sum_of_the_reporting_proxies() -> None:
     ledger.add("ha", {a: Counts(30), b: Counts(10, 1)}, 10.0)
     ledger.set_in_flight("ha", {a: 2, b: 0}, 10.0)
     ledger.set_conditions("ha", {b: ReplicaCondition("down", "L4CON")}, 10.0)
-    carriers = (carrier(HA, composed), carrier(EDGE, composed, "e1", "e2"))
-    (row,) = pool_rows.pools(composed, pool_rows.LiveState(carriers, ledger, now=10.0))
+    proxies = (fleet_proxy(HA, composed), fleet_proxy(EDGE, composed, "e1", "e2"))
+    (row,) = pool_rows.pools(composed, pool_rows.LiveState(proxies, ledger, now=10.0))
     assert (row.reporting, row.silent, row.requests_per_second) == (("ha",), ("e1", "e2"), 4.0)
     first, second = row.replicas
     assert (first.observed, first.requests_per_second, first.in_flight, first.state) == (0.75, 3.0, 2, "in")
@@ -255,10 +257,10 @@ def test_traffic_is_the_sum_of_the_reporting_proxies() -> None:
 
 def test_pool_without_reports_has_no_rate() -> None:
     ledger, composed = TrafficLedger(), composed_of(TWO)
-    rows = tuple(pool_rows.pools(composed, pool_rows.LiveState((carrier(HA, composed),), ledger)))
+    rows = tuple(pool_rows.pools(composed, pool_rows.LiveState((fleet_proxy(HA, composed),), ledger)))
     assert (rows[0].requests_per_second, rows[0].replicas[0].requests_per_second) == (None, None)
     ledger.add("ha", {}, 0.0)
-    rows = tuple(pool_rows.pools(composed, pool_rows.LiveState((carrier(HA, composed),), ledger)))
+    rows = tuple(pool_rows.pools(composed, pool_rows.LiveState((fleet_proxy(HA, composed),), ledger)))
     assert (rows[0].requests_per_second, rows[0].replicas[0].requests_per_second) == (0.0, 0.0)
     assert rows[0].replicas[0].observed is None
 
@@ -317,7 +319,7 @@ def test_replica_is_unknown_where_lbctl_reaches_none() -> None:
     connections = {(NAME, name): refused for name in ("r00000", "r00001")}
 
     def states() -> list[str]:
-        live = pool_rows.LiveState((carrier(HA, composed),), ledger, connections=connections, now=100.0, at=100.0)
+        live = pool_rows.LiveState((fleet_proxy(HA, composed),), ledger, connections=connections, now=100.0, at=100.0)
         (row,) = pool_rows.pools(composed, live)
         return [item.state for item in row.replicas]
 

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from lbctl.serve.api import streaming
+from lbctl.serve.api import streams
 from lbctl.serve.api.dashboard import service
 from lbctl.serve.api.dashboard.frames import GZIP_HEADER, Frame
 from lbctl.serve.api.dashboard.series import Query
@@ -166,7 +166,7 @@ def test_slow_browser_gets_a_complete_frame_again() -> None:
 def test_browser_with_full_socket_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streaming, "_WRITE_TIMEOUT", 1)
+    monkeypatch.setattr(streams, "_WRITE_TIMEOUT", 1)
     fleet = StillFleet()
 
     async def script() -> None:

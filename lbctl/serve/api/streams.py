@@ -1,23 +1,28 @@
-"""Handles the requests that are answered with a stream: events, tables for pickers, frames of the dashboard."""
+"""The requests that are answered with a stream: events, tables for pickers, frames of the dashboard.
+
+The connection of a client that does not read is aborted: closed in order it would stay, with what was written last,
+until the client reads that.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from aiohttp import web
 
 from lbctl.base.hosts import is_ip, is_loopback
 from lbctl.serve.api.authorization import ACTOR, joins
+from lbctl.serve.api.connections import connection_of
 from lbctl.serve.api.dashboard.http import takes_gzip
 from lbctl.serve.api.dashboard.service import MAX_STREAMS
 from lbctl.serve.api.events import MAX_CLIENTS, EventSubscription, TooManyClientsError
 from lbctl.serve.api.responses import HEADERS, RefusedRequest
 from lbctl.serve.api.serving import Serving
-from lbctl.serve.api.streaming import stream
 from lbctl.serve.picker.feed import TableEvents
 
 HEARTBEAT = 15.0
@@ -26,7 +31,19 @@ MAX_PICKERS = 40
 """Pickers that follow the tables from here; the one that `serve` has started is not refused where there are as many."""
 RESERVED = 32
 """The streams of each kind that only clients with a token get: those without one cannot take them away."""
+_WRITE_TIMEOUT = 15.0
+"""Seconds that a client may take to read what is sent to it."""
 _PICKER_ID, _PICKER_ADDRESS = re.compile(r"[0-9A-Za-z]{1,64}"), re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
+
+
+class StreamParts(Protocol):
+    """What is sent, part by part."""
+
+    async def next(self) -> bytes | None:
+        """Wait for the next part; None at the end."""
+
+    def end(self) -> None:
+        """End the stream, since its client has gone."""
 
 
 class StreamHandlers:
@@ -76,6 +93,25 @@ class StreamHandlers:
             yield
         finally:
             self._anonymous[request.path] -= 1
+
+
+async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Send the parts as they come. Once it has begun, nothing else can be answered."""
+    connection = connection_of(request)
+    if connection is not None:
+        connection.when_lost(parts.end)
+    response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    with suppress(ConnectionError):
+        while (part := await parts.next()) is not None:
+            try:
+                async with asyncio.timeout(_WRITE_TIMEOUT):
+                    await response.write(part)
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+                break
+    return response
 
 
 class _WithHeartbeat:

@@ -1,15 +1,36 @@
-"""When the drain of a replica was applied, and when it ended: earlier reports of proxies do not count then."""
+"""Since when each replica is in its state, and when its drain was applied and ended."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
 
+from lbctl.control.fitness import StateName
 from lbctl.serve.traffic.ledger import STALE_AFTER, ReplicaKey
 
 
+class StateTimes:
+    """Remembers when each replica came into its state."""
+
+    def __init__(self) -> None:
+        self._since: dict[ReplicaKey, tuple[StateName, float | None]] = {}
+
+    def since(self, key: ReplicaKey, state: StateName, now: float) -> float | None:
+        """Return when the replica came into this state; None where it has been `in` from the first call on."""
+        before = self._since.get(key)
+        if before is None or before[0] != state:
+            self._since[key] = state, None if before is None and state == "in" else now
+        return self._since[key][1]
+
+    def keep(self, replicas: Iterable[ReplicaKey]) -> None:
+        """Forget all replicas but these."""
+        kept = frozenset(replicas)
+        if len(self._since) > len(kept):
+            self._since = {key: value for key, value in self._since.items() if key in kept}
+
+
 class DrainTimes:
-    """Remembers times of drains, by the clock of the ledger."""
+    """Remembers times of drains, by the clock of the ledger: reports of proxies from before do not count."""
 
     def __init__(self) -> None:
         self._drained: frozenset[ReplicaKey] = frozenset()

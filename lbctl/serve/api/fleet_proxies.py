@@ -1,0 +1,86 @@
+"""The proxies of the fleet, each with what lbctl has decided for it and what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from lbctl.api import schema
+from lbctl.control.slow_start import Factors
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy, xds_proxies
+from lbctl.ir.snapshot import Snapshot, View, drained_of, pools_reached
+from lbctl.serve.api import decision_rows
+from lbctl.serve.drivers.eligibility import driven
+from lbctl.serve.drivers.registry import driver_kind
+from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.fleet.recent import RecentSnapshots
+from lbctl.targets import target, xds_kinds
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProxy:
+    """A proxy of the fleet with what lbctl decided for it and what it has."""
+
+    proxy: Proxy
+    """Its entry in the fleet."""
+    pools: frozenset[str]
+    """The pools that it may send to."""
+    decided: Snapshot
+    """What lbctl has decided for it."""
+    acknowledged: Snapshot | View | None
+    """What it has; None where it has nothing yet, or where that is unknown."""
+    connected: bool = True
+    """Whether it should have what is published: it is driven, or one of its nodes is connected."""
+    factors: Factors = field(default_factory=dict)
+    """The slow-start factors that are part of the weights in `decided`."""
+    checked: bool = False
+    """Whether lbctl does its active health checks."""
+    nodes: tuple[str, ...] = ()
+    """The names by which it reports its traffic: the connected nodes of an Envoy, the proxy's own name otherwise."""
+
+    def may_send(self, pool: str, replica: str) -> bool:
+        """Return whether the proxy may send new requests to the replica, by what it has or where that is unknown."""
+        source = self.acknowledged
+        if source is None:
+            return True
+        if isinstance(source, View):
+            return pool in source.pools and _gets_requests(source.pools[pool], replica, source.drained[pool])
+        item = next((each for each in source.topology.pools if each.name == pool), None)
+        return item is not None and _gets_requests(item, replica, drained_of(item, source))
+
+
+def fleet_proxies(
+    served: PublishedFleet, proxies: Iterable[schema.Proxy], supervisor: DriverSupervisor, recent: RecentSnapshots
+) -> Iterator[FleetProxy]:
+    """Yield the proxies of the fleet that lbctl serves or drives. `proxies` are the rows of `/api/v1/proxies`."""
+    topology = served.composed.whole.topology
+    composed, accepted = supervisor.composed(), supervisor.accepted()
+    rows: dict[str, list[schema.Proxy]] = {}
+    for row in proxies:
+        if row.proxy is not None and decision_rows.should_have_it(row):
+            rows.setdefault(row.proxy, []).append(row)
+    shared = [row.last_good for name, items in rows.items() if name not in composed for row in items]
+    oldest = recent.oldest(shared)
+    for proxy in (*xds_proxies(topology, xds_kinds()).all, *driven(topology)):
+        own = composed.get(proxy.name)
+        yield FleetProxy(
+            proxy,
+            pools_reached(topology, proxy),
+            own.snapshot if own else served.composed.snapshot,
+            accepted.get(proxy.name) if own else oldest,
+            connected=proxy.name in rows,
+            factors=own.factors if own else {},
+            checked=_is_checked(proxy),
+            nodes=tuple(row.node for row in rows.get(proxy.name, ()) if target(proxy.kind).served_by_xds),
+        )
+
+
+def _gets_requests(pool: Pool, replica: str, drained: frozenset[str]) -> bool:
+    return replica not in drained and any(item.name == replica for item in pool.replicas)
+
+
+def _is_checked(proxy: Proxy) -> bool:
+    kind = driver_kind(proxy.kind)
+    return kind is not None and kind.active_checks
