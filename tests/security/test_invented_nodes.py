@@ -14,7 +14,7 @@ from lbctl.cli.status.check import proxy_problems
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.api.decision_rows import should_have_it
 from lbctl.serve.api.problems import Observed, problems
-from lbctl.xds.protocol.node_status import NodeStatus, Row, StreamEntry
+from lbctl.xds.protocol.node_status import NodeRow, NodeStatus, StreamEntry
 from lbctl.xds.protocol.stream import TypeStatus, XdsNode
 from lbctl.xds.resource import CDS
 from tests.support import api
@@ -30,19 +30,19 @@ def stream(peer: str, *, authenticated: bool = False) -> StreamEntry:
     )
 
 
-def rows(nodes: NodeStatus) -> dict[object, Row]:
+def rows(nodes: NodeStatus) -> dict[str, NodeRow]:
     """Return peer → the row of its connection."""
-    return {row["peer"]: row for row in nodes.proxies()}
+    return {row.peer: row for row in nodes.proxies()}
 
 
 def test_node_is_confirmed_by_a_certificate_or_an_accepted_fleet() -> None:
     nodes, real = NodeStatus(), stream("127.0.0.1:1")
     for entry in (real, stream("127.0.0.1:2"), stream("/run/xds.sock", authenticated=True)):
         nodes.enter(entry)
-    confirmed = {peer: row["confirmed"] for peer, row in rows(nodes).items()}
+    confirmed = {peer: row.confirmed for peer, row in rows(nodes).items()}
     assert confirmed == {"127.0.0.1:1": False, "127.0.0.1:2": False, "/run/xds.sock": True}
     nodes.good(real)
-    assert rows(nodes)["127.0.0.1:1"]["confirmed"] is True
+    assert rows(nodes)["127.0.0.1:1"].confirmed is True
 
 
 def test_invented_connection_hides_no_acceptance() -> None:
@@ -51,13 +51,13 @@ def test_invented_connection_hides_no_acceptance() -> None:
     nodes.enter(invented)
     nodes.good(real)
     found = rows(nodes)
-    assert (found["127.0.0.1:1"]["last_good"], found["127.0.0.1:2"]["last_good"]) == ("v1", "")
-    assert found["127.0.0.1:2"]["confirmed"] is False
+    assert (found["127.0.0.1:1"].last_good, found["127.0.0.1:2"].last_good) == ("v1", "")
+    assert found["127.0.0.1:2"].confirmed is False
     nodes.leave(invented)
-    assert [(row["state"], row["last_good"]) for row in nodes.proxies()] == [("STALE", "v1")]
+    assert [(row.state, row.last_good) for row in nodes.proxies()] == [("STALE", "v1")]
     nodes.leave(real)
     nodes.enter(stream("127.0.0.1:3"))
-    assert [row["last_good"] for row in nodes.proxies()] == ["v1"]
+    assert [row.last_good for row in nodes.proxies()] == ["v1"]
 
 
 def test_unconfirmed_node_is_a_warning_alone() -> None:

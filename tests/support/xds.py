@@ -20,7 +20,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import Control, Proxy
 from lbctl.ir.topology import Topology
 from lbctl.targets.load import Loaded, load
-from lbctl.xds.protocol.node_status import NodeStatus
+from lbctl.xds.protocol.node_status import NodeRow, NodeStatus
 from lbctl.xds.protocol.server import XdsServer
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
 
@@ -129,11 +129,11 @@ class Running:
     def publish(self, edition: CachedSnapshot) -> None:
         self.server.publish(edition)  # type: ignore[arg-type]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[NodeRow]:
         return self.ledger.proxies()
 
-    def row(self, node: str) -> dict[str, Any]:
-        (row,) = (item for item in self.rows() if item["node"] == node)
+    def row(self, node: str) -> NodeRow:
+        (row,) = (item for item in self.rows() if item.node == node)
         return row
 
 

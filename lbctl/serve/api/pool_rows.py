@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from lbctl.api import schema
 from lbctl.control import outages
@@ -306,6 +305,7 @@ class _Rows:
         self, pool: Pool, proxies: tuple[FleetProxy, ...], item: EffectiveReplica, in_flight: int | None
     ) -> ReplicaFacts:
         live, key = self._live, ReplicaKey(pool.name, item.replica.name)
+        not_drained_by, is_old = self._drain(key, proxies) if item.status in ("drained", "removed") else ((), False)
         observed, connection = live.observed_checks.get(key), live.connections.get(key)
         answered = live.ledger.answered_at(key)
         return ReplicaFacts(
@@ -334,7 +334,8 @@ class _Rows:
             in_flight=in_flight,
             in_flight_known_by=live.ledger.in_flight_known_by(key, live.now),
             connected=sum(len(_names(each)) for each in proxies if each.connected),
-            **self._drain(key, proxies) if item.status in ("drained", "removed") else {},
+            in_flight_is_old=is_old,
+            not_drained_by=not_drained_by,
         )
 
     def _unanswered_for(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> float | None:
@@ -376,13 +377,13 @@ class _Rows:
                 conditions[name] = replace(condition, reason=reason)
         return conditions
 
-    def _drain(self, key: ReplicaKey, proxies: tuple[FleetProxy, ...]) -> dict[str, Any]:
-        """Return the facts about the drain of a replica."""
+    def _drain(self, key: ReplicaKey, proxies: tuple[FleetProxy, ...]) -> tuple[tuple[str, ...], bool]:
+        """Return the proxies that have not applied the drain of a replica, and whether `in_flight` is from before."""
         live = self._live
         missing = tuple(each.proxy.name for each in proxies if each.connected and each.may_send(*key))
         applied_at = live.drains.applied_at(key, not missing, live.now)
         is_newer = live.ledger.is_in_flight_newer(key, applied_at)
-        return {"not_drained_by": missing, "in_flight_is_old": not is_newer}
+        return missing, not is_newer
 
 
 def _is_apart(live: LiveState) -> bool:

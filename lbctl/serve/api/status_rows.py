@@ -6,7 +6,7 @@ The times that the functions take are seconds since the epoch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,9 +16,10 @@ from lbctl.base.diagnostics import Diagnostic, as_json
 from lbctl.ir.proxies import Control
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.interface import NameState
+from lbctl.serve.drivers.base import DriverRow
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.live import LiveFleet
-from lbctl.xds.protocol.node_status import NodeStatus
+from lbctl.xds.protocol.node_status import NackRow, NodeRow, NodeStatus, NodeTypeRow
 
 _NEEDS_RESTART = (
     "xds_bind",
@@ -94,16 +95,50 @@ def snapshot(live: LiveFleet) -> schema.Snapshot | None:
     )
 
 
-def xds_proxy(row: Mapping[str, Any]) -> schema.XdsProxy:
-    """Return the row of an Envoy or a reader. `row` is one of `NodeStatus.proxies`."""
-    names = ("cluster", "region", "zone", "sub_zone", "envoy", "peer", "delta", "reports_refused")
-    kind = "reader" if row["reader"] else row["kind"]
-    return schema.XdsProxy(**_common(row, kind), **{name: row[name] for name in names})
+def xds_proxy(row: NodeRow) -> schema.XdsProxy:
+    """Return the row of an Envoy or a reader."""
+    return schema.XdsProxy(
+        node=row.node,
+        proxy=row.proxy,
+        kind=row.kind,
+        connected=row.connected,
+        since=timestamp(row.since),
+        state=row.state,
+        reason=row.reason,
+        version=row.version,
+        last_good=row.last_good,
+        confirmed=row.confirmed,
+        types=tuple(map(_type, row.types)),
+        nacks=tuple(map(_nack, row.nacks)),
+        cluster=row.cluster,
+        region=row.region,
+        zone=row.zone,
+        sub_zone=row.sub_zone,
+        envoy=row.envoy,
+        peer=row.peer,
+        delta=row.delta,
+        reports_refused=row.reports_refused,
+    )
 
 
-def driven_proxy(row: Mapping[str, Any]) -> schema.DrivenProxy:
-    """Return the row of a proxy that lbctl drives. `row` is one of `DriverSupervisor.rows`."""
-    return schema.DrivenProxy(**_common(row, row["kind"]), reloads=row["reloads"], leaving=row["leaving"])
+def driven_proxy(row: DriverRow) -> schema.DrivenProxy:
+    """Return the row of a proxy that lbctl drives. Its own version is the one that it has."""
+    return schema.DrivenProxy(
+        node=row.proxy,
+        proxy=row.proxy,
+        kind=row.kind,
+        connected=row.connected,
+        since=timestamp(row.since),
+        state=row.state,
+        reason=row.reason,
+        version=row.last_good,
+        last_good=row.last_good,
+        confirmed=True,
+        types=(),
+        nacks=(),
+        reloads=row.reloads,
+        leaving=row.leaving,
+    )
 
 
 def discovered_name(state: NameState) -> schema.DiscoveredName:
@@ -121,22 +156,21 @@ def discovered_name(state: NameState) -> schema.DiscoveredName:
     )
 
 
-def _common(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    names = ("node", "proxy", "connected", "state", "reason", "version", "last_good", "confirmed")
-    return {
-        **{name: row[name] for name in names},
-        "kind": kind,
-        "since": timestamp(row["since"]),
-        "types": tuple(_type(item) for item in row["types"]),
-        "nacks": tuple(_nack(item) for item in row["nacks"]),
-    }
+def _type(row: NodeTypeRow) -> schema.ResourceTypeStatus:
+    return schema.ResourceTypeStatus(
+        type=row.type,
+        state=row.state,
+        since=timestamp(row.since),
+        wildcard=row.wildcard,
+        names=row.names,
+        offered=row.offered,
+        acked=row.acked,
+        pushed_at=when(row.pushed_at),
+        acked_at=when(row.acked_at),
+        message=row.message,
+        nacked=row.nacked,
+    )
 
 
-def _type(row: Mapping[str, Any]) -> schema.ResourceTypeStatus:
-    times = {name: when(row[name]) for name in ("since", "pushed_at", "acked_at")}
-    return schema.ResourceTypeStatus(**{**row, **times, "nacked": tuple(row["nacked"])})
-
-
-def _nack(row: Mapping[str, Any]) -> schema.NackRecord:
-    lists = {name: tuple(row[name]) for name in ("names", "findings")}
-    return schema.NackRecord(**{**row, **lists, "at": timestamp(row["at"])})
+def _nack(row: NackRow) -> schema.NackRecord:
+    return schema.NackRecord(timestamp(row.at), row.type, row.version, row.names, row.message, row.findings)

@@ -1,10 +1,10 @@
-"""The interface of a driver of one running proxy, and its status as a row of the API."""
+"""The interface of a driver of one running proxy, and its status."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
@@ -32,6 +32,45 @@ class DriverStatus:
     """The number of removed replicas that still have requests."""
     at: float = 0.0
     """The time of the last attempt, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRow:
+    """The status of a proxy that needs a driver, also if it has none."""
+
+    proxy: str
+    """The name in `proxies` of the fleet."""
+    kind: str
+    """The kind of the proxy."""
+    connected: bool
+    """Whether it is driven and does not fail."""
+    since: float
+    """The time of the last attempt, or the start of the supervisor, in seconds since the epoch."""
+    state: State
+    """Whether the proxy has the published fleet."""
+    reason: str
+    """Why it is not in sync; empty if it is."""
+    last_good: str
+    """The version of the snapshot that the proxy has; empty before the first."""
+    reloads: int
+    """The number of reloads that lbctl has caused."""
+    leaving: int
+    """The number of removed replicas that still have requests."""
+
+    @classmethod
+    def of(cls, proxy: Proxy, status: DriverStatus, since: float) -> DriverRow:
+        """Return the row of a proxy. `since`: the start of the supervisor, in seconds since the epoch."""
+        return cls(
+            proxy=proxy.name,
+            kind=proxy.kind,
+            connected=status.state in ("SYNCED", "WAITING"),
+            since=status.at or since,
+            state=status.state,
+            reason=status.reason,
+            last_good=status.version,
+            reloads=status.reloads,
+            leaving=status.leaving,
+        )
 
 
 class Driver(Protocol):
@@ -69,23 +108,3 @@ def as_served(proxy: Proxy, served: PublishedFleet) -> Proxy:
     """Return the proxy with the own lines of this fleet; a change of anything else starts another driver."""
     proxies = served.composed.whole.topology.proxies
     return next((item for item in proxies if item.name == proxy.name), proxy)
-
-
-def row(proxy: Proxy, status: DriverStatus, since: float) -> dict[str, Any]:
-    """Return the status as a row with the keys of an Envoy's row. `since`: seconds since the epoch."""
-    return {
-        "node": proxy.name,
-        "proxy": proxy.name,
-        "kind": proxy.kind,
-        "connected": status.state in ("SYNCED", "WAITING"),
-        "since": status.at or since,
-        "state": status.state,
-        "reason": status.reason,
-        "version": status.version,
-        "confirmed": True,
-        "last_good": status.version,
-        "reloads": status.reloads,
-        "leaving": status.leaving,
-        "types": [],
-        "nacks": [],
-    }

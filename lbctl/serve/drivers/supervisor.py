@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lbctl.compile.files import files_on_disk
 from lbctl.control.check_thresholds import CheckState
@@ -21,7 +20,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard, end_tasks
-from lbctl.serve.drivers.base import Driver, DriverStatus, row
+from lbctl.serve.drivers.base import Driver, DriverRow, DriverStatus
 from lbctl.serve.drivers.eligibility import needs_driver, undriven
 from lbctl.serve.drivers.registry import DriverKind, driver_kind
 from lbctl.serve.drivers.runner import DriverRunner
@@ -60,11 +59,11 @@ class DriverSupervisor:
         self._served = served
         self._news.set()
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The status of each proxy that needs a driver, by name."""
-        rows = {name: row(item.proxy, item.status, self._since) for name, item in self._runners.items()}
+    def rows(self) -> list[DriverRow]:
+        """Return the status of each proxy that needs a driver, by name."""
+        rows = {name: DriverRow.of(item.proxy, item.status, self._since) for name, item in self._runners.items()}
         for name, (proxy, reason) in self._undriven.items():
-            rows[name] = row(proxy, DriverStatus("NOT DRIVEN", reason=reason), self._since)
+            rows[name] = DriverRow.of(proxy, DriverStatus("NOT DRIVEN", reason=reason), self._since)
         return [rows[name] for name in sorted(rows)]
 
     def composed(self) -> dict[str, ForProxy]:
@@ -77,7 +76,7 @@ class DriverSupervisor:
 
     def connected(self) -> set[str]:
         """Return the names of the driven proxies that run."""
-        return {str(item["node"]) for item in self.rows() if item["connected"]}
+        return {item.proxy for item in self.rows() if item.connected}
 
     def ejected(self) -> Mapping[str, frozenset[str]]:
         """Return pool → the replicas that the active checks have ejected."""

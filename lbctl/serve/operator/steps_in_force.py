@@ -7,6 +7,7 @@ Of several members each knows its own proxies, and announces the steps that thes
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Protocol
 
 from lbctl.control import splits
 from lbctl.control.rollouts import Rollouts, rollout_of, shares_at, step_id
@@ -15,9 +16,36 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, routes_reached
 from lbctl.ir.topology import Topology
 
-Rows = Callable[[], Collection[Mapping[str, object]]]
-"""Returns the status of each proxy, as `NodeStatus.proxies` and `DriverSupervisor.rows` have it."""
 _REFUSED = "REFUSED"
+_READER = "reader"
+
+
+class ProxyRow(Protocol):
+    """The status of an Envoy or of a driven proxy, as `NodeStatus.proxies` and `DriverSupervisor.rows` return it."""
+
+    @property
+    def proxy(self) -> str | None:
+        """The name in `proxies` of the fleet; None for a node that matches no entry."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the proxy, or `reader` for a client that only reads."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is connected now."""
+
+    @property
+    def state(self) -> str:
+        """The state, for example `SYNCED`."""
+
+    @property
+    def last_good(self) -> str:
+        """The version that it last accepted as a whole; empty before."""
+
+
+Rows = Callable[[], Collection[ProxyRow]]
+"""Returns the status of each proxy."""
 
 
 class StepsInForce:
@@ -53,18 +81,18 @@ class StepsInForce:
         return frozenset(self._in_force(steps)) if steps else frozenset()
 
     def _in_force(self, steps: Mapping[str, Shares]) -> Iterator[str]:
-        acknowledged = {(str(row["last_good"]), row["proxy"]) for row in self._rows() if _has_answered(row)}
+        acknowledged = {(row.last_good, row.proxy) for row in self._rows() if _has_answered(row)}
         for version, name in acknowledged:
             snapshot = self._snapshot_of(version)
             if snapshot is not None:
                 yield from _routes_at(steps, snapshot.topology, name)
 
 
-def _has_answered(row: Mapping[str, object]) -> bool:
-    return bool(row["connected"] and row["last_good"]) and not row.get("reader") and row["state"] != _REFUSED
+def _has_answered(row: ProxyRow) -> bool:
+    return row.connected and bool(row.last_good) and row.kind != _READER and row.state != _REFUSED
 
 
-def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: object) -> Iterator[str]:
+def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: str | None) -> Iterator[str]:
     """Yield the routes of the proxy of this name that have the shares of their step; without a name: of all routes."""
     proxy = next((item for item in topology.proxies if item.name == name), None)
     reached = routes_reached(topology, proxy or Proxy("", "", ()))

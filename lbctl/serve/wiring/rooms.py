@@ -96,7 +96,7 @@ def build_traffic(inputs: Inputs, guard: Guard, supervisor: DriverSupervisor) ->
     """Build what reads the traffic."""
     nodes, endpoints = inputs.nodes, inputs.endpoints
     traffic = Traffic(
-        nodes=lambda: (str(row["node"]) for row in nodes.proxies()),
+        nodes=lambda: (row.node for row in nodes.proxies()),
         connected=supervisor.connected,
         log_bind=lambda: endpoints.traffic_log_bind,
         guard=guard,
@@ -253,4 +253,6 @@ def build_steps(
 def build_recent(inputs: Inputs, supervisor: DriverSupervisor) -> RecentSnapshots:
     """Build what keeps the snapshots that proxies still run."""
     nodes = inputs.nodes
-    return RecentSnapshots(lambda: {str(row["last_good"]) for row in (*nodes.proxies(), *supervisor.rows())})
+    return RecentSnapshots(
+        lambda: {row.last_good for row in nodes.proxies()} | {row.last_good for row in supervisor.rows()}
+    )

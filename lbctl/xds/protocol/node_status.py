@@ -20,11 +20,10 @@ from lbctl.xds.resource import SHORT
 
 _Key = tuple[str, bool]
 """A node id, and whether the client only reads: a reader uses an Envoy's id without being that Envoy."""
-Row = dict[str, object]
-"""The status of a node as JSON values. Times are seconds since the epoch."""
-
 READER = "lbctl"
 """The user agent of clients that only read, as `lbctl xds`: their ACKs say nothing about the node whose id they use."""
+READER_KIND = "reader"
+"""The kind of such a client in its row."""
 _KEPT_FOR = 3600.0
 _KEPT_NODES = 1000
 _KEPT_NACKS = 10
@@ -87,6 +86,92 @@ class Nack:
             + sum(map(len, self.names))
             + sum(len(item.message) for item in self.findings)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTypeRow:
+    """The status of one resource type of a node. Times are seconds since the epoch, None for what never happened."""
+
+    type: str
+    """The short name of the type, for example `cds`."""
+    state: str
+    """SYNCED, WAITING, STALE or NACKED."""
+    since: float
+    """The time at which the type came into this state."""
+    wildcard: bool
+    """Whether the node asks for all resources of the type."""
+    names: int
+    """The number of resources that it asks for by name."""
+    offered: str
+    """The version last sent; empty before."""
+    acked: str
+    """The version last accepted; empty before."""
+    pushed_at: float | None
+    """The time at which a response was last sent."""
+    acked_at: float | None
+    """The time at which a response was last accepted."""
+    message: str
+    """The node's error while it is NACKED; otherwise empty."""
+    nacked: tuple[str, ...]
+    """The names of the resources that it rejects."""
+
+
+@dataclass(frozen=True, slots=True)
+class NackRow:
+    """A NACK of a node."""
+
+    at: float
+    """The time of the NACK, in seconds since the epoch."""
+    type: str
+    """The short name of the type."""
+    version: str
+    """The version that was rejected."""
+    names: tuple[str, ...]
+    """The resources that were rejected."""
+    message: str
+    """The node's error."""
+    findings: tuple[str, ...]
+    """The error for each resource at its place in the YAML, as one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """The status of a node over one connection."""
+
+    node: str
+    """The node id."""
+    cluster: str
+    region: str
+    zone: str
+    sub_zone: str
+    envoy: str
+    """The version of the Envoy; empty if it sends none."""
+    proxy: str | None
+    """The entry of `proxies` that matches the node; None if none does."""
+    kind: str
+    """The kind of the proxy, or `reader` for a client that only reads."""
+    peer: str
+    """The address of the client."""
+    delta: bool
+    """Whether it speaks delta xDS."""
+    connected: bool
+    since: float
+    """The start of the connection, or its end if the node is GONE, in seconds since the epoch."""
+    state: str
+    """The state of the node, see `NodeStatus.proxies`."""
+    reason: str
+    """Why the node is sent nothing new; empty otherwise."""
+    version: str
+    """The version of the snapshot last sent; empty before."""
+    confirmed: bool
+    """Whether the client has proved that it is a proxy of the fleet."""
+    last_good: str
+    """The version of the snapshot last accepted as a whole; empty before."""
+    types: tuple[NodeTypeRow, ...]
+    nacks: tuple[NackRow, ...]
+    """The last NACKs, the latest first."""
+    reports_refused: str
+    """Why its load reports are not taken; empty if they are, or for a reader."""
 
 
 @dataclass(slots=True, eq=False)
@@ -270,7 +355,7 @@ class NodeStatus:
             if entry.node.admin and entry.peer.startswith("/") and not is_reader
         }
 
-    def proxies(self) -> list[Row]:
+    def proxies(self) -> list[NodeRow]:
         """Return a row for each node and connection, by node id, with recently disconnected nodes but not readers.
 
         `state` is the worst of its types: SYNCED, WAITING (subscribed to what does not exist), STALE (sent or due, not
@@ -281,9 +366,9 @@ class NodeStatus:
         records = sorted([*self._connected.items(), *self._disconnected.items()], key=lambda item: item[0])
         refused = self.reports_refused()
         return [
-            row | {"reports_refused": "" if row["reader"] else refused.get(node_id, "")}
-            for (node_id, _), record in records
-            for row in _rows(record, self._clock())
+            row
+            for (node_id, is_reader), record in records
+            for row in _rows(record, self._clock(), "" if is_reader else refused.get(node_id, ""))
         ]
 
     def _forget(self) -> None:
@@ -294,15 +379,15 @@ class NodeStatus:
             del self._disconnected[next(iter(self._disconnected))]
 
 
-def _rows(record: _Record, now: float) -> Iterator[Row]:
+def _rows(record: _Record, now: float, reports_refused: str) -> Iterator[NodeRow]:
     by_peer: dict[str, list[StreamEntry]] = {}
     for entry in record.streams or record.ended:
         by_peer.setdefault(entry.peer, []).append(entry)
     for entries in by_peer.values():
-        yield _row(record, entries, now, is_sole=len(by_peer) == 1)
+        yield _row(record, entries, now, reports_refused, is_sole=len(by_peer) == 1)
 
 
-def _row(record: _Record, entries: list[StreamEntry], now: float, *, is_sole: bool) -> Row:
+def _row(record: _Record, entries: list[StreamEntry], now: float, reports_refused: str, *, is_sole: bool) -> NodeRow:
     """Return the row of a node's streams over one connection: one stream for ADS, otherwise one for each type.
 
     `is_sole`: the node has no other connection.
@@ -312,28 +397,28 @@ def _row(record: _Record, entries: list[StreamEntry], now: float, *, is_sole: bo
     recently_denied = entries[-1].denied and record.left_at + _SHOWN_REFUSED > now
     types = [(entry, status) for entry in entries for status in entry.status()]
     state = _state(record, reason, recently_denied, (status for _, status in types))
-    return {
-        "node": first.node.id,
-        "cluster": first.node.cluster,
-        "region": first.node.region,
-        "zone": first.node.zone,
-        "sub_zone": first.node.sub_zone,
-        "envoy": first.node.version,
-        "proxy": first.proxy,
-        "kind": first.kind,
-        "reader": first.is_reader,
-        "peer": first.peer,
-        "delta": first.delta,
-        "connected": bool(record.streams),
-        "since": record.left_at if state == "GONE" else min(entry.since for entry in entries),
-        "state": state,
-        "reason": reason,
-        "version": first.version,
-        "confirmed": any(entry.authenticated or entry.good for entry in entries),
-        "last_good": _good(entries) or (record.good if is_sole else ""),
-        "types": [_type(record, entry, status) for entry, status in types],
-        "nacks": _nacks(record),
-    }
+    return NodeRow(
+        node=first.node.id,
+        cluster=first.node.cluster,
+        region=first.node.region,
+        zone=first.node.zone,
+        sub_zone=first.node.sub_zone,
+        envoy=first.node.version,
+        proxy=first.proxy,
+        kind=READER_KIND if first.is_reader else first.kind,
+        peer=first.peer,
+        delta=first.delta,
+        connected=bool(record.streams),
+        since=record.left_at if state == "GONE" else min(entry.since for entry in entries),
+        state=state,
+        reason=reason,
+        version=first.version,
+        confirmed=any(bool(entry.authenticated or entry.good) for entry in entries),
+        last_good=_good(entries) or (record.good if is_sole else ""),
+        types=tuple(_type(record, entry, status) for entry, status in types),
+        nacks=_nacks(record),
+        reports_refused=reports_refused,
+    )
 
 
 def _good(entries: list[StreamEntry]) -> str:
@@ -351,20 +436,20 @@ def _state(record: _Record, reason: str, recently_denied: bool, types: Iterable[
     return next((state for state in _WORST_FIRST if state in states), "WAITING")
 
 
-def _type(record: _Record, entry: StreamEntry, status: TypeStatus) -> Row:
-    return {
-        "type": SHORT.get(status.type_url, status.type_url),
-        "state": status.state,
-        "since": _since(entry, status) if record.streams else record.left_at,
-        "wildcard": status.wildcard,
-        "names": status.count,
-        "offered": status.offered_version,
-        "acked": status.acked_version,
-        "pushed_at": entry.pushed.get(status.type_url),
-        "acked_at": entry.acked.get(status.type_url),
-        "message": entry.nack_messages.get(status.type_url, "") if status.state == "NACKED" else "",
-        "nacked": list(status.nacked),
-    }
+def _type(record: _Record, entry: StreamEntry, status: TypeStatus) -> NodeTypeRow:
+    return NodeTypeRow(
+        type=SHORT.get(status.type_url, status.type_url),
+        state=status.state,
+        since=_since(entry, status) if record.streams else record.left_at,
+        wildcard=status.wildcard,
+        names=status.count,
+        offered=status.offered_version,
+        acked=status.acked_version,
+        pushed_at=entry.pushed.get(status.type_url),
+        acked_at=entry.acked.get(status.type_url),
+        message=entry.nack_messages.get(status.type_url, "") if status.state == "NACKED" else "",
+        nacked=tuple(status.nacked),
+    )
 
 
 def _since(entry: StreamEntry, status: TypeStatus) -> float:
@@ -380,16 +465,16 @@ def _since(entry: StreamEntry, status: TypeStatus) -> float:
     return max(entry.since, entered[status.state])
 
 
-def _nacks(record: _Record) -> list[Row]:
+def _nacks(record: _Record) -> tuple[NackRow, ...]:
     """Return the NACKs as rows, the latest first."""
-    return [
-        {
-            "at": item.at,
-            "type": SHORT.get(item.type_url, item.type_url),
-            "version": item.version,
-            "names": list(item.names),
-            "message": item.message,
-            "findings": [str(finding) for finding in item.findings],
-        }
+    return tuple(
+        NackRow(
+            at=item.at,
+            type=SHORT.get(item.type_url, item.type_url),
+            version=item.version,
+            names=item.names,
+            message=item.message,
+            findings=tuple(str(finding) for finding in item.findings),
+        )
         for item in reversed(record.nacks)
-    ]
+    )

@@ -136,10 +136,10 @@ def test_an_ended_stream_keeps_no_names() -> None:
             xds.publish(CachedSnapshot("e1", cluster("a")))
             async with connected(xds.port) as client:
                 await client.ask(EDS, "nobody", "nobody-2")
-                await until(lambda: xds.rows() and xds.row("edge-1")["types"])
-            await until(lambda: xds.row("edge-1")["state"] == "GONE")
+                await until(lambda: xds.rows() and xds.row("edge-1").types)
+            await until(lambda: xds.row("edge-1").state == "GONE")
             (entry,) = xds.ledger._disconnected["edge-1", False].ended
             assert [item.names for item in entry.status()] == [()]
-            assert xds.row("edge-1")["types"][0]["names"] == 2
+            assert xds.row("edge-1").types[0].names == 2
 
     asyncio.run(scenario())

@@ -53,7 +53,7 @@ def test_a_node_with_secrets_gets_everything_by_the_socket(delta: bool, tmp_path
             assert await client.fetch(CDS) == ["a"]
             await client.ask(SDS, "pair")
             assert KEY in (await client.read()).SerializeToString()
-            assert xds.row("edge-1")["peer"] == str(path)
+            assert xds.row("edge-1").peer == str(path)
 
     asyncio.run(scenario())
 
@@ -67,8 +67,8 @@ def test_a_refused_node_is_logged_once_with_the_remedy(tmp_path: Path, caplog: p
                 async with connected(xds.port) as client:
                     await client.ask(CDS)
                     assert await client.status() == grpc.StatusCode.PERMISSION_DENIED
-            await until(lambda: xds.row("edge-1")["state"] == "REFUSED")
-            assert f"unix:{path}" in xds.row("edge-1")["reason"]
+            await until(lambda: xds.row("edge-1").state == "REFUSED")
+            assert f"unix:{path}" in xds.row("edge-1").reason
         assert [item.message for item in caplog.records if "gets nothing" in item.message] != []
         assert len([item for item in caplog.records if "gets nothing" in item.message]) == 1
 

@@ -68,14 +68,14 @@ def test_only_changes_reach_the_streams(delta: bool) -> None:
             xds.publish(CachedSnapshot("e1", a))
             clients = [Client(wire, f"edge-{number}", delta=delta, only=None) for number in range(5)]
             assert [await client.fetch(CDS) for client in clients] == [["a"]] * 5
-            await until(lambda: all(row["state"] == "SYNCED" for row in xds.rows()))
+            await until(lambda: all(row.state == "SYNCED" for row in xds.rows()))
             xds.publish(CachedSnapshot("e2", a))
             await asyncio.sleep(0.1)
             assert len(xds.observer.pushes) == 5
             xds.publish(CachedSnapshot("e3", a, cluster("b")))
             fresh = ["b"] if delta else ["a", "b"]
             assert [await client.take() for client in clients] == [fresh] * 5
-            await until(lambda: {row["last_good"] for row in xds.rows()} == {"e3"})
+            await until(lambda: {row.last_good for row in xds.rows()} == {"e3"})
 
     asyncio.run(scenario())
 
@@ -87,11 +87,11 @@ def test_retry_rejected_offers_content_again(delta: bool) -> None:
             xds.publish(CachedSnapshot("e1", cluster("a")))
             await client.ask(CDS)
             await client.ack(await client.read(), error="the port is taken")
-            await until(lambda: xds.row("edge-1")["state"] == "NACKED")
+            await until(lambda: xds.row("edge-1").state == "NACKED")
             assert xds.server.retry_rejected() == 1
             assert await client.take() == ["a"]
-            await until(lambda: xds.row("edge-1")["state"] == "SYNCED")
-            assert xds.row("edge-1")["last_good"] == "e1"
+            await until(lambda: xds.row("edge-1").state == "SYNCED")
+            assert xds.row("edge-1").last_good == "e1"
             assert xds.server.retry_rejected() == 0
 
     asyncio.run(scenario())
@@ -108,12 +108,12 @@ def test_a_slow_client_gets_only_the_newest_content(delta: bool) -> None:
                 xds.publish(CachedSnapshot(f"e{number}", cluster("a", str(number))))
             await asyncio.sleep(0.1)
             assert len(xds.observer.pushes) == 1
-            assert xds.row("edge-1")["state"] == "STALE"
+            assert xds.row("edge-1").state == "STALE"
             await client.ack(first)
             second = await client.read()
             assert b"49" in second.SerializeToString()
             await client.ack(second)
-            await until(lambda: xds.row("edge-1")["last_good"] == "e49")
+            await until(lambda: xds.row("edge-1").last_good == "e49")
             assert len(xds.observer.pushes) == 2
 
     asyncio.run(scenario())
@@ -154,14 +154,14 @@ def test_a_client_that_does_not_read_affects_no_other(delta: bool) -> None:
             times = [await round_trip(number, "stuck") for number in range(11, 40)]
             assert resident_bytes() - before < 6 * size, "one message waits for the client, not thirty"
             assert median(times) < 1, "other clients do not wait for it"
-            await until(lambda: xds.row("edge-3")["state"] == "SYNCED")
-            assert xds.row("stuck")["state"] == "STALE"
+            await until(lambda: xds.row("edge-3").state == "SYNCED")
+            assert xds.row("stuck").state == "STALE"
             newest = await stuck.read()
             await stuck.ack(newest)
             while b"\x27" * 100 not in newest.SerializeToString():
                 newest = await stuck.read()
                 await stuck.ack(newest)
-            await until(lambda: xds.row("stuck")["last_good"] == "e40")
+            await until(lambda: xds.row("stuck").last_good == "e40")
 
     asyncio.run(scenario())
 
@@ -177,7 +177,7 @@ def test_a_nack_is_recorded_and_not_resent(delta: bool) -> None:
             xds.publish(CachedSnapshot("e1", cluster("a")))
             for client in (one, two):
                 await client.fetch(CDS)
-            await until(lambda: xds.row("edge-1")["last_good"] == "e1")
+            await until(lambda: xds.row("edge-1").last_good == "e1")
             xds.publish(CachedSnapshot("e2", cluster("a", "bad")))
             await one.ack(await one.read(), error="cluster a: no s3cret")
             assert await two.take() == ["a"]
@@ -185,16 +185,16 @@ def test_a_nack_is_recorded_and_not_resent(delta: bool) -> None:
             await asyncio.sleep(0.2)
             assert len(xds.observer.pushes) == 4, "no resends"
             row = xds.row("edge-1")
-            assert (row["state"], row["last_good"], row["version"]) == ("NACKED", "e1", "e2")
-            (nack,) = row["nacks"]
-            assert (nack["type"], nack["message"], nack["names"]) == ("cds", "cluster a: no …", ["a"])
-            assert nack["findings"] == ["fleet.yaml:7:0: error LB999 pools.a: cluster a: no …"]
-            assert row["types"][0]["message"] == "cluster a: no …"
-            assert xds.row("two")["last_good"] == "e2"
+            assert (row.state, row.last_good, row.version) == ("NACKED", "e1", "e2")
+            (nack,) = row.nacks
+            assert (nack.type, nack.message, nack.names) == ("cds", "cluster a: no …", ("a",))
+            assert nack.findings == ("fleet.yaml:7:0: error LB999 pools.a: cluster a: no …",)
+            assert row.types[0].message == "cluster a: no …"
+            assert xds.row("two").last_good == "e2"
             xds.publish(CachedSnapshot("e3", cluster("a", "good")))
             assert await one.take() == ["a"]
-            await until(lambda: xds.row("edge-1")["last_good"] == "e3")
-            assert xds.row("edge-1")["state"] == "SYNCED"
+            await until(lambda: xds.row("edge-1").last_good == "e3")
+            assert xds.row("edge-1").state == "SYNCED"
 
     asyncio.run(scenario())
 
@@ -220,7 +220,7 @@ def test_ack_times_are_measured_by_type() -> None:
             assert [(kind, count) for kind, count, _ in xds.observer.pushes] == [("cds", 1), ("rds", 1)]
             assert all(size > 0 for _, _, size in xds.observer.pushes)
             row = xds.row("edge-1")
-            assert [item["acked_at"] >= item["pushed_at"] for item in row["types"]] == [True, True]
+            assert [item.acked_at >= item.pushed_at for item in row.types] == [True, True]
 
     asyncio.run(scenario())
 
@@ -236,7 +236,7 @@ def test_resources_are_built_once_per_proxy() -> None:
             clients = [Client(wire, node, delta=True, only=None) for node in nodes]
             assert [await client.fetch(CDS) for client in clients] == [["a"], ["c"], ["a"], ["c"]]
             assert [item.name for item in edition.built_for] == ["edge", "core"]
-            assert [row["proxy"] for row in xds.rows()] == ["core", "core", "edge", "edge"]
+            assert [row.proxy for row in xds.rows()] == ["core", "core", "edge", "edge"]
 
     asyncio.run(scenario())
 
@@ -248,13 +248,13 @@ def test_an_unmatched_node_waits_until_it_has_an_entry() -> None:
             await client.ask(CDS)
             await until(lambda: xds.observer.unmatched_ids == ["stray"])
             row = xds.row("stray")
-            assert (row["state"], row["proxy"]) == ("REFUSED", None)
-            assert "'stray'" in row["reason"]
+            assert (row.state, row.proxy) == ("REFUSED", None)
+            assert "'stray'" in row.reason
             xds.publish(CachedSnapshot("e2", cluster("a"), proxies=(EDGES,)))
             assert xds.observer.unmatched_ids == ["stray"], "reported once"
             xds.publish(CachedSnapshot("e3", cluster("a"), proxies=(EDGES, Proxy("stray", "envoy", (1, 40)))))
             assert await client.take() == ["a"]
-            assert (xds.row("stray")["proxy"], xds.row("stray")["reason"]) == ("stray", "")
+            assert (xds.row("stray").proxy, xds.row("stray").reason) == ("stray", "")
 
     asyncio.run(scenario())
 
@@ -267,7 +267,7 @@ def test_a_node_keeps_its_resources_if_its_entry_is_removed() -> None:
             other = Proxy("other", "envoy", (1, 40))
             xds.publish(CachedSnapshot("e2", cluster("b"), proxies=(other,)))
             assert await client.silent(), "neither an empty response nor resources of another entry"
-            await until(lambda: xds.row("edge-1")["state"] == "REFUSED")
+            await until(lambda: xds.row("edge-1").state == "REFUSED")
 
     asyncio.run(scenario())
 
@@ -279,9 +279,9 @@ def test_a_reconnecting_node_keeps_clusters_its_routes_use() -> None:
             async with connected(xds.port, delta=False) as client:
                 assert await client.fetch(CDS) == ["a", "b"]
                 assert await client.fetch(RDS, "r") == ["r"]
-                await until(lambda: xds.row("edge-1")["last_good"] == "e1")
+                await until(lambda: xds.row("edge-1").last_good == "e1")
             await until(lambda: xds.server.streams == 0)
-            assert xds.row("edge-1")["state"] == "GONE"
+            assert xds.row("edge-1").state == "GONE"
             xds.publish(CachedSnapshot("e2", cluster("a"), route("r", "to-a")))
             async with connected(xds.port, delta=False) as client:
                 assert await client.fetch(CDS) == ["a", "b"]
@@ -431,7 +431,7 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
             await stuck.ask(CDS)
             await until(lambda: len(xds.observer.pushes) == 2)
             await until(lambda: xds.server.streams == 1)
-            assert xds.row("edge-1")["connected"] is False
+            assert xds.row("edge-1").connected is False
             xds.publish(CachedSnapshot("e2", route("r", "changed")))
             assert await other.take("r") == ["r"]
             assert await stuck.status() == grpc.StatusCode.UNAVAILABLE

@@ -106,8 +106,8 @@ def test_a_node_is_bound_to_its_certificate(files: CertificateFiles) -> None:
                 assert await liar.status() == grpc.StatusCode.PERMISSION_DENIED
                 words = await liar.call.details()
                 assert "spiffe://example.com/edge-*" in words
-            await until(lambda: xds.row("edge-2")["state"] == "REFUSED" and xds.row("edge-2")["reason"])
-            assert xds.row("edge-2")["proxy"] is None
+            await until(lambda: xds.row("edge-2").state == "REFUSED" and xds.row("edge-2").reason)
+            assert xds.row("edge-2").proxy is None
             assert xds.observer.unmatched_ids == ["edge-2"]
 
     asyncio.run(scenario())

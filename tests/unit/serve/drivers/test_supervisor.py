@@ -40,7 +40,7 @@ def test_haproxy_does_not_wait_for_the_first_checks_of_nginx(tmp_path: Path, mon
         driving.use_fleet(served)
         task = asyncio.create_task(driving.run())
         async with asyncio.timeout(30):
-            while not any("haproxy.sock" in row["reason"] for row in driving.rows()):
+            while not any("haproxy.sock" in row.reason for row in driving.rows()):
                 await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,8 +39,13 @@ def topology(tmp_path: Path) -> Topology:
     return load_fleet(tmp_path, fleet).compiled.topology
 
 
-def row(**more: Any) -> dict[str, Any]:
-    return {"proxy": "of-gateway", "connected": True, "state": "SYNCED", "last_good": "first", "reader": False, **more}
+@dataclass(frozen=True)
+class Row:
+    proxy: str | None = "of-gateway"
+    kind: str = "envoy"
+    connected: bool = True
+    state: str = "SYNCED"
+    last_good: str = "first"
 
 
 class RolloutAtSecondStep:
@@ -57,29 +62,29 @@ class RolloutAtSecondStep:
     def _snapshot(self, states: tuple[RolloutState, ...]) -> Snapshot:
         return Snapshot(splits.apply(self.topology, rollouts.splits(states, self.topology)))
 
-    def is_in_force(self, *rows: dict[str, Any], announced: tuple[str, ...] = ()) -> bool:
+    def is_in_force(self, *rows: Row, announced: tuple[str, ...] = ()) -> bool:
         steps = StepsInForce(lambda: rows, self.snapshots.get, lambda: announced)
         return steps.routes(self.states, self.topology) == {"everything"}
 
 
 def test_step_is_in_force_once_a_connected_proxy_acknowledged_it(topology: Topology) -> None:
     rollout = RolloutAtSecondStep(topology)
-    acknowledged = row(last_good="second")
-    assert rollout.is_in_force(row(), acknowledged)
-    assert rollout.is_in_force(row(proxy=None, last_good="second")), "a node of a fleet without `proxies`"
-    assert rollout.is_in_force(row(state="STALE", last_good="second")), "it has not acknowledged what came later"
+    acknowledged = Row(last_good="second")
+    assert rollout.is_in_force(Row(), acknowledged)
+    assert rollout.is_in_force(Row(proxy=None, last_good="second")), "a node of a fleet without `proxies`"
+    assert rollout.is_in_force(Row(state="STALE", last_good="second")), "it has not acknowledged what came later"
     assert not rollout.is_in_force()
-    assert not rollout.is_in_force(row()), "it has the step before"
-    assert not rollout.is_in_force(acknowledged | {"last_good": "unknown"})
-    assert not rollout.is_in_force(acknowledged | {"connected": False})
-    assert not rollout.is_in_force(acknowledged | {"reader": True})
-    assert not rollout.is_in_force(acknowledged | {"state": "REFUSED"})
-    assert not rollout.is_in_force(acknowledged | {"proxy": "of-inner"}), "it has other listeners, without the route"
+    assert not rollout.is_in_force(Row()), "it has the step before"
+    assert not rollout.is_in_force(replace(acknowledged, last_good="unknown"))
+    assert not rollout.is_in_force(replace(acknowledged, connected=False))
+    assert not rollout.is_in_force(replace(acknowledged, kind="reader"))
+    assert not rollout.is_in_force(replace(acknowledged, state="REFUSED"))
+    assert not rollout.is_in_force(replace(acknowledged, proxy="of-inner")), "it has other listeners, without the route"
 
 
 def test_proxies_of_all_members_count(topology: Topology) -> None:
     rollout = RolloutAtSecondStep(topology)
-    own = StepsInForce(lambda: [row(last_good="second")], rollout.snapshots.get, lambda: ())
+    own = StepsInForce(lambda: [Row(last_good="second")], rollout.snapshots.get, lambda: ())
     announcement = write_info(MemberInfo("cp-2", steps=own.own(rollout.states, topology)))
     members = (MemberInfo("cp-1"), read_info(Presence("cp-2", "x", announcement)))
     assert rollout.is_in_force(announced=tuple(steps_of_others(members, "cp-1")))

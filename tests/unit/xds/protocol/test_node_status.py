@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 from lbctl.base.diagnostics import Diagnostic, Position
 from lbctl.xds.protocol.events import State
-from lbctl.xds.protocol.node_status import READER, Nack, NodeStatus, StreamEntry
+from lbctl.xds.protocol.node_status import READER, Nack, NodeRow, NodeStatus, StreamEntry
 from lbctl.xds.protocol.stream import TypeStatus, XdsNode
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES
 
@@ -31,9 +28,8 @@ def entry(node_id: str = "edge-1", *types: TypeStatus, peer: str = "127.0.0.1:1"
     return StreamEntry(node, peer, True, lambda: types, 1000.0, proxy="edge", version="e1")
 
 
-def only_row(ledger: NodeStatus) -> dict[str, Any]:
+def only_row(ledger: NodeStatus) -> NodeRow:
     (row,) = ledger.proxies()
-    json.dumps(row)
     return row
 
 
@@ -43,12 +39,12 @@ def test_a_row_has_node_proxy_times_and_states_by_type() -> None:
     one.pushed[EDS] = 1001.0
     ledger.enter(one)
     row = only_row(ledger)
-    assert (row["node"], row["proxy"], row["zone"], row["envoy"]) == ("edge-1", "edge", "z", "1.40.0")
-    assert (row["connected"], row["since"], row["delta"], row["version"]) == (True, 1000.0, True, "e1")
-    states = [(item["type"], item["state"], item["names"]) for item in row["types"]]
+    assert (row.node, row.proxy, row.zone, row.envoy) == ("edge-1", "edge", "z", "1.40.0")
+    assert (row.connected, row.since, row.delta, row.version) == (True, 1000.0, True, "e1")
+    states = [(item.type, item.state, item.names) for item in row.types]
     assert states == [("cds", "SYNCED", 2), ("eds", "STALE", 2)]
-    assert row["types"][1]["pushed_at"] == 1001.0
-    assert row["types"][1]["acked_at"] is None
+    assert row.types[1].pushed_at == 1001.0
+    assert row.types[1].acked_at is None
 
 
 def test_the_state_is_the_worst_state_of_all_types() -> None:
@@ -61,7 +57,7 @@ def test_the_state_is_the_worst_state_of_all_types() -> None:
     ]:
         ledger = NodeStatus()
         ledger.enter(entry("n", *(status(kind, state) for kind, state in zip(TYPES, states, strict=False))))
-        assert only_row(ledger)["state"] == expected
+        assert only_row(ledger).state == expected
 
 
 def test_a_refused_node_keeps_its_reason_after_it_left() -> None:
@@ -69,10 +65,10 @@ def test_a_refused_node_keeps_its_reason_after_it_left() -> None:
     one = entry("n", status())
     one.reason = "no entry of proxies is for it"
     ledger.enter(one)
-    assert (only_row(ledger)["state"], only_row(ledger)["reason"]) == ("REFUSED", one.reason)
+    assert (only_row(ledger).state, only_row(ledger).reason) == ("REFUSED", one.reason)
     ledger.leave(one)
     gone = only_row(ledger)
-    assert (gone["state"], gone["reason"], gone["connected"]) == ("GONE", one.reason, False)
+    assert (gone.state, gone.reason, gone.connected) == ("GONE", one.reason, False)
 
 
 def test_a_reader_has_its_own_row_until_it_leaves() -> None:
@@ -82,13 +78,13 @@ def test_a_reader_has_its_own_row_until_it_leaves() -> None:
     ledger.enter(envoy)
     ledger.good(envoy)
     ledger.enter(reader)
-    assert [(row["reader"], row["state"], row["last_good"]) for row in ledger.proxies()] == [
-        (False, "SYNCED", "e1"), (True, "STALE", ""),
+    assert [(row.kind, row.state, row.last_good) for row in ledger.proxies()] == [
+        ("envoy", "SYNCED", "e1"), ("reader", "STALE", ""),
     ]  # fmt: skip
     ledger.leave(reader)
-    assert only_row(ledger)["reader"] is False
+    assert only_row(ledger).kind == "envoy"
     ledger.leave(envoy)
-    assert only_row(ledger)["state"] == "GONE"
+    assert only_row(ledger).state == "GONE"
 
 
 def test_each_type_has_the_time_of_its_state() -> None:
@@ -97,18 +93,18 @@ def test_each_type_has_the_time_of_its_state() -> None:
     one = entry("n", status(CDS), status(EDS, "STALE"), status(LDS, "NACKED"), status(RDS, "WAITING"))
     one.acked, one.pushed, one.refused = {CDS: 1001.0}, {EDS: 1002.0, LDS: 1002.0}, {LDS: 1003.0}
     ledger.enter(one)
-    assert [item["since"] for item in only_row(ledger)["types"]] == [1001.0, 1002.0, 1003.0, 1000.0]
+    assert [item.since for item in only_row(ledger).types] == [1001.0, 1002.0, 1003.0, 1000.0]
     ledger.leave(one)
-    assert {item["since"] for item in only_row(ledger)["types"]} == {clock.now}
+    assert {item.since for item in only_row(ledger).types} == {clock.now}
 
 
 def test_each_connection_is_one_row() -> None:
     ledger = NodeStatus()
     ledger.enter(entry("n", status(CDS)))
     ledger.enter(entry("n", status(EDS)))
-    assert [item["type"] for item in only_row(ledger)["types"]] == ["cds", "eds"]
+    assert [item.type for item in only_row(ledger).types] == ["cds", "eds"]
     ledger.enter(entry("n", status(CDS), peer="127.0.0.1:2"))
-    assert [row["peer"] for row in ledger.proxies()] == ["127.0.0.1:1", "127.0.0.1:2"]
+    assert [row.peer for row in ledger.proxies()] == ["127.0.0.1:1", "127.0.0.1:2"]
 
 
 def test_a_nack_survives_a_reconnect() -> None:
@@ -119,11 +115,11 @@ def test_a_nack_survives_a_reconnect() -> None:
     ledger.nacked(one, Nack(1002.0, CDS, "v2", ("a",), "Proto constraint validation failed", (diagnostic,)))
     ledger.leave(one)
     ledger.enter(entry("n", status()))
-    (nack,) = only_row(ledger)["nacks"]
-    assert (nack["type"], nack["names"], nack["version"], nack["at"]) == ("cds", ["a"], "v2", 1002.0)
-    assert nack["message"] == "Proto constraint validation failed"
-    assert nack["findings"] == [str(diagnostic)]
-    assert "fleet.yaml:7:3" in nack["findings"][0]
+    (nack,) = only_row(ledger).nacks
+    assert (nack.type, nack.names, nack.version, nack.at) == ("cds", ("a",), "v2", 1002.0)
+    assert nack.message == "Proto constraint validation failed"
+    assert nack.findings == (str(diagnostic),)
+    assert "fleet.yaml:7:3" in nack.findings[0]
 
 
 def test_only_the_latest_nacks_are_kept_newest_first() -> None:
@@ -132,7 +128,7 @@ def test_only_the_latest_nacks_are_kept_newest_first() -> None:
     ledger.enter(one)
     for number in range(50):
         ledger.nacked(one, Nack(float(number), CDS, str(number), (), ""))
-    assert [item["version"] for item in only_row(ledger)["nacks"]] == [str(number) for number in range(49, 39, -1)]
+    assert [item.version for item in only_row(ledger).nacks] == [str(number) for number in range(49, 39, -1)]
 
 
 def test_texts_of_nacks_are_limited_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +139,7 @@ def test_texts_of_nacks_are_limited_over_all_nodes(monkeypatch: pytest.MonkeyPat
         ledger.enter(each)
         for _ in range(12 if number == 10 else 1):
             ledger.nacked(each, Nack(float(number), CDS, "v", ("a",), "x" * 499))
-    kept = {row["node"]: len(row["nacks"]) for row in ledger.proxies()}
+    kept = {row.node: len(row.nacks) for row in ledger.proxies()}
     assert {node for node, count in kept.items() if count} == {f"edge-{number}" for number in range(15, 20)}
 
 
@@ -153,12 +149,12 @@ def test_the_last_good_version_is_on_all_streams_of_the_node() -> None:
     ledger.enter(clusters)
     ledger.enter(endpoints)
     ledger.good(clusters)
-    assert only_row(ledger)["last_good"] == ""
+    assert only_row(ledger).last_good == ""
     ledger.good(endpoints)
-    assert only_row(ledger)["last_good"] == "e1"
+    assert only_row(ledger).last_good == "e1"
     clusters.version = endpoints.version = "e2"
     ledger.good(clusters)
-    assert only_row(ledger)["last_good"] == "e1"
+    assert only_row(ledger).last_good == "e1"
 
 
 def test_a_node_that_left_is_remembered_for_an_hour() -> None:
@@ -170,7 +166,7 @@ def test_a_node_that_left_is_remembered_for_an_hour() -> None:
     ledger.leave(one)
     clock.now += 3599
     row = only_row(ledger)
-    assert (row["state"], row["connected"], row["since"]) == ("GONE", False, clock.now - 3599), "when it left"
+    assert (row.state, row.connected, row.since) == ("GONE", False, clock.now - 3599), "when it left"
     clock.now += 2
     assert ledger.proxies() == []
 
@@ -185,8 +181,8 @@ def test_the_number_of_remembered_nodes_is_limited() -> None:
         ledger.leave(one)
     rows = ledger.proxies()
     assert len(rows) == 1001
-    assert [row["node"] for row in rows if row["connected"]] == ["stays"]
-    assert rows[0]["node"] == "n02000"
+    assert [row.node for row in rows if row.connected] == ["stays"]
+    assert rows[0].node == "n02000"
 
 
 def test_an_ended_stream_is_not_queried_again() -> None:
@@ -202,7 +198,7 @@ def test_an_ended_stream_is_not_queried_again() -> None:
     ledger.enter(one)
     ledger.leave(one)
     alive = False
-    assert [item["type"] for item in only_row(ledger)["types"]] == ["cds"]
+    assert [item.type for item in only_row(ledger).types] == ["cds"]
 
 
 def test_refused_reports_have_a_reason_while_a_stream_is_open() -> None:
