@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from lbctl.api import schema
+from lbctl.api import openapi, schema
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.events import EventLog
@@ -181,8 +181,14 @@ class Fleet:
         operation: Callable[..., Any] = getattr(self, name)
         return operation
 
-    def ready(self) -> str:
-        return self.waiting
+    def healthz(self) -> schema.Probe:
+        return schema.Probe("ok")
+
+    def readyz(self) -> schema.Probe:
+        return schema.Probe(self.waiting or "ok")
+
+    def openapi(self) -> Mapping[str, Any]:
+        return openapi.document()
 
     def status(self) -> schema.Status:
         if self.broken:
@@ -241,7 +247,7 @@ class Fleet:
     async def rollback(self, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
         raise AssertionError("no test of this file rolls back")
 
-    async def audit(self) -> schema.Audit:
+    async def audit(self, query: Mapping[str, str]) -> schema.Audit:
         return schema.Audit(())
 
     def rollouts(self) -> schema.Rollouts:

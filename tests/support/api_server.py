@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lbctl.ir.address import Address
 from lbctl.serve.api.authorization import ApiAccess
+from lbctl.serve.api.interface import Serving
 from lbctl.serve.api.server import ApiServer
-from lbctl.serve.api.serving import Serving
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import asyncio
 import math
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -154,7 +154,7 @@ class MovingFleet(api.Fleet):
             )
         )  # fmt: skip
 
-    async def audit(self) -> schema.Audit:
+    async def audit(self, _query: Mapping[str, str]) -> schema.Audit:
         at = status_rows.timestamp(self._begun - 900)
         record = ("alice", "drain", "llama-70b/llama-11", "new NVLink bridge")
         return schema.Audit((schema.AuditRecord(1, at, *record, previous="", hash="9f86"),))

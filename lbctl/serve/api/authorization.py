@@ -21,8 +21,8 @@ from lbctl.base.hosts import is_served_host
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
+from lbctl.serve.api.interface import Serving
 from lbctl.serve.api.responses import MAX_BODY_BYTES, Handler, RefusedRequest, read_bytes
-from lbctl.serve.api.serving import Serving
 from lbctl.serve.ha.requests import SCHEME, MemberRequest, NotSignedError
 
 _MAX_TOKEN_FILE_BYTES = 64 * 1024

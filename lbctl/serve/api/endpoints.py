@@ -22,8 +22,8 @@ from lbctl.runtime import log
 from lbctl.runtime.errors import CannotListenError
 from lbctl.serve.api import status_rows
 from lbctl.serve.api.authorization import ApiAccess, read_token
+from lbctl.serve.api.interface import Serving
 from lbctl.serve.api.server import ApiServer
-from lbctl.serve.api.serving import Serving
 from lbctl.serve.settings import Options, ServeSettings, make_token, remember_api, settings
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol.credentials import CredentialsError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -12,11 +12,15 @@ from lbctl.control.overrides import Override
 from lbctl.control.rollouts import reconcile
 from lbctl.control.splits import shares_of, with_sum_of
 from lbctl.runtime import log
-from lbctl.runtime.errors import NotSavedError
+from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api import decision_rows, history_rows, operation_warnings, pick_rows, rollout_rows, status_rows
 from lbctl.serve.api.served_state import ServedState, operation
 from lbctl.serve.api.status_rows import snapshot, topology
 from lbctl.store.history import Cause
+from lbctl.store.interface import StoreError
+
+_MAX_RECORDS = 5_000
+"""The maximal number of records of the audit log, and so of an answer."""
 
 
 @operation
@@ -130,10 +134,18 @@ async def reload(state: ServedState, request: schema.ReloadRequest, actor: str) 
     )
 
 
-async def audit(state: ServedState) -> schema.Audit:
-    """Return `GET /api/v1/audit`. Raises StoreError."""
-    records = await state.parts.audit.records()
-    return schema.Audit(tuple(schema.AuditRecord(**asdict(item), hash=item.hash) for item in records))
+@operation
+async def audit(state: ServedState, query: Mapping[str, str]) -> schema.Audit:
+    """Return `GET /api/v1/audit`. Raises BadRequestError, and NotSavedError if the log cannot be read."""
+    last = query.get("last", str(_MAX_RECORDS))
+    if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MAX_RECORDS:
+        raise BadRequestError(f"last is a whole number from 1 to {_MAX_RECORDS}")
+    try:
+        records = await state.parts.audit.records()
+    except StoreError as error:
+        raise NotSavedError(f"the audit log cannot be read: {error}") from None
+    rows = [schema.AuditRecord(**asdict(item), hash=item.hash) for item in records]
+    return schema.Audit(tuple(rows[-int(last) :]))
 
 
 @operation

@@ -46,15 +46,6 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
         return json_response(schema.Error("internal error; the log has more"), 500)
 
 
-def document(build: Callable[[], object]) -> Handler:
-    """Return a handler that answers what `build` returns."""
-
-    async def handle(_request: web.Request) -> web.Response:
-        return json_response(build())
-
-    return handle
-
-
 async def read_body(request: web.Request) -> dict[str, Any]:
     """Return the JSON object that the request has as its body. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
     if request.content_type != "application/json":

@@ -35,17 +35,9 @@ class ServedApi:
         self.events.close()
         self.dashboard.end()
 
-    def ready(self) -> str:
-        """Return why no proxy is answered yet; empty when proxies are answered."""
-        return views.ready(self.state)
-
     def metrics(self) -> bytes:
         """Return the page of metrics in the text format of Prometheus."""
         return self.state.parts.metrics.page()
-
-    async def audit(self) -> schema.Audit:
-        """Return `GET /api/v1/audit`. Raises StoreError."""
-        return await operations.audit(self.state)
 
     @property
     def pick_feed(self) -> Feed:

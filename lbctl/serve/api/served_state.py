@@ -100,7 +100,8 @@ class ServedState:
 def operation(function: _F) -> _F:
     """Have the function answer the operation of its name.
 
-    Its arguments are the state and, for an operation with a body, the body and the name of the operator.
+    Its arguments are the state, the query if the route has parameters, and the body and the name of the operator if
+    the route has a body.
     """
     OPERATIONS[function.__name__] = function
     return function

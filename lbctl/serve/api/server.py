@@ -11,38 +11,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
 from pathlib import Path
-from typing import TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from lbctl.api import openapi, schema
-from lbctl.api.codec import SchemaError, parse
-from lbctl.api.routes import ROUTES, ApiRoute
-from lbctl.runtime.errors import BadRequestError, NotSavedError
-from lbctl.serve.api.authorization import ACTOR, ApiAccess, Authorization
+from lbctl.api.routes import ROUTES
+from lbctl.serve.api.authorization import ApiAccess, Authorization
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, connection_of
-from lbctl.serve.api.dashboard import http as dashboard_http
-from lbctl.serve.api.responses import (
-    MAX_BODY_BYTES,
-    Handler,
-    RefusedRequest,
-    as_json,
-    document,
-    json_response,
-    read_body,
-)
-from lbctl.serve.api.serving import Serving
-from lbctl.serve.api.streams import StreamHandlers
-from lbctl.serve.metrics.instruments import CONTENT_TYPE
-from lbctl.store.interface import StoreError
+from lbctl.serve.api.handlers import handler_of
+from lbctl.serve.api.interface import SERVING, Serving
+from lbctl.serve.api.responses import MAX_BODY_BYTES, Handler, as_json
+from lbctl.serve.api.streams import ANONYMOUS_STREAMS
 from lbctl.xds.protocol.idle_connections import IdleConnections
 from lbctl.xds.protocol.peer import UNIX
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 
-T = TypeVar("T")
 AGE = "x-lbctl-age"
 """The header of an answer of a member that follows: seconds since the leader's last sign of life."""
 _TURNS_OF_AN_ACCEPT = 3
@@ -50,8 +35,6 @@ _TURNS_OF_AN_ACCEPT = 3
 whose listener is closed in between."""
 _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
-_MAX_RECORDS = 5_000
-"""Records of the audit log that are kept, and so the most that an answer has."""
 _LOG_INTERVAL = 10.0
 """The shortest time between two log lines about requests that are not HTTP, in seconds."""
 _MAX_HEADERS = 64
@@ -104,13 +87,14 @@ class ApiServer:
             client_max_size=MAX_BODY_BYTES, middlewares=[_counted, as_json, checks.known_host, checks.allowed]
         )
         app.on_response_prepare.append(self._say_age)
-        handlers = self._handlers()
+        app[SERVING] = self._serving
+        app[ANONYMOUS_STREAMS] = Counter()
         for route in ROUTES:
             if route.method == "GET":
                 allow_head = route.answer != "text/event-stream"
-                app.router.add_get(route.path, handlers[route.operation], allow_head=allow_head)
+                app.router.add_get(route.path, handler_of(route, self._serving), allow_head=allow_head)
             else:
-                app.router.add_route(route.method, route.path, handlers[route.operation])
+                app.router.add_route(route.method, route.path, handler_of(route, self._serving))
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -168,56 +152,10 @@ class ApiServer:
             await self._runner.cleanup()
             self._runner = None
 
-    def _handlers(self) -> Mapping[str, Handler]:
-        """Return operation of the route table → its handler."""
-        streams = StreamHandlers(self._serving)
-        special: Mapping[str, Handler] = {
-            "healthz": document(lambda: schema.Probe("ok")),
-            "readyz": self._readyz,
-            "metrics": self._metrics,
-            "pick_tables": streams.pick_tables,
-            "audit": self._audit,
-            "events": streams.events,
-            "live": streams.live,
-            "series": self._series,
-            "dashboard": dashboard_http.page,
-            "dashboard_file": dashboard_http.page,
-            "openapi": document(openapi.document),
-        }
-        return {route.operation: special.get(route.operation) or self._handler(route) for route in ROUTES}
-
-    def _handler(self, route: ApiRoute) -> Handler:
-        """Return a handler that answers the route with what the function of its operation returns."""
-        function = self._serving.operation(route.operation)
-        return document(function) if route.body is None else _operation(route.body, function)
-
     async def _say_age(self, request: web.Request, response: web.StreamResponse) -> None:
         """Say in a header how old an answer may be that this member gives from what it follows."""
         if request.method in ("GET", "HEAD") and (age := self._serving.age()) is not None:
             response.headers[AGE] = f"{age:.3f}"
-
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        waiting = self._serving.ready()
-        return json_response(schema.Probe(waiting), 503) if waiting else json_response(schema.Probe("ok"))
-
-    async def _audit(self, request: web.Request) -> web.Response:
-        last = request.query.get("last", str(_MAX_RECORDS))
-        if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MAX_RECORDS:
-            raise RefusedRequest(400, f"last is a whole number from 1 to {_MAX_RECORDS}")
-        try:
-            audit = await self._serving.audit()
-        except StoreError as error:
-            raise RefusedRequest(503, f"the audit log cannot be read: {error}") from None
-        return json_response(schema.Audit(audit.records[-int(last) :]))
-
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._serving.metrics(), headers={"content-type": CONTENT_TYPE})
-
-    async def _series(self, request: web.Request) -> web.Response:
-        try:
-            return await dashboard_http.series(request, self._serving.dashboard)
-        except BadRequestError as error:
-            raise RefusedRequest(400, str(error)) from None
 
 
 @web.middleware
@@ -236,18 +174,3 @@ async def _counted(request: web.Request, handler: Handler) -> web.StreamResponse
 def _bind(listening: socket.socket, path: str) -> None:
     listening.bind(path)
     listening.listen()
-
-
-def _operation(body: type[T], operation: Callable[[T, str], Awaitable[object]]) -> Handler:
-    """Return a handler that parses the body, and gives it to an operation with the name of the operator."""
-
-    async def handle(request: web.Request) -> web.Response:
-        content = await read_body(request)
-        try:
-            return json_response(await operation(parse(body, content), ACTOR.get()))
-        except (SchemaError, BadRequestError) as error:
-            raise RefusedRequest(400, str(error)) from None
-        except NotSavedError as error:
-            raise RefusedRequest(503, str(error)) from None
-
-    return handle

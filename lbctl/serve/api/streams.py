@@ -21,8 +21,9 @@ from lbctl.serve.api.connections import connection_of
 from lbctl.serve.api.dashboard.http import takes_gzip
 from lbctl.serve.api.dashboard.service import MAX_STREAMS
 from lbctl.serve.api.events import MAX_CLIENTS, EventSubscription, TooManyClientsError
+from lbctl.serve.api.handlers import handler
+from lbctl.serve.api.interface import SERVING
 from lbctl.serve.api.responses import HEADERS, RefusedRequest
-from lbctl.serve.api.serving import Serving
 from lbctl.serve.picker.feed import TableEvents
 
 HEARTBEAT = 15.0
@@ -33,6 +34,8 @@ RESERVED = 32
 """The streams of each kind that only clients with a token get: those without one cannot take them away."""
 _WRITE_TIMEOUT = 15.0
 """Seconds that a client may take to read what is sent to it."""
+ANONYMOUS_STREAMS: web.AppKey[Counter[str]] = web.AppKey("anonymous_streams")
+"""The key of the open streams of clients without a token, by path, in the application of the server."""
 _PICKER_ID, _PICKER_ADDRESS = re.compile(r"[0-9A-Za-z]{1,64}"), re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 
 
@@ -46,53 +49,52 @@ class StreamParts(Protocol):
         """End the stream, since its client has gone."""
 
 
-class StreamHandlers:
-    """The handlers of the operations that stream."""
+@handler
+async def events(request: web.Request) -> web.StreamResponse:
+    """Stream events until the client or the process ends it."""
+    log, last = request.app[SERVING].events, request.headers.get("last-event-id")
+    try:
+        with _share(request, MAX_CLIENTS), log.subscribe(last) as subscription:
+            return await stream(request, _WithHeartbeat(subscription), HEADERS)
+    except TooManyClientsError:
+        raise RefusedRequest(503, f"there are {MAX_CLIENTS} streams of events already") from None
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-        self._anonymous: Counter[str] = Counter()
-        """Path → the streams of clients without a token."""
 
-    async def events(self, request: web.Request) -> web.StreamResponse:
-        """Stream events until the client or the process ends it."""
-        events, last = self._serving.events, request.headers.get("last-event-id")
-        try:
-            with self._share(request, MAX_CLIENTS), events.subscribe(last) as subscription:
-                return await stream(request, _WithHeartbeat(subscription), HEADERS)
-        except TooManyClientsError:
-            raise RefusedRequest(503, f"there are {MAX_CLIENTS} streams of events already") from None
+@handler
+async def pick_tables(request: web.Request) -> web.StreamResponse:
+    """Stream the tables of replicas to a picker."""
+    feed, peer = request.app[SERVING].pick_feed, _peer(request)
+    if feed.subscribers >= MAX_PICKERS:
+        raise RefusedRequest(503, f"there are {MAX_PICKERS} pickers already")
+    with _share(request, MAX_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
+        return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
-    async def pick_tables(self, request: web.Request) -> web.StreamResponse:
-        """Stream the tables of replicas to a picker."""
-        feed, peer = self._serving.pick_feed, _peer(request)
-        if feed.subscribers >= MAX_PICKERS:
-            raise RefusedRequest(503, f"there are {MAX_PICKERS} pickers already")
-        with self._share(request, MAX_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
-            return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
-    async def live(self, request: web.Request) -> web.StreamResponse:
-        """Stream frames of the dashboard until the client or the process ends it."""
-        packed = takes_gzip(request)
-        try:
-            with self._share(request, MAX_STREAMS), self._serving.dashboard.subscribe(packed=packed) as frames:
-                return await stream(request, frames, HEADERS | ({"content-encoding": "gzip"} if packed else {}))
-        except TooManyClientsError:
-            raise RefusedRequest(503, f"there are {MAX_STREAMS} dashboards already") from None
+@handler
+async def live(request: web.Request) -> web.StreamResponse:
+    """Stream frames of the dashboard until the client or the process ends it."""
+    packed = takes_gzip(request)
+    try:
+        with _share(request, MAX_STREAMS), request.app[SERVING].dashboard.subscribe(packed=packed) as frames:
+            return await stream(request, frames, HEADERS | ({"content-encoding": "gzip"} if packed else {}))
+    except TooManyClientsError:
+        raise RefusedRequest(503, f"there are {MAX_STREAMS} dashboards already") from None
 
-    @contextmanager
-    def _share(self, request: web.Request, most: int) -> Iterator[None]:
-        """Count a stream of a kind of which there may be `most`. Raises RefusedRequest for a client without a token."""
-        if ACTOR.get():
-            yield
-            return
-        if self._anonymous[request.path] >= most - RESERVED:
-            raise RefusedRequest(503, f"there are {most - RESERVED} such streams of clients without a token already")
-        self._anonymous[request.path] += 1
-        try:
-            yield
-        finally:
-            self._anonymous[request.path] -= 1
+
+@contextmanager
+def _share(request: web.Request, most: int) -> Iterator[None]:
+    """Count a stream of a kind of which there may be `most`. Raises RefusedRequest for a client without a token."""
+    if ACTOR.get():
+        yield
+        return
+    anonymous = request.app[ANONYMOUS_STREAMS]
+    if anonymous[request.path] >= most - RESERVED:
+        raise RefusedRequest(503, f"there are {most - RESERVED} such streams of clients without a token already")
+    anonymous[request.path] += 1
+    try:
+        yield
+    finally:
+        anonymous[request.path] -= 1
 
 
 async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str, str]) -> web.StreamResponse:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lbctl import __version__
 from lbctl.api import schema
+from lbctl.api.openapi import document
 from lbctl.base.diagnostics import dotted
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.serve.api import decision_views, history_rows, member_rows, operations, pick_rows, status_rows
 from lbctl.serve.api.forwarding import LeaderAddress
+from lbctl.serve.api.handlers import READY
 from lbctl.serve.api.problems import Observed, problems, replica_counts
 from lbctl.serve.api.served_state import ServedState, operation
 from lbctl.serve.api.status_rows import proxy_rows, snapshot
@@ -35,6 +39,25 @@ def ready(state: ServedState) -> str:
     if state.parts.live.served is None:
         return NO_FLEET
     return "" if state.parts.endpoints.opened.xds or state.parts.options.dry_run else _STARTING
+
+
+@operation
+def healthz(_state: ServedState) -> schema.Probe:
+    """Return `/healthz`."""
+    return READY
+
+
+@operation
+def readyz(state: ServedState) -> schema.Probe:
+    """Return `/readyz`."""
+    waiting = ready(state)
+    return schema.Probe(waiting) if waiting else READY
+
+
+@operation
+def openapi(_state: ServedState) -> Mapping[str, Any]:
+    """Return `/api/v1/openapi.json`."""
+    return document()
 
 
 @operation

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.api.dashboard.pages import HEADERS, pages
 from lbctl.serve.api.dashboard.series import Query
-from lbctl.serve.api.dashboard.service import DashboardService
+from lbctl.serve.api.handlers import handler
+from lbctl.serve.api.interface import SERVING
+from lbctl.serve.api.responses import RefusedRequest
 
 INDEX = "index.html"
 
@@ -17,9 +20,20 @@ def takes_gzip(request: web.Request) -> bool:
     return any(item.partition(";")[0].strip() == "gzip" and not item.endswith(";q=0") for item in offers)
 
 
-async def page(request: web.Request) -> web.Response:
-    """Answer a file of the page, `index.html` for `/`. Raises HTTPNotFound."""
-    file = pages().get(request.match_info.get("name", INDEX))
+@handler
+async def dashboard(request: web.Request) -> web.Response:
+    """Answer the page."""
+    return _page(request, INDEX)
+
+
+@handler
+async def dashboard_file(request: web.Request) -> web.Response:
+    """Answer a file of the page. Raises HTTPNotFound."""
+    return _page(request, request.match_info["name"])
+
+
+def _page(request: web.Request, name: str) -> web.Response:
+    file = pages().get(name)
     if file is None:
         raise web.HTTPNotFound
     if request.headers.get("if-none-match") == file.etag:
@@ -31,9 +45,14 @@ async def page(request: web.Request) -> web.Response:
     return web.Response(body=file.compressed if packed else file.content, headers=headers)
 
 
-async def series(request: web.Request, dashboard: DashboardService) -> web.Response:
-    """Answer the history of a metric. Raises BadRequestError."""
-    version, content = await dashboard.series(Query.parse(request.query))
+@handler
+async def series(request: web.Request) -> web.Response:
+    """Answer the history of a metric. Raises RefusedRequest."""
+    try:
+        query = Query.parse(request.query)
+        version, content = await request.app[SERVING].dashboard.series(query)
+    except BadRequestError as error:
+        raise RefusedRequest(400, str(error)) from None
     headers = {"cache-control": "no-cache", "x-content-type-options": "nosniff", "etag": f'"{version}"'}
     if request.headers.get("if-none-match") == headers["etag"]:
         return web.Response(status=304, headers=headers)

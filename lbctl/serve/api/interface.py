@@ -1,11 +1,12 @@
-"""What the HTTP API asks of the control plane."""
+"""The interface between the HTTP server of the API and the control plane."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from lbctl.api import schema
+from aiohttp import web
+
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.forwarding import LeaderAddress
@@ -25,19 +26,10 @@ class Serving(Protocol):
         """The stream and the history of the dashboard."""
 
     def operation(self, name: str) -> Callable[..., Any]:
-        """Return the function that answers an operation of the route table.
-
-        It takes the body and the name of the operator if the route has a body, and returns the answer.
-        """
-
-    def ready(self) -> str:
-        """Return why no proxy is answered yet; empty when proxies are answered."""
+        """Return the function of an operation that is answered with a document, as `handlers` calls it."""
 
     def metrics(self) -> bytes:
         """Return the page of metrics in the text format of Prometheus."""
-
-    async def audit(self) -> schema.Audit:
-        """Return `GET /api/v1/audit`. Raises StoreError."""
 
     def age(self) -> float | None:
         """Return how old what is read here may be, in seconds; None where this process decides."""
@@ -51,3 +43,7 @@ class Serving(Protocol):
     @property
     def pick_feed(self) -> Feed:
         """The tables for pickers."""
+
+
+SERVING: web.AppKey[Serving] = web.AppKey("serving")
+"""The key of the control plane in the application of the server."""

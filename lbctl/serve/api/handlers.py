@@ -1,0 +1,74 @@
+"""The handlers of the route table.
+
+A route that is answered with a JSON document has a function with `@operation` (`served_state`), and any other route a
+handler with `@handler`. Both have the name of the route's operation.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from lbctl.api import schema
+from lbctl.api.codec import SchemaError, parse
+from lbctl.api.routes import ApiRoute
+from lbctl.runtime.errors import BadRequestError, NotSavedError
+from lbctl.serve.api.authorization import ACTOR
+from lbctl.serve.api.interface import SERVING, Serving
+from lbctl.serve.api.responses import Handler, RefusedRequest, json_response, read_body
+from lbctl.serve.metrics.instruments import CONTENT_TYPE
+
+HANDLERS: dict[str, Handler] = {}
+"""Operation of the route table → the handler that answers it, for operations without a document."""
+READY = schema.Probe("ok")
+"""The document of a probe that has nothing to report."""
+_H = TypeVar("_H", bound=Handler)
+
+
+def handler(function: _H) -> _H:
+    """Have the function answer the requests of the operation of its name."""
+    HANDLERS[function.__name__] = function
+    return function
+
+
+def handler_of(route: ApiRoute, serving: Serving) -> Handler:
+    """Return the handler of a route."""
+    own = HANDLERS.get(route.operation)
+    return own if own is not None else _document(route, serving.operation(route.operation))
+
+
+@handler
+async def metrics(request: web.Request) -> web.Response:
+    """Answer the page of metrics in the text format of Prometheus."""
+    return web.Response(body=request.app[SERVING].metrics(), headers={"content-type": CONTENT_TYPE})
+
+
+def _document(route: ApiRoute, operation: Callable[..., Any]) -> Handler:
+    """Return a handler that answers with what the operation returns.
+
+    The operation takes the query if the route has parameters, and the body and the operator's name if it has a body.
+    """
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            document = operation(*[item async for item in _arguments(route, request)])
+            if inspect.isawaitable(document):
+                document = await document
+        except (SchemaError, BadRequestError) as error:
+            raise RefusedRequest(400, str(error)) from None
+        except NotSavedError as error:
+            raise RefusedRequest(503, str(error)) from None
+        return json_response(document, 503 if route.unready and document != READY else 200)
+
+    return handle
+
+
+async def _arguments(route: ApiRoute, request: web.Request) -> AsyncIterator[object]:
+    if route.parameters:
+        yield request.query
+    if route.body is not None:
+        yield parse(route.body, await read_body(request))
+        yield ACTOR.get()
