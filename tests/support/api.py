@@ -178,8 +178,7 @@ class Fleet:
         self.connected: tuple[schema.Proxy, ...] = (ENVOY,)
 
     def operation(self, name: str) -> Callable[..., Any]:
-        operation: Callable[..., Any] = getattr(self, name)
-        return operation
+        return lambda *arguments: getattr(self, name)(*arguments)
 
     def healthz(self) -> schema.Probe:
         return schema.Probe("ok")

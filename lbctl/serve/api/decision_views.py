@@ -11,7 +11,8 @@ from lbctl.control.overrides import Overrides
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.serve.api import decision_rows
-from lbctl.serve.api.served_state import ServedState, operation
+from lbctl.serve.api.handlers import operation
+from lbctl.serve.api.served_state import ServedState
 from lbctl.serve.api.status_rows import proxy_rows, topology
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.targets import xds_kinds
@@ -20,14 +21,14 @@ from lbctl.targets import xds_kinds
 @operation
 def signals(state: ServedState) -> schema.Signals:
     """Return `/api/v1/signals`."""
-    states, now = state.parts.telemetry.source_states, time.monotonic()
+    states, now = state.telemetry.source_states, time.monotonic()
     return schema.Signals(
         tuple(
             row
-            for pool in controlled(topology(state.parts.live))
+            for pool in controlled(topology(state.live))
             for row in decision_rows.signals(
                 pool,
-                state.parts.telemetry.loop.reports,
+                state.telemetry.loop.reports,
                 {item.name: states(pool.name, item.name) for item in pool.replicas},
                 now,
             )
@@ -38,14 +39,14 @@ def signals(state: ServedState) -> schema.Signals:
 @operation
 def decisions(state: ServedState) -> schema.Decisions:
     """Return `/api/v1/decisions`."""
-    served = state.parts.live.served
+    served = state.live.served
     if served is None:
         return schema.Decisions(())
-    rows = proxy_rows(state.parts.nodes, state.parts.supervisor)
+    rows = proxy_rows(state.nodes, state.supervisor)
     acknowledged = decision_rows.acknowledged(rows, served.cached_snapshot.version)
     shares = {pool.name: {item.name: item.share for item in pool.replicas} for pool in state.replicas.newest()}
-    whole, own = served.composed.whole.topology, state.parts.supervisor.composed()
-    ramps = state.parts.picker.feed.ramps()
+    whole, own = served.composed.whole.topology, state.supervisor.composed()
+    ramps = state.picker.feed.ramps()
     proxies = (*xds_proxies(whole, xds_kinds()).all, *driven(whole))
     return schema.Decisions(
         tuple(
@@ -71,8 +72,8 @@ def _decisions(
     overrides: Overrides,
     acknowledged: schema.Acknowledged,
 ) -> Iterator[schema.Decision]:
-    now, reports = time.monotonic(), state.parts.telemetry.loop.reports
-    for item in state.parts.telemetry.loop.decisions(pool.name):
+    now, reports = time.monotonic(), state.telemetry.loop.reports
+    for item in state.telemetry.loop.decisions(pool.name):
         if item.replica in published:
             report = reports.get((pool.name, item.replica))
             by = report.member if report else ""
@@ -81,7 +82,7 @@ def _decisions(
 
 def control(state: ServedState) -> tuple[schema.PoolControl, ...]:
     """Return the mode of every pool with telemetry, and which replicas are ejected or kept at the floor."""
-    served = state.parts.live.served
+    served = state.live.served
     ejected = served.composed.ejected if served else {}
     return tuple(
         schema.PoolControl(
@@ -96,16 +97,16 @@ def control(state: ServedState) -> tuple[schema.PoolControl, ...]:
                 if each.health.verdict == "floor"
             },
         )
-        for name, item in state.parts.telemetry.loop.state.pools.items()
+        for name, item in state.telemetry.loop.state.pools.items()
     )
 
 
 def source_counts(state: ServedState) -> schema.SourceCounts:
     """Count the sources of all replicas with telemetry, and those whose last scrape failed."""
-    states = state.parts.telemetry.source_states
+    states = state.telemetry.source_states
     return decision_rows.sources(
         (pool.name, source)
-        for pool in controlled(topology(state.parts.live))
+        for pool in controlled(topology(state.live))
         for item in pool.replicas
         for source in states(pool.name, item.name)
     )

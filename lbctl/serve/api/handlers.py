@@ -1,7 +1,7 @@
 """The handlers of the route table.
 
-A route that is answered with a JSON document has a function with `@operation` (`served_state`), and any other route a
-handler with `@handler`. Both have the name of the route's operation.
+A route that is answered with a JSON document has a function with `@operation`, and any other route a handler with
+`@handler`. Both have the name of the route's operation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,26 @@ from lbctl.serve.api.interface import SERVING, Serving
 from lbctl.serve.api.responses import Handler, RefusedRequest, json_response, read_body
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+"""Operation of the route table → the function that returns its document."""
 HANDLERS: dict[str, Handler] = {}
 """Operation of the route table → the handler that answers it, for operations without a document."""
 READY = schema.Probe("ok")
 """The document of a probe that has nothing to report."""
-_H = TypeVar("_H", bound=Handler)
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def handler(function: _H) -> _H:
+def operation(function: _F) -> _F:
+    """Have the function return the document of the operation of its name.
+
+    Its arguments are the state, the query if the route has parameters, and the body and the name of the operator if
+    the route has a body.
+    """
+    OPERATIONS[function.__name__] = function
+    return function
+
+
+def handler(function: _F) -> _F:
     """Have the function answer the requests of the operation of its name."""
     HANDLERS[function.__name__] = function
     return function
@@ -46,15 +58,12 @@ async def metrics(request: web.Request) -> web.Response:
     return web.Response(body=request.app[SERVING].metrics(), headers={"content-type": CONTENT_TYPE})
 
 
-def _document(route: ApiRoute, operation: Callable[..., Any]) -> Handler:
-    """Return a handler that answers with what the operation returns.
-
-    The operation takes the query if the route has parameters, and the body and the operator's name if it has a body.
-    """
+def _document(route: ApiRoute, answer: Callable[..., Any]) -> Handler:
+    """Return a handler that answers with the document of an operation."""
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            document = operation(*[item async for item in _arguments(route, request)])
+            document = answer(*[item async for item in _arguments(route, request)])
             if inspect.isawaitable(document):
                 document = await document
         except (SchemaError, BadRequestError) as error:

@@ -26,7 +26,7 @@ class Serving(Protocol):
         """The stream and the history of the dashboard."""
 
     def operation(self, name: str) -> Callable[..., Any]:
-        """Return the function of an operation that is answered with a document, as `handlers` calls it."""
+        """Return the function of an operation, without the argument for the state."""
 
     def metrics(self) -> bytes:
         """Return the page of metrics in the text format of Prometheus."""

@@ -14,7 +14,8 @@ from lbctl.control.splits import shares_of, with_sum_of
 from lbctl.runtime import log
 from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api import decision_rows, history_rows, operation_warnings, pick_rows, rollout_rows, status_rows
-from lbctl.serve.api.served_state import ServedState, operation
+from lbctl.serve.api.handlers import operation
+from lbctl.serve.api.served_state import ServedState
 from lbctl.serve.api.status_rows import snapshot, topology
 from lbctl.store.history import Cause
 from lbctl.store.interface import StoreError
@@ -26,40 +27,40 @@ _MAX_RECORDS = 5_000
 @operation
 def overrides(state: ServedState) -> schema.Overrides:
     """Return `GET /api/v1/overrides`."""
-    return schema.Overrides(tuple(decision_rows.override(item) for item in state.parts.live.inputs.overrides))
+    return schema.Overrides(tuple(decision_rows.override(item) for item in state.live.inputs.overrides))
 
 
 @operation
 async def put_override(state: ServedState, request: schema.OverrideRequest, actor: str) -> schema.OverrideResult:
     """Hold an override from now on. Raises BadRequestError and NotSavedError."""
     wanted = replace(_held(request), value=request.value, reason=request.reason or "")
-    override = await state.parts.overrides.put(wanted, request.shares, request.ttl, actor)
+    override = await state.overrides.put(wanted, request.shares, request.ttl, actor)
     about = (override.pool, *dict(override.shares))
-    return schema.OverrideResult(decision_rows.override(override), snapshot(state.parts.live), _warnings(state, about))
+    return schema.OverrideResult(decision_rows.override(override), snapshot(state.live), _warnings(state, about))
 
 
 @operation
 async def remove_override(state: ServedState, request: schema.OverrideRemoval, actor: str) -> schema.RemovalResult:
     """End an override. Raises BadRequestError and NotSavedError."""
-    removed = await state.parts.overrides.remove(_held(request), actor)
+    removed = await state.overrides.remove(_held(request), actor)
     shares = next((item.shares for item in splits(state) if item.route == request.route), {})
-    return schema.RemovalResult(removed, snapshot(state.parts.live), _warnings(state, (request.pool, *shares)))
+    return schema.RemovalResult(removed, snapshot(state.live), _warnings(state, (request.pool, *shares)))
 
 
 @operation
 def rollouts(state: ServedState) -> schema.Rollouts:
     """Return `GET /api/v1/rollouts`."""
-    served = state.parts.live.served
+    served = state.live.served
     if served is None:
         return schema.Rollouts(())
     files, composed = served.loaded.compiled.topology, served.composed.whole.topology
-    now = state.parts.rollouts.now()
-    outages, unchecked = state.parts.rollouts.outages, state.parts.rollouts.unchecked
+    now = state.rollouts.now()
+    outages, unchecked = state.rollouts.outages, state.rollouts.unchecked
     # a step is shown once it is published, so that a client that waits for it, and then for the proxies, does not
     # see what these had before; the states may be of older files
     states = reconcile(served.inputs.rollouts, files, now, outages, unchecked)
     requests: Counter[str] = Counter()
-    for key, count in state.parts.traffic.ledger.recent(state.parts.traffic.clock()).items():
+    for key, count in state.traffic.ledger.recent(state.traffic.clock()).items():
         requests[key.pool] += count
     rows = rollout_rows.rows(states, files, composed, served.composed.overrides, requests, outages, now)
     return schema.Rollouts(tuple(rows))
@@ -67,11 +68,11 @@ def rollouts(state: ServedState) -> schema.Rollouts:
 
 def splits(state: ServedState) -> tuple[schema.LiveSplit, ...]:
     """Return the splits that are published, of routes that forward to several pools, on the scale of the files."""
-    files = state.parts.live.topology
+    files = state.live.topology
     in_files = {route.name: shares_of(route) for route in files.routes} if files else {}
     shares = (
         (route.name, dict(with_sum_of(in_files.get(route.name, ()), shares_of(route))))
-        for route in topology(state.parts.live).routes
+        for route in topology(state.live).routes
     )
     return tuple(schema.LiveSplit(name, pools) for name, pools in shares if len(pools) > 1)
 
@@ -79,7 +80,7 @@ def splits(state: ServedState) -> tuple[schema.LiveSplit, ...]:
 @operation
 async def act_on_rollout(state: ServedState, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
     """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
-    acted = await state.parts.rollouts.act(
+    acted = await state.rollouts.act(
         request.route, request.action, actor, percent=request.percent, reason=request.reason or "",
         allow_unavailable=bool(request.allow_unavailable),
     )  # fmt: skip
@@ -89,28 +90,28 @@ async def act_on_rollout(state: ServedState, request: schema.RolloutRequest, act
 
 def _warnings(state: ServedState, about: Iterable[str]) -> tuple[str, ...]:
     """Return what an operator has to know after a change that is about these pools."""
-    files = operation_warnings.not_served(state.parts.reconciler.last_reload)
-    routes = topology(state.parts.live).routes
+    files = operation_warnings.not_served(state.reconciler.last_reload)
+    routes = topology(state.live).routes
     return (*operation_warnings.unserved(state.replicas.pools().pools, routes, set(about)), *files)
 
 
 @operation
 def history(state: ServedState) -> schema.History:
     """Return `GET /api/v1/history`."""
-    return schema.History(history_rows.entries(state.parts.rollbacks.history))
+    return schema.History(history_rows.entries(state.rollbacks.history))
 
 
 @operation
 async def rollback(state: ServedState, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
     """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
-    entry, result = await state.parts.rollbacks.act(
+    entry, result = await state.rollbacks.act(
         request.digest, actor, reason=request.reason or "", allow_shrink=request.allow_shrink
     )
     return schema.RollbackResult(
         result=result.result,
         refused=result.refused,
         digest=entry.digest,
-        snapshot=snapshot(state.parts.live),
+        snapshot=snapshot(state.live),
         diagnostics=status_rows.diagnostics(result.diagnostics),
     )
 
@@ -121,15 +122,15 @@ async def reload(state: ServedState, request: schema.ReloadRequest, actor: str) 
     allow_shrink = request.allow_shrink
     log.event("asked by the API to read the files again", allow_shrink=allow_shrink, actor=actor)
     with suppress(NotSavedError):  # a reload is as safe as a change of the files
-        await state.parts.audit.record(actor, "reload", "allow_shrink" if allow_shrink else "files")
-    await state.parts.reconciler.reload(allow_shrink=allow_shrink, cause=Cause(actor, "reload"))
-    offered_again = state.parts.endpoints.retry_rejected()
-    last_reload = state.parts.reconciler.last_reload
+        await state.audit.record(actor, "reload", "allow_shrink" if allow_shrink else "files")
+    await state.reconciler.reload(allow_shrink=allow_shrink, cause=Cause(actor, "reload"))
+    offered_again = state.endpoints.retry_rejected()
+    last_reload = state.reconciler.last_reload
     return schema.ReloadResult(
         result=last_reload.result if last_reload else "invalid",
         refused=last_reload.refused if last_reload else None,
         offered_again=offered_again,
-        snapshot=snapshot(state.parts.live),
+        snapshot=snapshot(state.live),
         diagnostics=status_rows.diagnostics(last_reload.diagnostics if last_reload else ()),
     )
 
@@ -141,7 +142,7 @@ async def audit(state: ServedState, query: Mapping[str, str]) -> schema.Audit:
     if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MAX_RECORDS:
         raise BadRequestError(f"last is a whole number from 1 to {_MAX_RECORDS}")
     try:
-        records = await state.parts.audit.records()
+        records = await state.audit.records()
     except StoreError as error:
         raise NotSavedError(f"the audit log cannot be read: {error}") from None
     rows = [schema.AuditRecord(**asdict(item), hash=item.hash) for item in records]
@@ -152,7 +153,7 @@ async def audit(state: ServedState, query: Mapping[str, str]) -> schema.Audit:
 async def explain_pick(state: ServedState, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
     """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
     del actor
-    return await pick_rows.explain(state.parts.picker, request)
+    return await pick_rows.explain(state.picker, request)
 
 
 def _held(request: schema.OverrideRequest | schema.OverrideRemoval) -> Override:

@@ -10,8 +10,8 @@ from lbctl.api import schema
 from lbctl.serve.api import operations, views
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.forwarding import LeaderAddress
-from lbctl.serve.api.replica_states import ReplicaStates
-from lbctl.serve.api.served_state import OPERATIONS, ProcessState, ServedState, ViewParts
+from lbctl.serve.api.handlers import OPERATIONS
+from lbctl.serve.api.served_state import ServedState
 from lbctl.serve.api.status_rows import topology
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker.feed import Feed
@@ -20,10 +20,10 @@ from lbctl.serve.picker.feed import Feed
 class ServedApi:
     """Gives the HTTP server its operations, events and dashboard."""
 
-    def __init__(self, parts: ViewParts, replicas: ReplicaStates) -> None:
-        self.state = ServedState(parts, replicas, ProcessState())
-        self.events = parts.events
-        self.dashboard = DashboardService(_Dashboard(self.state), parts.events)
+    def __init__(self, state: ServedState) -> None:
+        self.state = state
+        self.events = state.events
+        self.dashboard = DashboardService(_Dashboard(state), state.events)
 
     def operation(self, name: str) -> Callable[..., Any]:
         """Return the function that answers an operation of the route table."""
@@ -37,12 +37,12 @@ class ServedApi:
 
     def metrics(self) -> bytes:
         """Return the page of metrics in the text format of Prometheus."""
-        return self.state.parts.metrics.page()
+        return self.state.metrics.page()
 
     @property
     def pick_feed(self) -> Feed:
         """The tables for pickers."""
-        return self.state.parts.picker.feed
+        return self.state.picker.feed
 
     def age(self) -> float | None:
         """Return how old what is read here may be, in seconds; None where this process decides."""
@@ -66,7 +66,7 @@ class _Dashboard:
     @property
     def history_seconds(self) -> float:
         """How far back the charts go."""
-        return topology(self._state.parts.live).control.dashboard_history / 1000
+        return topology(self._state.live).control.dashboard_history / 1000
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
         """Yield each pool with its replicas, and None where others may work meanwhile."""

@@ -1,11 +1,9 @@
-"""The state that the API shows, and the table of the functions that answer its operations."""
+"""The state that the API shows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
 
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
@@ -28,14 +26,18 @@ from lbctl.serve.traffic.service import Traffic
 from lbctl.store.audit import AuditLog
 from lbctl.xds.protocol.node_status import NodeStatus
 
-OPERATIONS: dict[str, Callable[..., Any]] = {}
-"""Operation of the route table → the function that answers it."""
-_F = TypeVar("_F", bound=Callable[..., Any])
+
+class ProcessState:
+    """When the process has started, and whether it ends."""
+
+    def __init__(self) -> None:
+        self.since = time.time()
+        self.ending = False
 
 
 @dataclass(frozen=True, slots=True)
-class ViewParts:
-    """The parts of the process that know what the API shows."""
+class ServedState:
+    """The state that the functions of the API read: the parts of the process that know it."""
 
     options: Options
     """The options of the command."""
@@ -73,35 +75,9 @@ class ViewParts:
     """The snapshots that proxies still run."""
     picker: PickerManager
     """Has the state of the picker and its feed."""
-    member: FleetMember | None = None
-    """Leads or follows; None where there is one process."""
-
-
-class ProcessState:
-    """When the process has started, and whether it ends."""
-
-    def __init__(self) -> None:
-        self.since = time.time()
-        self.ending = False
-
-
-@dataclass(frozen=True, slots=True)
-class ServedState:
-    """The state that the functions of the API read."""
-
-    parts: ViewParts
-    """The parts of the process."""
     replicas: ReplicaStates
     """The states of the replicas."""
-    process: ProcessState
+    member: FleetMember | None = None
+    """Leads or follows; None where there is one process."""
+    process: ProcessState = field(default_factory=ProcessState)
     """The life of the process."""
-
-
-def operation(function: _F) -> _F:
-    """Have the function answer the operation of its name.
-
-    Its arguments are the state, the query if the route has parameters, and the body and the name of the operator if
-    the route has a body.
-    """
-    OPERATIONS[function.__name__] = function
-    return function

@@ -17,9 +17,9 @@ from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.serve.api import decision_views, history_rows, member_rows, operations, pick_rows, status_rows
 from lbctl.serve.api.forwarding import LeaderAddress
-from lbctl.serve.api.handlers import READY
+from lbctl.serve.api.handlers import READY, operation
 from lbctl.serve.api.problems import Observed, problems, replica_counts
-from lbctl.serve.api.served_state import ServedState, operation
+from lbctl.serve.api.served_state import ServedState
 from lbctl.serve.api.status_rows import proxy_rows, snapshot
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.targets import xds_kinds
@@ -34,11 +34,11 @@ def ready(state: ServedState) -> str:
     """Return why no proxy is answered yet; empty when proxies are answered."""
     if state.process.ending:
         return "ending"
-    if state.parts.reconciler.last_reload is None:
+    if state.reconciler.last_reload is None:
         return _STARTING
-    if state.parts.live.served is None:
+    if state.live.served is None:
         return NO_FLEET
-    return "" if state.parts.endpoints.opened.xds or state.parts.options.dry_run else _STARTING
+    return "" if state.endpoints.opened.xds or state.options.dry_run else _STARTING
 
 
 @operation
@@ -63,18 +63,18 @@ def openapi(_state: ServedState) -> Mapping[str, Any]:
 @operation
 def status(state: ServedState) -> schema.Status:
     """Return `/api/v1/status`."""
-    served = state.parts.live.served
-    rows = proxy_rows(state.parts.nodes, state.parts.supervisor)
+    served = state.live.served
+    rows = proxy_rows(state.nodes, state.supervisor)
     envoys_and_driven = [item for item in rows if item.kind != "reader"]
-    newest, files, picker = state.replicas.newest(), _fleet_files(state), pick_rows.status(state.parts.picker)
+    newest, files, picker = state.replicas.newest(), _fleet_files(state), pick_rows.status(state.picker)
     sources = decision_views.source_counts(state)
     entries = xds_proxies(served.composed.whole.topology, xds_kinds()).named if served else ()
     found = Observed(
         ready(state) or state.replicas.unseen(), files, newest, rows,
-        entries, state.parts.member is None, time.time() - state.process.since, picker, sources, _unsaved(state),
-        state.parts.audit.notes, state.parts.options.dry_run, state.parts.rollbacks.history.rollback is not None,
+        entries, state.member is None, time.time() - state.process.since, picker, sources, _unsaved(state),
+        state.audit.notes, state.options.dry_run, state.rollbacks.history.rollback is not None,
         operations.rollouts(state).rollouts,
-        state.parts.member.refused if state.parts.member is not None else "",
+        state.member.refused if state.member is not None else "",
         served.refused_keys if served else {},
     )  # fmt: skip
     return schema.Status(
@@ -84,11 +84,11 @@ def status(state: ServedState) -> schema.Status:
         waiting=ready(state) or None,
         problems=problems(found),
         replicas=replica_counts(newest),
-        dry_run=state.parts.options.dry_run,
-        snapshot=snapshot(state.parts.live),
+        dry_run=state.options.dry_run,
+        snapshot=snapshot(state.live),
         fleet=files,
-        served=history_rows.served(state.parts.rollbacks.history),
-        restart=state.parts.endpoints.restart_needed(served.loaded.source) if served else (),
+        served=history_rows.served(state.rollbacks.history),
+        restart=state.endpoints.restart_needed(served.loaded.source) if served else (),
         proxies=dict(sorted(Counter(map(_counted_state, envoys_and_driven)).items())),
         unmatched=tuple(
             schema.UnmatchedNode(item.node, item.reason) for item in envoys_and_driven if item.state == "REFUSED"
@@ -96,24 +96,24 @@ def status(state: ServedState) -> schema.Status:
         overrides=operations.overrides(state).overrides,
         control=decision_views.control(state),
         sources=sources,
-        names=tuple(status_rows.discovered_name(item) for item in state.parts.discovery.names()),
+        names=tuple(status_rows.discovered_name(item) for item in state.discovery.names()),
         listens=_listens(state),
         picker=picker,
-        member=member_rows.own(state.parts.member),
+        member=member_rows.own(state.member),
     )
 
 
 def _unsaved(state: ServedState) -> str:
     """Return why what is decided is not saved; empty where it is."""
-    member = state.parts.member
-    problem = (member.election.problem if member is not None else "") or state.parts.audit.problem
+    member = state.member
+    problem = (member.election.problem if member is not None else "") or state.audit.problem
     return problem or _full(_listens(state).state)
 
 
 @operation
 def proxies(state: ServedState) -> schema.Proxies:
     """Return `/api/v1/proxies`."""
-    return schema.Proxies(proxy_rows(state.parts.nodes, state.parts.supervisor))
+    return schema.Proxies(proxy_rows(state.nodes, state.supervisor))
 
 
 @operation
@@ -125,7 +125,7 @@ def pools(state: ServedState) -> schema.Pools:
 @operation
 def fleet(state: ServedState) -> schema.FleetSettings:
     """Return `/api/v1/fleet`."""
-    served = state.parts.live.served
+    served = state.live.served
     settings = of_fleet(served.loaded.compiled.topology) if served else {}
     return schema.FleetSettings({dotted(path): value for path, value in settings.items()})
 
@@ -133,25 +133,25 @@ def fleet(state: ServedState) -> schema.FleetSettings:
 @operation
 def picks(state: ServedState) -> schema.Picks:
     """Return `GET /api/v1/picks`."""
-    return pick_rows.picks(state.parts.picker)
+    return pick_rows.picks(state.picker)
 
 
 @operation
 def members(state: ServedState) -> schema.Members:
     """Return `GET /api/v1/members`."""
-    return member_rows.members(state.parts.member)
+    return member_rows.members(state.member)
 
 
 def age(state: ServedState) -> float | None:
     """Return how old what is read here may be, in seconds; None where this process decides."""
-    return state.parts.member.lag if state.parts.member is not None else None
+    return state.member.lag if state.member is not None else None
 
 
 def forwards_to(state: ServedState) -> LeaderAddress | None:
     """Return where writes are forwarded to; None where this process carries them out."""
-    if state.parts.member is None or state.parts.member.leads:
+    if state.member is None or state.member.leads:
         return None
-    member, leader = state.parts.member, state.parts.member.records.leader
+    member, leader = state.member, state.member.records.leader
     return LeaderAddress(
         member.name, leader.member if leader else "", member.leader_api, _api_certificate(state), member.requests
     )
@@ -159,21 +159,21 @@ def forwards_to(state: ServedState) -> LeaderAddress | None:
 
 def member_requests(state: ServedState) -> MemberRequests | None:
     """Return what verifies the requests of other members; None where this process is the only one."""
-    return state.parts.member.requests if state.parts.member is not None else None
+    return state.member.requests if state.member is not None else None
 
 
 def _api_certificate(state: ServedState) -> str | None:
-    tls = state.parts.endpoints.settings.control.api_tls if state.parts.endpoints.settings else None
+    tls = state.endpoints.settings.control.api_tls if state.endpoints.settings else None
     return tls.certificate if tls else None
 
 
 def _fleet_files(state: ServedState) -> schema.FleetFiles:
     """Return the result of the last read, with losses in the files or in answers to names that wait."""
-    last_reload = state.parts.reconciler.last_reload
-    served = state.parts.live.served
+    last_reload = state.reconciler.last_reload
+    served = state.live.served
     pending = (*(last_reload.shrink if last_reload else ()), *(served.refused_answers if served else ()))
     return schema.FleetFiles(
-        paths=state.parts.options.paths,
+        paths=state.options.paths,
         directory=_working_directory(),
         valid=last_reload is not None and last_reload.valid,
         read=status_rows.when(last_reload.at if last_reload else None),
@@ -184,8 +184,8 @@ def _fleet_files(state: ServedState) -> schema.FleetFiles:
 
 
 def _listens(state: ServedState) -> schema.Listens:
-    settings, opened = state.parts.endpoints.settings, state.parts.endpoints.opened
-    directory = settings.control.state if settings and not state.parts.options.dry_run else None
+    settings, opened = state.endpoints.settings, state.endpoints.opened
+    directory = settings.control.state if settings and not state.options.dry_run else None
     return schema.Listens(xds=opened.xds, xds_socket=opened.socket, api=opened.api, state=directory)
 
 

@@ -16,8 +16,9 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
 from lbctl.serve.api.pick_gauges import PickGauges
+from lbctl.serve.api.replica_states import ReplicaStates
 from lbctl.serve.api.served_api import ServedApi
-from lbctl.serve.api.served_state import ViewParts
+from lbctl.serve.api.served_state import ServedState
 from lbctl.serve.api.traffic_gauges import TrafficGauges
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.live import LiveFleet
@@ -81,8 +82,10 @@ def build(inputs: Inputs) -> Services:
     not_acting = {"checks of picked pools": supervisor.check_picked}
     tasks = RoleTasks(deciding, acting, not_acting)
     member = _member(inputs, fleet, telemetry, operator, guard, tasks, events, steps, known)
-    parts = _parts(inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, member)
-    api = ServedApi(parts, replicas)
+    state = _served_state(
+        inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, replicas, member
+    )
+    api = ServedApi(state)
     _register_gauges(inputs.metrics, fleet, telemetry, picker, observed, member, api)
     return Services(
         guard=guard,
@@ -161,7 +164,7 @@ def _member(
     )  # fmt: skip
 
 
-def _parts(
+def _served_state(
     inputs: Inputs,
     fleet: FleetParts,
     telemetry: TelemetryService,
@@ -171,9 +174,10 @@ def _parts(
     observed: TrafficParts,
     recent: RecentSnapshots,
     picker: PickerManager,
+    replicas: ReplicaStates,
     member: FleetMember | None,
-) -> ViewParts:
-    return ViewParts(
+) -> ServedState:
+    return ServedState(
         inputs.options,
         inputs.endpoints,
         fleet.live,
@@ -192,6 +196,7 @@ def _parts(
         observed.replica_checks,
         recent,
         picker,
+        replicas,
         member,
     )
 

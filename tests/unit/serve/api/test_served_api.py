@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from lbctl.api.routes import ROUTES
 from lbctl.serve.api import served_api, server
-from lbctl.serve.api.handlers import HANDLERS, handler_of
-from lbctl.serve.api.served_state import OPERATIONS
+from lbctl.serve.api.handlers import HANDLERS, OPERATIONS, handler_of
 from tests.support.api import Fleet
 
 
