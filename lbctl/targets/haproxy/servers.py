@@ -21,8 +21,8 @@ from lbctl.targets.replica_weights import quantise, rounded, rounding_error
 from lbctl.targets.token import Token
 
 MAX_WEIGHT = 256
-_RAMP = (SlowStart().min_weight, SlowStart().aggression)
-"""The ramp of a fleet that says no more of slow start than its window."""
+_DEFAULT_RAMP = (SlowStart().min_weight, SlowStart().aggression)
+"""The weight at the start and the exponent of a ramp for which the fleet sets at most the window."""
 
 
 def servers(part: TierBackend) -> tuple[Token, ...]:
@@ -177,9 +177,15 @@ def _maxconn(pool: Pool) -> Iterator[str]:
         yield f"maxconn {maximum}"
 
 
+def _ramp(pool: Pool) -> SlowStart | None:
+    """Return the slow start of the pool's servers; None with hash, where a growing server would move keys."""
+    return None if pool.balance.algorithm == "hash" else pool.slow_start
+
+
 def _slow_start(pool: Pool) -> Iterator[str]:
-    if pool.slow_start and pool.balance.algorithm != "hash":
-        yield f"slowstart {pool.slow_start.window}ms"
+    ramp = _ramp(pool)
+    if ramp:
+        yield f"slowstart {ramp.window}ms"
 
 
 def _protocol(pool: Pool) -> Iterator[str]:
@@ -250,8 +256,8 @@ def _server_template(pool: Pool, proxy: Proxy) -> Iterator[Token]:
 
 
 def _slow_start_diagnostics(pool: Pool) -> Iterator[Diagnostic]:
-    slow_start = pool.slow_start
-    if slow_start and pool.balance.algorithm != "hash" and (slow_start.min_weight, slow_start.aggression) != _RAMP:
+    ramp = _ramp(pool)
+    if ramp and (ramp.min_weight, ramp.aggression) != _DEFAULT_RAMP:
         yield Diagnostic(
             BY_ID["pool.slow_start"].code,
             "HAProxy's ramp is straight and starts near nothing: min_weight and aggression do not count",
