@@ -1,14 +1,20 @@
-"""The fleet while it is being built: plain values by path, and the directives that each value came from."""
+"""The fleet while it is being built: plain values by path, and the directives that each value came from.
+
+The model checks each value when it is put. A refused value is left out: a comment at its place has the directive and
+the reason.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lbctl.base.diagnostics import Path
+from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.importer.ledger import Ledger
+from lbctl.importer.refusals import refusals
+from lbctl.importer.secrets import is_random
 from lbctl.importer.statement import Statement
 
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9._-]+")
@@ -30,6 +36,21 @@ _SECTIONS = frozenset({"access_log", "connections", "headers", "request", "respo
 """Keys that mean nothing where they are empty."""
 _CLOSED = "lbctl import: "
 """How the body of a closed route begins."""
+NAMED = ("listeners", "routes", "pools", "proxies")
+"""The sections of a fleet that an import fills."""
+_DECIDING = frozenset({"pool", "split", "match", "respond", "auth", "allow_from", "deny_from", "rewrite"})
+"""Keys of a route without which it would take other requests, send them elsewhere, or no longer be protected."""
+_PROTECTING = frozenset({"auth", "allow_from", "deny_from"})
+_GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", "deny_from"})
+"""Keys of a listener without which its routes would no longer be protected."""
+_WHOLE = {
+    ("listeners", "bind"): "the whole listener is left out",
+    ("routes", "match"): "the whole route is left out, and another one may take its requests",
+}
+"""Keys that an object cannot be without, and what happens to it if one is refused."""
+_WAITING = _WHOLE.keys() | {("listeners", key) for key in _GUARDING}
+"""Keys whose loss concerns a whole object, or the routes of a listener: they stay until everything is laid into it."""
+_BY_HAND = "the comment at its place has the line of the configuration: write the key by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +102,7 @@ class Draft:
         self.fleet[section][path[1]] = value if value is not None else {}
         self.origins[path] = origin
         self.ledger.carry(path, origin)
+        self._check(path)
         return path
 
     def free_name(self, section: str, wanted: str) -> str:
@@ -106,13 +128,97 @@ class Draft:
         return {file: "\n".join(lines).rstrip() + "\n" for file, lines in self.own.items() if repr(file) in named}
 
     def put(self, path: Path, value: Any, *statements: Statement) -> None:
-        """Set the value at `path`, creating the maps above it, and record where it came from."""
+        """Set the value at `path`, creating the maps above it, and record where it came from.
+
+        Parts that the model refuses are left out at once, or, if the whole object depends on them, at the end of the
+        import. Values that only the comment of a closed route has are not checked.
+        """
         whole = path
         path, node = self._place(path)
         for step in path[:-1]:
             node = node.setdefault(step, {}) if isinstance(step, str) else node[step]
         node[path[-1]] = value
         self.ledger.carry(whole, *statements)
+        if path == whole:
+            self._check(path)
+
+    def _check(self, path: Path) -> None:
+        faults = refusals(path, self.get(path))
+        self.leave_out([item for item in faults if not self._waits(item.path)])
+
+    def _waits(self, path: Path) -> bool:
+        """Whether a refused value stays until the end of the import. A secret does: it is withheld."""
+        value = self.get(path)
+        is_secret = isinstance(value, str) and (self.ledger.secrets.written(value) or is_random(value))
+        return is_secret or (path[0], *path[2:3]) in _WAITING
+
+    def leave_out(self, faults: Sequence[Diagnostic]) -> bool:
+        """Remove the values that faults are about, the last one of a list first; returns whether any could be."""
+        found = {self._separable(self._existing(fault.path)): fault.message for fault in reversed(faults)}
+        found = {path: why for path, why in found.items() if not any(path[:size] in found for size in range(len(path)))}
+        removed = False
+        for path, why in found.items():
+            # A fault in a value that an earlier removal took is settled: the values around it stay.
+            if len(path) > 1 and path[0] in NAMED and self._existing(path) == path:
+                self._leave_out(path, why)
+                removed = True
+        return removed
+
+    def _leave_out(self, path: Path, why: str) -> None:
+        """Remove a value, with a comment and a finding.
+
+        A route refuses its requests without a value that decides about them, or that protects its listener.
+        """
+        origins = self.ledger.carriers(path)
+        key = (path[0], *path[2:3])
+        decides = path[0] == "routes" and (len(path) == 2 or path[2] in _DECIDING)
+        answers = key != ("routes", "respond") and bool((self.get(path[:2]) or {}).get("respond"))
+        if path[0] == "listeners" and (len(path) == 2 or key in _WAITING):
+            self._close_routes_of(str(path[1]))
+        if key in _WHOLE:
+            lost = self.drop(path[:2])
+            why = f"{why}; {_WHOLE[key]}"
+        elif decides and not answers:
+            by_hand = str(path[2]) if len(path) > 2 and path[2] in _PROTECTING else ""
+            self.close(path[:2], "this route could not be carried over", by_hand=by_hand)
+            lost = self.ledger.revoke(path)
+        else:
+            lost = self.drop(path)
+        statements = lost or origins
+        if path[0] == "pools" and path[2:3] in {("affinity",), ("balance",)} and statements:
+            self.unkept.setdefault(path[:2], statements[0])
+        lines = set[tuple[str, int]]()
+        for statement in statements:
+            self.ledger.omit(statement, why, path[:2])
+            if (line := (statement.position.file, statement.position.line)) not in lines:
+                lines.add(line)
+                self.ledger.advise(statement, f"{'.'.join(map(str, path))} was left out: {why}", _BY_HAND)
+
+    def _close_routes_of(self, listener: str) -> None:
+        for name, route in self.fleet["routes"].items():
+            if listener in route.get("listeners", [listener]) and "respond" not in route:
+                self.close(("routes", name), "what protects its listener could not be carried over")
+
+    def _existing(self, path: Path) -> Path:
+        while path and self.get(path) is None:
+            path = path[:-1]
+        return path
+
+    def _separable(self, path: Path) -> Path:
+        """Return the smallest part of an object, at `path` or around it, that what contains it can be without."""
+        part = gone = path
+        while len(gone) > 3:
+            around = self.get(gone[:-1])
+            if isinstance(around, list):
+                if len(around) > 1:
+                    break
+                gone = gone[:-1]  # a list goes with its last item
+                continue
+            rest = {key: child for key, child in around.items() if key != gone[-1]}
+            if not any(fault.path in {gone, gone[:-1]} for fault in refusals(gone[:-1], rest)):
+                break
+            part = gone = gone[:-1]
+        return part
 
     def get(self, path: Path) -> Any:
         """Return the value at `path`, or None."""
@@ -138,14 +244,17 @@ class Draft:
         return "respond" in value and not is_closed(value)
 
     def drop(self, path: Path) -> list[Statement]:
-        """Remove the value at `path`, and a section that it leaves empty; returns what nothing carries any more."""
+        """Remove the value at `path`, and a list or section that it leaves empty.
+
+        Returns what nothing carries any more.
+        """
         container = self.get(path[:-1])
         if isinstance(container, dict):
             container.pop(path[-1], None)
         elif isinstance(container, list) and isinstance(path[-1], int) and path[-1] < len(container):
             del container[path[-1]]
         lost = self.ledger.revoke(path)
-        empty = container == {} and path[3:] and path[-2] in _SECTIONS
+        empty = path[3:] and (container == [] or (container == {} and path[-2] in _SECTIONS))
         return [*lost, *self.drop(path[:-1])] if empty else lost
 
     def retry_busy(self, route: Path, statuses: Iterable[int], *statements: Statement) -> None:

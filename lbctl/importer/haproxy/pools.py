@@ -154,7 +154,8 @@ def _replicas(context: HaproxyImport, path: Path, servers: Sequence[ServerLine])
         taken.add(replica["name"])
         replicas.append(replica)
         draft.ledger.carry((*path, "replicas", len(replicas) - 1), server.line)
-    draft.put((*path, "replicas"), replicas)
+    if replicas:
+        draft.put((*path, "replicas"), replicas)
 
 
 def _unique_name(name: str, taken: Collection[str]) -> str:

@@ -65,7 +65,8 @@ def _replicas(context: NginxImport, pool: Path, servers: Iterable[Statement], po
         if len(weights) > 1:
             replicas[-1].setdefault("weight", _number(_parameter(item, "weight") or "1"))
         replicas[-1].update(_flags(item))
-    draft.put((*pool, "replicas"), replicas)
+    if replicas:
+        draft.put((*pool, "replicas"), replicas)
     _shared_parameters(context, pool, list(servers))
 
 
