@@ -6,12 +6,12 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from lbctl.pick.explain import document
-from lbctl.picker import wire
+from lbctl.picker import reports, wire
 from lbctl.picker.received_tables import TableFollower
+from lbctl.picker.reports import PickerReport
 from lbctl.picker.service import PickService
 from lbctl.runtime import log
 from lbctl.runtime.guard import until_one_ends
@@ -101,14 +101,15 @@ def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
 def report(service: PickService, reported: int = 0) -> bytes:
     """Return the line of a report: the counts since the start, and the samples after the first `reported`."""
     statistics = service.statistics
-    return wire.line(
-        "report",
-        reasons=[[pool, reason, count] for (pool, reason), count in statistics.reasons.items()],
-        times={pool: [histogram.counts, histogram.total] for pool, histogram in statistics.times.items()},
-        finished=statistics.finished,
-        lost=statistics.lost,
-        open=service.open_picks,
-        open_by_pool=service.open_by_pool,
-        sampled=statistics.sampled,
-        samples=[asdict(item) for item in statistics.samples_after(reported)],
+    return reports.line(
+        PickerReport(
+            reasons=tuple((pool, reason, count) for (pool, reason), count in statistics.reasons.items()),
+            times=statistics.times,
+            finished=statistics.finished,
+            lost=statistics.lost,
+            open=service.open_picks,
+            open_by_pool=service.open_by_pool,
+            sampled=statistics.sampled,
+            samples=tuple(statistics.samples_after(reported)),
+        )
     )

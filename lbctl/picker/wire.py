@@ -179,6 +179,21 @@ def key_of(values: Mapping[str, Any]) -> str:
     return _text(values, "key")
 
 
+def question(asked: PickerQuestion, number: int = 0) -> bytes:
+    """Return the line of a question. The line that answers it has the number too."""
+    caller = asked.caller
+    return line(
+        "explain",
+        number=number,
+        pool=caller.pool,
+        headers=asked.headers,
+        body=asked.body.decode(),
+        length=asked.body_length,
+        place=[caller.place.region, caller.place.zone],
+        tenant=caller.tenant,
+    )
+
+
 def question_of(values: Mapping[str, Any]) -> PickerQuestion:
     """Return the question of a line of kind `explain`. Raises WireError."""
     pool, place, body = _text(values, "pool"), values.get("place"), _text(values, "body")

@@ -28,7 +28,7 @@ class PickGauges(Collector):
         starts = CounterMetricFamily("lbctl_picker_starts", "How many times the picker was started.")
         starts.add_metric([], state.starts)
         open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that have not ended.")
-        open_picks.add_metric([], int(self._picker.report.get("open", 0)))
+        open_picks.add_metric([], self._picker.report.open)
         yield from (
             up,
             starts,
@@ -44,7 +44,7 @@ class PickGauges(Collector):
             "lbctl_pick_decisions", "The number of decisions of the picker, by why the replica was chosen.",
             labels=["pool", "reason"],
         )  # fmt: skip
-        for pool, reason, count in self._picker.report.get("reasons", ()):
+        for pool, reason, count in self._picker.report.reasons:
             decisions.add_metric([pool, reason], count)
         return decisions
 
@@ -54,18 +54,18 @@ class PickGauges(Collector):
             "The number of picked requests whose end was not reported: engines or proxies do not have them any more.",
             labels=["pool"],
         )
-        for pool, count in self._picker.report.get("lost", {}).items():
+        for pool, count in self._picker.report.lost.items():
             lost.add_metric([pool], count)
         return lost
 
     def _times(self) -> Metric:
         times = HistogramMetricFamily("lbctl_pick_seconds", "How long decisions of the picker take.", labels=["pool"])
-        for pool, (counts, total) in self._picker.report.get("times", {}).items():
+        for pool, histogram in self._picker.report.times.items():
             buckets, cumulative = [], 0
-            for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+            for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
                 cumulative += count
                 buckets.append((bound, cumulative))
-            times.add_metric([pool], buckets, total)
+            times.add_metric([pool], buckets, histogram.total)
         return times
 
     def _fallbacks(self) -> Iterator[Metric]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from lbctl.api import schema
-from lbctl.api.codec import decode
+from lbctl.ir.locality import Place
 from lbctl.pick.asked import request_of
+from lbctl.picker.messages import Caller, PickerQuestion
+from lbctl.picker.statistics import DecisionSample
 from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.picker.manager import PickerManager
@@ -34,17 +35,12 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
     length = len(content) if question.body_bytes is None else question.body_bytes
     if not 0 <= length <= _MAX_BODY_BYTES:
         raise BadRequestError(f"body_bytes: a length from 0 to {_MAX_BODY_BYTES}")
-    answer = await picker.explain({
-        "pool": question.pool,
-        "headers": headers,
-        "body": content.decode(),
-        "length": max(len(content), length),
-        "place": [question.region, question.zone],
-        "tenant": question.tenant or "",
-    })  # fmt: skip
-    if answer is None or answer["explanation"] is None:
+    caller = Caller(question.pool, place=Place(question.region, question.zone), tenant=question.tenant or "")
+    asked = PickerQuestion(caller, headers, content, max(len(content), length))
+    explanation = await picker.explain(question.pool, asked)
+    if explanation is None:
         raise NotSavedError("the picker of this control plane does not run, or has no table of the pool yet")
-    return decode(schema.PickExplanation, {"pool": question.pool, **answer["explanation"]})
+    return explanation
 
 
 def status(picker: PickerManager) -> schema.PickerStatus | None:
@@ -59,7 +55,7 @@ def status(picker: PickerManager) -> schema.PickerStatus | None:
         since=when(picker.alone.since or state.since),
         starts=state.starts,
         reason=picker.reason or None,
-        open=int(picker.report.get("open", 0)),
+        open=picker.report.open,
         following=picker.feed.subscribers,
     )
 
@@ -67,16 +63,26 @@ def status(picker: PickerManager) -> schema.PickerStatus | None:
 def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
     report = picker.report
     decisions: dict[str, dict[str, int]] = {}
-    for pool, reason, count in report.get("reasons", ()):
+    for pool, reason, count in report.reasons:
         decisions.setdefault(pool, {})[reason] = count
     hits = picker.feed.cache_hits()
     for pool, counts in sorted(decisions.items()):
         total = sum(counts.values())
-        _, seconds = report["times"].get(pool, ([], 0.0))
+        seconds = report.times[pool].total if pool in report.times else 0.0
         mean = round(seconds / total, 7) if total else None
-        finished = report["finished"].get(pool, 0)
+        finished = report.finished.get(pool, 0)
         yield schema.PickedPool(pool, dict(sorted(counts.items())), finished, mean, hits.get(pool, {}))
 
 
-def _sample(values: Any) -> schema.PickSample:
-    return schema.PickSample(**{**values, "at": timestamp(values["at"])})
+def _sample(item: DecisionSample) -> schema.PickSample:
+    return schema.PickSample(
+        at=timestamp(item.at),
+        pool=item.pool,
+        replica=item.replica,
+        reason=item.reason,
+        seconds=item.seconds,
+        session=item.session,
+        blocks=item.blocks,
+        tokens=item.tokens,
+        proxy=item.proxy,
+    )

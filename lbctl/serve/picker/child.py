@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -20,6 +20,8 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.picker import wire
 from lbctl.picker.launch import command, environment
+from lbctl.picker.messages import PickerQuestion
+from lbctl.picker.reports import PickerReport, report_of
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 
@@ -31,6 +33,7 @@ _LAST_WORDS = 1.0
 """Seconds in which the last report of a process that has ended is read, or one that has closed its link ends."""
 _STOP_TIMEOUT = 2.0
 """Seconds that it gets to end."""
+_NO_REPORT = PickerReport()
 
 
 class PickerEndedError(Exception):
@@ -49,7 +52,7 @@ class PickerState:
     """How many times it was started."""
     problem: str = ""
     """Why the last one ended; empty where one runs or none is needed."""
-    report: Mapping[str, Any] = field(default_factory=dict)
+    report: PickerReport = _NO_REPORT
     """Its newest report."""
     heard: float | None = None
     """When that report came, in seconds of the monotonic clock; None before the first."""
@@ -64,7 +67,7 @@ class PickerChild:
         self,
         feed: Feed,
         places: Callable[[], tuple[Address, ServerTls | None] | None],
-        reported: Callable[[Mapping[str, Any]], None],
+        reported: Callable[[PickerReport], None],
     ) -> None:
         self.state = PickerState()
         self._feed = feed
@@ -92,8 +95,8 @@ class PickerChild:
         """Look again whether a picker is needed."""
         self._news.set()
 
-    async def explain(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return how the picker would decide about a request; None where it does not answer in time."""
+    async def explain(self, question: PickerQuestion) -> Mapping[str, Any] | None:
+        """Return the line about how the picker would decide about a request; None without an answer in time."""
         writer = self._writer
         if writer is None:
             return None
@@ -101,7 +104,7 @@ class PickerChild:
         answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
-            writer.write(wire.line("explain", number=number, **question))
+            writer.write(wire.question(question, number))
             async with asyncio.timeout(_ANSWER):
                 return await answer
         except TimeoutError:
@@ -209,13 +212,14 @@ class PickerChild:
                 text = await _line(reader)
                 if not text:
                     return
-                report = wire.parse(text)
-                if report["kind"] == "explained":
-                    self._answer(report)
+                values = wire.parse(text)
+                if values["kind"] == "explained":
+                    self._answer(values)
                     continue
-                if report["kind"] == "failed":
-                    self._failure = str(report["why"])
+                if values["kind"] == "failed":
+                    self._failure = str(values["why"])
                     continue
+                report = report_of(values)
                 self.state = replace(self.state, report=report, heard=time.monotonic(), problem="")
                 self._reported(report)
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from lbctl.picker.reports import PickerReport
 
 MIN_REQUESTS = 20
 """Requests of a minute from which on the share without a pick is reported and judged."""
@@ -52,18 +54,18 @@ class Fallbacks:
         self._ended = Counter[str]()
         """Pool → the picks of the processes that have ended."""
         self._process = 0
-        self._report: Mapping[str, Any] = {}
+        self._report = PickerReport()
 
     def use_pools(self, pools: Collection[str]) -> None:
         """Count for these pools from now on: what a pool had before it was picked does not count."""
         requests = self._requests()
         self._base = {pool: self._base.get(pool, requests.get(pool, 0) - self._picked(pool)) for pool in pools}
 
-    def reported(self, process: int, report: Mapping[str, Any]) -> None:
+    def reported(self, process: int, report: PickerReport) -> None:
         """Note the report of the process with this number."""
         if process != self._process:
-            self._ended.update(self._report.get("finished", {}))
-            self._ended.update(self._report.get("open_by_pool", {}))
+            self._ended.update(self._report.finished)
+            self._ended.update(self._report.open_by_pool)
         self._process, self._report = process, report
         now, requests = self._clock(), self._requests()
         picked = {pool: self._picked(pool) for pool in self._base}
@@ -77,13 +79,13 @@ class Fallbacks:
             return {}
         newest, oldest = self._history[-1], self._history[0]
         first = next(item for item in self._history if newest.at - item.at <= _MINUTE)
-        in_flight = self._report.get("open_by_pool", {})
+        in_flight = self._report.open_by_pool
         found = {}
         for pool, requests in newest.requests.items():
             if pool in first.requests:
                 reported, picked = requests - first.requests[pool], newest.picked[pool]
                 missed = max(0, reported - (picked - oldest.picked.get(pool, 0)))
-                found[pool] = RecentPicks(reported, picked - first.picked[pool], missed, int(in_flight.get(pool, 0)))
+                found[pool] = RecentPicks(reported, picked - first.picked[pool], missed, in_flight.get(pool, 0))
         return found
 
     def counts(self) -> Mapping[str, int]:
@@ -92,4 +94,4 @@ class Fallbacks:
         return {pool: max(0, requests.get(pool, 0) - self._picked(pool) - base) for pool, base in self._base.items()}
 
     def _picked(self, pool: str) -> int:
-        return self._ended[pool] + int(self._report.get("finished", {}).get(pool, 0))
+        return self._ended[pool] + self._report.finished.get(pool, 0)

@@ -9,16 +9,20 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
 
+from lbctl.api import schema
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.ir.topology import Topology
+from lbctl.picker.messages import PickerQuestion
+from lbctl.picker.reports import PickerReport
+from lbctl.picker.statistics import DecisionSample
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.fleet.inputs import PickerPlace
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
+from lbctl.serve.picker.explanation import explanation_of
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.generated_key import needs_own_key
@@ -60,7 +64,7 @@ class PickerManager:
         insecure: bool,
     ) -> None:
         self.feed = Feed(measure)
-        self.samples: deque[Mapping[str, Any]] = deque(maxlen=_SAMPLES)
+        self.samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
         """Samples of decisions, the newest last."""
         self.fallbacks = Fallbacks(requests)
         self._tls = tls
@@ -97,7 +101,7 @@ class PickerManager:
         return self._child.state.pid is not None and 0.0 <= self._silence < _LATE
 
     @property
-    def report(self) -> Mapping[str, Any]:
+    def report(self) -> PickerReport:
         """The newest report of the process."""
         return self.alone.report if self.alone.heard is not None else self._child.state.report
 
@@ -167,9 +171,13 @@ class PickerManager:
             self._place_changed.clear()
             yield
 
-    async def explain(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return how the running picker would decide about a request; None where it does not answer."""
-        return await (self._child if self.alone.pid is None else self.alone).explain(question)
+    async def explain(self, pool: str, question: PickerQuestion) -> schema.PickExplanation | None:
+        """Return how the running picker would decide about a request to the pool.
+
+        It is None if no picker answers or it has no table of the pool. Raises SchemaError.
+        """
+        explained = await (self._child if self.alone.pid is None else self.alone).explain(question)
+        return None if explained is None else explanation_of(pool, explained)
 
     def end(self) -> None:
         """End the streams of tables."""
@@ -221,7 +229,7 @@ class PickerManager:
             self.alone.forget()
         elif await self.alone.look(bind, found.pid, self._key):
             self.fallbacks.reported(-found.pid, self.alone.report)
-            self.samples.extend(self.alone.report.get("samples", ()))
+            self.samples.extend(self.alone.report.samples)
 
     def _other(self, found: Occupant | None) -> str:
         """Return who has the picker's address; empty where nobody has it or a picker of this fleet."""
@@ -267,8 +275,8 @@ class PickerManager:
             log.findings([served.loaded.compiled.sources.with_position(finding)])
         self.problem = problem
 
-    def _reported(self, report: Mapping[str, Any]) -> None:
+    def _reported(self, report: PickerReport) -> None:
         if self.state.address == self._probed:
             self._set_taken("")
         self.fallbacks.reported(self.state.starts, report)
-        self.samples.extend(report.get("samples", ()))
+        self.samples.extend(report.samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
 from lbctl.picker import wire
 from lbctl.picker.admission import HEADER
+from lbctl.picker.messages import PickerQuestion
+from lbctl.picker.reports import PickerReport, report_of
 from lbctl.picker.statistics import BOUNDS
 from lbctl.runtime.net import http_client
 
@@ -62,7 +65,7 @@ class PickerAlone:
         """Its process id; None where there is none."""
         self.heard: float | None = None
         """When it last reported, in seconds of the monotonic clock; None before the first report."""
-        self.report: Mapping[str, Any] = {}
+        self.report = PickerReport()
         """Its newest report, with the requests that ended since the first one and the samples since the last one."""
         self._http: Address | None = None
         self._headers: Mapping[str, str] = {}
@@ -81,7 +84,7 @@ class PickerAlone:
 
     def forget(self) -> None:
         """There is no such process any more."""
-        self.pid, self.heard, self.report, self._http, self._before = None, None, {}, None, {}
+        self.pid, self.heard, self.report, self._http, self._before = None, None, PickerReport(), None, {}
         self._sampled = 0
 
     async def look(self, bind: Address, pid: int, key: str) -> bool:
@@ -94,22 +97,19 @@ class PickerAlone:
             report = _report(await self._answer(wire.REPORT_PATH))
         except _FAILURES:
             return False
-        finished = report.get("finished", {})
         if self.heard is None:
-            self._before = finished
-        since = {pool: count - self._before.get(pool, 0) for pool, count in finished.items()}
-        samples, sampled = report.get("samples", []), report.get("sampled", 0)
-        new = min(max(sampled - self._sampled, 0), len(samples))
-        self._sampled = sampled
-        self.report = {**report, "finished": since, "samples": samples[len(samples) - new :]}
+            self._before = report.finished
+        since = {pool: count - self._before.get(pool, 0) for pool, count in report.finished.items()}
+        new = min(max(report.sampled - self._sampled, 0), len(report.samples))
+        self._sampled = report.sampled
+        self.report = replace(report, finished=since, samples=report.samples[len(report.samples) - new :])
         self.heard = time.monotonic()
         return True
 
-    async def explain(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return how it would decide about a request; None where it does not answer."""
-        line = wire.line("explain", **question)
+    async def explain(self, question: PickerQuestion) -> Mapping[str, Any] | None:
+        """Return the line about how it would decide about a request; None without an answer."""
         try:
-            explained = wire.parse(await self._answer(wire.EXPLAIN_PATH, line))
+            explained = wire.parse(await self._answer(wire.EXPLAIN_PATH, wire.question(question)))
         except _FAILURES:
             return None
         return explained if explained["kind"] == "explained" else None
@@ -126,8 +126,8 @@ class PickerAlone:
             return await whole(answer.content.iter_any(), MAX_ANSWER_BYTES)
 
 
-def _report(text: bytes) -> dict[str, Any]:
-    """Return a report. Raises ValueError for what no picker writes."""
+def _report(text: bytes) -> PickerReport:
+    """Return a report. Raises ValueError and WireError for what no picker writes."""
     report: dict[str, Any] = shaped(parse_object(text), _REPORT)
     if not report.keys() >= _NEEDED:
         raise InvalidJsonError("a report is not complete")
@@ -141,4 +141,4 @@ def _report(text: bytes) -> dict[str, Any]:
         sample.setdefault("replica", None)
         if sample.keys() != _SAMPLE.keys():
             raise InvalidJsonError("a sample is not complete")
-    return report
+    return report_of(report)

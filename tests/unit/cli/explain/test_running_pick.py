@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from lbctl.picker.service import PickService
 from lbctl.serve.api import pick_rows
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker import tables
+from lbctl.serve.picker.explanation import explanation_of
 from tests.support.api import Fleet
 from tests.support.api_server import serving
 from tests.support.fleet import compiled
@@ -53,9 +54,9 @@ class Picking(Fleet):
     async def explain_pick(self, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
         return await pick_rows.explain(self.picker, request)
 
-    async def _explain(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        received = wire.parse(wire.line("explain", number=1, **question))
-        return wire.parse(explanation_line(self.service, received))
+    async def _explain(self, pool: str, question: PickerQuestion) -> schema.PickExplanation | None:
+        received = wire.parse(wire.question(question, 1))
+        return explanation_of(pool, wire.parse(explanation_line(self.service, received)))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from lbctl.picker.reports import PickerReport
 from lbctl.serve.picker.fallbacks import Fallbacks
 
 
@@ -12,13 +13,13 @@ def test_new_picker_keeps_the_count() -> None:
     fallbacks = Fallbacks(lambda: requests)
     fallbacks.use_pools(["chat"])
     requests["chat"] = 100
-    fallbacks.reported(1, {"finished": {"chat": 90}, "open_by_pool": {"chat": 5}})
+    fallbacks.reported(1, PickerReport(finished={"chat": 90}, open_by_pool={"chat": 5}))
     assert fallbacks.counts() == {"chat": 10}
     requests["chat"] = 130  # the five that the ended picker had open, and 25 while there is none
-    fallbacks.reported(2, {"finished": {}, "open_by_pool": {}})
+    fallbacks.reported(2, PickerReport())
     assert fallbacks.counts() == {"chat": 35}
     requests["chat"] = 150
-    fallbacks.reported(2, {"finished": {"chat": 20}, "open_by_pool": {}})
+    fallbacks.reported(2, PickerReport(finished={"chat": 20}))
     assert fallbacks.counts() == {"chat": 35}
 
 
@@ -27,7 +28,7 @@ def test_requests_before_the_pool_was_picked_do_not_count() -> None:
     fallbacks = Fallbacks(lambda: requests)
     fallbacks.use_pools(["chat"])
     requests["chat"] += 3
-    fallbacks.reported(1, {"finished": {"chat": 2}})
+    fallbacks.reported(1, PickerReport(finished={"chat": 2}))
     assert fallbacks.counts() == {"chat": 1}
     fallbacks.use_pools([])
     assert fallbacks.counts() == {}
@@ -39,5 +40,5 @@ def test_requests_before_the_pool_was_picked_do_not_count() -> None:
 def test_count_is_never_negative() -> None:
     fallbacks = Fallbacks(Counter)
     fallbacks.use_pools(["chat"])
-    fallbacks.reported(1, {"finished": {"chat": 2}})
+    fallbacks.reported(1, PickerReport(finished={"chat": 2}))
     assert fallbacks.counts() == {"chat": 0}

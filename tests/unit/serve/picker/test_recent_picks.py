@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from lbctl.picker.reports import PickerReport
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
 
 
@@ -16,7 +17,7 @@ class _Traffic:
         self._late = late
         self.fallbacks = Fallbacks(lambda: self.requests, lambda: self.now)
         self.fallbacks.use_pools(["chat"])
-        self.fallbacks.reported(1, {})
+        self.fallbacks.reported(1, PickerReport())
 
     def run(self, seconds: int, *, picked: int, others: int = 0) -> RecentPicks | None:
         """Return the counts after so many seconds, with these requests in each of them."""
@@ -27,7 +28,8 @@ class _Traffic:
             if len(self._unreported) > self._late:
                 self.requests["chat"] += sum(self._unreported)
                 self._unreported.clear()
-            self.fallbacks.reported(1, {"finished": {"chat": self.finished}, "open_by_pool": {"chat": 3}})
+            report = PickerReport(finished={"chat": self.finished}, open_by_pool={"chat": 3})
+            self.fallbacks.reported(1, report)
         return self.fallbacks.recent().get("chat")
 
 

@@ -1,0 +1,64 @@
+"""The report of a picker about its decisions, and its line on the link to the control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lbctl.picker import wire
+from lbctl.picker.statistics import DecisionSample, DurationHistogram
+
+
+@dataclass(frozen=True, slots=True)
+class PickerReport:
+    """The counts of a picker since its start, and its samples since the report before."""
+
+    reasons: tuple[tuple[str, str, int], ...] = ()
+    """(pool, reason, decisions)."""
+    times: Mapping[str, DurationHistogram] = field(default_factory=dict)
+    """Pool → durations of decisions."""
+    finished: Mapping[str, int] = field(default_factory=dict)
+    """Pool → picked requests that have ended."""
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Pool → those among them whose end was not reported."""
+    open: int = 0
+    """Picked requests that have not ended."""
+    open_by_pool: Mapping[str, int] = field(default_factory=dict)
+    """Pool → its picked requests that have not ended."""
+    sampled: int = 0
+    """Samples since the start."""
+    samples: tuple[DecisionSample, ...] = ()
+    """The newest samples, the newest last."""
+
+
+def line(report: PickerReport) -> bytes:
+    """Return the line of a report."""
+    return wire.line(
+        "report",
+        reasons=list(map(list, report.reasons)),
+        times={pool: [histogram.counts, histogram.total] for pool, histogram in report.times.items()},
+        finished=report.finished,
+        lost=report.lost,
+        open=report.open,
+        open_by_pool=report.open_by_pool,
+        sampled=report.sampled,
+        samples=[asdict(item) for item in report.samples],
+    )
+
+
+def report_of(values: Mapping[str, Any]) -> PickerReport:
+    """Return the report of a line of kind `report`. Raises WireError."""
+    try:
+        return PickerReport(
+            reasons=tuple((pool, reason, count) for pool, reason, count in values["reasons"]),
+            times={pool: DurationHistogram(counts, total) for pool, (counts, total) in values["times"].items()},
+            finished=values["finished"],
+            lost=values["lost"],
+            open=values["open"],
+            open_by_pool=values["open_by_pool"],
+            sampled=values["sampled"],
+            samples=tuple(DecisionSample(**item) for item in values["samples"]),
+        )
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise wire.WireError(f"a report is not as this version of lbctl writes it: {error}") from None

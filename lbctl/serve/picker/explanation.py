@@ -1,0 +1,17 @@
+"""The explanation of a pick, from the line with which a picker answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lbctl.api import schema
+from lbctl.api.codec import decode
+
+
+def explanation_of(pool: str, explained: Mapping[str, Any]) -> schema.PickExplanation | None:
+    """Return the explanation in a line of kind `explained`; None without one. Raises SchemaError."""
+    explanation = explained.get("explanation")
+    if explanation is None:
+        return None
+    return decode(schema.PickExplanation, {"pool": pool, **explanation})
