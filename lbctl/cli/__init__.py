@@ -16,44 +16,61 @@ from lbctl import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_COMMANDS = {
-    "init": ("lbctl.cli.init", "An annotated fleet file, from nothing or from what servers say."),
-    "import": ("lbctl.cli.import_", "A fleet file from a configuration of nginx, HAProxy or Envoy."),
-    "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
-    "lint": ("lbctl.cli.lint", "What is legal and unwise for inference."),
-    "rule": ("lbctl.cli.rule", "What a code means, offline."),
-    "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
-    "diff": ("lbctl.cli.diff", "What a change does: replicas, shares of traffic, requests, settings."),
-    "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
-    "picker": ("lbctl.cli.picker", "Pick replicas for the proxies of a machine that is not that of serve."),
-    "up": ("lbctl.cli.up", "From a fleet file to a URL: serve and a proxy of this machine together."),
-    "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
-    "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
-    "top": ("lbctl.cli.top", "The replicas of a running serve, live, sorted, with keys."),
-    "explain": ("lbctl.cli.explain", "Why a request takes its route, why a replica has its weight."),
-    "drain": ("lbctl.cli.overrides:drain", "Send nothing new to a replica."),
-    "undrain": ("lbctl.cli.overrides:undrain", "End a drain, or what deep health holds against a replica."),
-    "weight": ("lbctl.cli.overrides:weight", "Hold the weight of a replica by hand."),
-    "freeze": ("lbctl.cli.overrides:freeze", "Keep the weights of a pool as they are."),
-    "unfreeze": ("lbctl.cli.overrides:unfreeze", "Let the weights of a pool move again."),
-    "split": ("lbctl.cli.overrides:split", "Hold the split of a route by hand."),
-    "rollout": ("lbctl.cli.rollout", "Move a split to one pool, step by step."),
-    "history": ("lbctl.cli.history:history", "The fleets that a running serve has served."),
-    "rollback": ("lbctl.cli.history:rollback", "Serve an earlier fleet again, until the files change."),
-    "audit": ("lbctl.cli.audit", "Who did what, and whether the log of it is whole."),
-    "simulate": ("lbctl.cli.simulate", "What a trace of requests would meet at a pool, for each algorithm."),
-    "bootstrap": ("lbctl.cli.bootstrap", "The Envoy bootstrap that connects to serve."),
-    "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),
-    "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),
-    "schema": ("lbctl.cli.schema", "The JSON Schema of a fleet file."),
-    "key": ("lbctl.cli.key", "A new API key for a tenant."),
-    "demo": ("lbctl.cli.demo", "The whole loop without a GPU: faults, and figures beside static weights."),
-    "doctor": ("lbctl.cli.doctor", "What on this machine keeps lbctl or a fleet from running."),
-    "completion": ("lbctl.cli.completion", "What makes a shell complete commands and options."),
-    "version": ("lbctl.cli.version", "The version of lbctl, of Python, and of what it is made of."),
+_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Author": {
+        "init": ("lbctl.cli.init", "An annotated fleet file, from nothing or from what servers say."),
+        "import": ("lbctl.cli.import_", "A fleet file from a configuration of nginx, HAProxy or Envoy."),
+        "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
+        "lint": ("lbctl.cli.lint", "What is legal and unwise for inference."),
+        "rule": ("lbctl.cli.rule", "What a code means, offline."),
+        "schema": ("lbctl.cli.schema", "The JSON Schema of a fleet file."),
+        "key": ("lbctl.cli.key", "A new API key for a tenant."),
+    },
+    "Render": {
+        "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
+        "diff": ("lbctl.cli.diff", "What a change does: replicas, shares of traffic, requests, settings."),
+        "bootstrap": ("lbctl.cli.bootstrap", "The Envoy bootstrap that connects to serve."),
+    },
+    "Run": {
+        "up": ("lbctl.cli.up", "From a fleet file to a URL: serve and a proxy of this machine together."),
+        "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
+        "picker": ("lbctl.cli.picker", "Pick replicas for the proxies of a machine that is not that of serve."),
+        "demo": ("lbctl.cli.demo", "The whole loop without a GPU: faults, and figures beside static weights."),
+    },
+    "Operate": {
+        "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
+        "drain": ("lbctl.cli.overrides:drain", "Send nothing new to a replica."),
+        "undrain": ("lbctl.cli.overrides:undrain", "End a drain, or what deep health holds against a replica."),
+        "weight": ("lbctl.cli.overrides:weight", "Hold the weight of a replica by hand."),
+        "freeze": ("lbctl.cli.overrides:freeze", "Keep the weights of a pool as they are."),
+        "unfreeze": ("lbctl.cli.overrides:unfreeze", "Let the weights of a pool move again."),
+        "split": ("lbctl.cli.overrides:split", "Hold the split of a route by hand."),
+        "rollout": ("lbctl.cli.rollout", "Move a split to one pool, step by step."),
+        "history": ("lbctl.cli.history:history", "The fleets that a running serve has served."),
+        "rollback": ("lbctl.cli.history:rollback", "Serve an earlier fleet again, until the files change."),
+    },
+    "Observe": {
+        "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
+        "top": ("lbctl.cli.top", "The replicas of a running serve, live, sorted, with keys."),
+        "explain": ("lbctl.cli.explain", "Why a request takes its route, why a replica has its weight."),
+        "audit": ("lbctl.cli.audit", "Who did what, and whether the log of it is whole."),
+        "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),
+        "doctor": ("lbctl.cli.doctor", "What on this machine keeps lbctl or a fleet from running."),
+    },
+    "Plan": {
+        "simulate": ("lbctl.cli.simulate", "What a trace of requests would meet at a pool, for each algorithm."),
+        "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),
+    },
+    "Other": {
+        "completion": ("lbctl.cli.completion", "What makes a shell complete commands and options."),
+        "help": ("lbctl.cli.help", "Show help for a command, or list all environment variables."),
+        "version": ("lbctl.cli.version", "The version of lbctl, of Python, and of what it is made of."),
+    },
 }
-"""Maps a command to its module (`command` in it, or the name after the colon) and to its help, which needs no
-import."""
+"""Maps a section of the help to its commands: the module of each (`command` in it, or the name after the colon), and
+its help, which needs no import."""
+_COMMANDS = {name: entry for commands in _GROUPS.values() for name, entry in commands.items()}
+_USAGE = "Use `lbctl help COMMAND` for a command and `lbctl help environment` for variables."
 
 
 class _Commands(click.Group):
@@ -86,19 +103,23 @@ class _Commands(click.Group):
             from lbctl.base.diagnostics import did_you_mean
 
             hint = did_you_mean(args[0], _COMMANDS)
-            ctx.fail(f"there is no command {args[0]!r}" + (f"; {hint}" if hint else ""))
+            ctx.fail(f"unknown command {args[0]!r}" + (f" ({hint})" if hint else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+        width = max(map(len, _COMMANDS))
+        for title, commands in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in commands.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        formatter.write_paragraph()
+        formatter.write_text(_USAGE)
 
 
-@click.command(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="lbctl %(version)s")
 def group() -> None:
     """One declarative model of a GPU inference fleet, rendered to nginx, HAProxy and Envoy."""

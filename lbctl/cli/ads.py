@@ -64,9 +64,9 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
         option("--node", metavar="ID", help="The node's id; default: this machine's name."),
         option("--region", metavar="R", help="The node's region."),
         option("--zone", metavar="Z", help="The node's zone."),
-        option("--tls-ca", metavar="F", help="TLS: who signs the control plane's certificate."),
-        option("--tls-cert", metavar="F", help="The certificate that the node shows."),
-        option("--tls-key", metavar="F", help="Its key."),
+        option("--tls-ca", metavar="FILE", help="TLS: who signs the control plane's certificate."),
+        option("--tls-cert", metavar="FILE", help="The certificate that the node shows."),
+        option("--tls-key", metavar="FILE", help="Its key."),
         options_of("")(
             "--server-ca", metavar="FILE", help="Who signed the certificate of --server; default: the system's CAs."
         ),

@@ -10,21 +10,31 @@ import click
 
 from lbctl.api import schema
 from lbctl.api.client import ServeClient
-from lbctl.cli.options import options_of
-from lbctl.cli.output import form_choice, show, table
+from lbctl.cli.command import Group
+from lbctl.cli.options import options_of, output_option
+from lbctl.cli.output import show, table
 from lbctl.cli.server_options import server_options
 
 _PATH = "/api/v1/audit"
 
 
-@click.group("audit")
+@click.group("audit", cls=Group)
 def command() -> None:
     """Show who did what with a running `lbctl serve`, and verify that the log is whole."""
 
 
-@command.command("show")
-@options_of("audit")("-n", "count", type=click.IntRange(1), default=50, show_default=True, help="The newest so many.")
-@options_of("audit")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@command.command("show", examples="lbctl audit show --limit 10")
+@options_of("audit")(
+    "-n",
+    "--limit",
+    "count",
+    metavar="N",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="The newest so many.",
+)
+@output_option("audit")
 @server_options()
 def show_(count: int, form: str, remote: ServeClient) -> int:
     """Show the newest records of the audit log, the oldest of them first."""
@@ -37,7 +47,7 @@ def show_(count: int, form: str, remote: ServeClient) -> int:
     return 0
 
 
-@command.command("verify")
+@command.command("verify", examples="lbctl audit verify")
 @server_options()
 def verify(remote: ServeClient) -> int:
     """Verify the chain of hashes: exit code 1 where a record was changed, removed or added."""

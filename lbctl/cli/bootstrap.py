@@ -14,6 +14,7 @@ from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip
 from lbctl.base.paths import is_file
 from lbctl.cli.ads import Ads, address_of, ads_options
+from lbctl.cli.command import Command
 from lbctl.cli.options import options_of
 from lbctl.ir.address import Address
 from lbctl.targets.target import Bundle
@@ -28,7 +29,17 @@ _CONNECT_TIMEOUT = 10.0
 """Seconds for a `serve` that was started just before, whose socket is not there yet."""
 
 
-@click.command("bootstrap")
+@click.command(
+    "bootstrap",
+    cls=Command,
+    examples="""
+    lbctl bootstrap > envoy.yaml
+    lbctl bootstrap --fleet fleet.yaml --node edge-1 -d /etc/envoy
+    # With TLS:
+    lbctl bootstrap --xds lbctl.example:18000 --tls-ca ca.pem \\
+        --tls-cert edge.pem --tls-key edge.key -d /etc/envoy
+    """,
+)
 @ads_options(patience=_CONNECT_TIMEOUT)
 @option(
     "--standby",
@@ -43,7 +54,7 @@ _CONNECT_TIMEOUT = 10.0
     help="Envoy's admin interface, or unix:PATH; default: `admin` of its entry in --fleet, else a Unix socket next "
     "to the bootstrap, where the proxy connects by the Unix socket.",
 )
-@option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
+@option("-d", "--directory", metavar="DIR", help="Write the files there, atomically.")
 @option(
     "--proxy-metrics",
     metavar="HOST:PORT",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from lbctl.cli.command import Command
+
 _VARIABLE = "_LBCTL_COMPLETE"
 """The environment variable by which the script queries the program; click derives its name from the program's."""
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion")
+@click.command("completion", cls=Command, examples="source <(lbctl completion bash)")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:

@@ -10,9 +10,9 @@ import click
 
 from lbctl.base.errors import reason_of
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli.options import options_of
+from lbctl.cli.command import Command
+from lbctl.cli.options import options_of, output_option
 from lbctl.cli.output import as_text as encoded
-from lbctl.cli.output import form_choice
 from lbctl.up.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
@@ -23,11 +23,18 @@ _HEADLESS_SECONDS = 60.0
 _MIN_DURATION = 5.0
 
 
-@click.command("demo")
+@click.command(
+    "demo",
+    cls=Command,
+    examples="""
+    lbctl demo
+    lbctl demo --headless --duration 30s -o json
+    """,
+)
 @option("--headless", is_flag=True, help="No live view: a script of faults, then the figures; also without a terminal.")
 @option("--duration", metavar="D", help="How long it runs, as 30s or 2m; default: 60s with --headless, else until q.")
 @option("--proxy", "kind", type=click.Choice(LAUNCHERS.names), help="The proxy; default: the first of these here.")
-@option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@output_option("demo")
 def command(headless: bool, duration: str | None, kind: str | None, form: str) -> int:
     """Run a real proxy and serve before simulated replicas of unlike GPUs, and let replicas fail.
 

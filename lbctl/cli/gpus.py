@@ -12,20 +12,19 @@ from dataclasses import asdict
 
 import click
 
-from lbctl.cli.options import options_of
+from lbctl.cli.command import Command
+from lbctl.cli.options import output_option
 from lbctl.compile.gpus import GPUS, MLPERF_RULE, SCALE, SPECIFICATION_RULE, Gpu
 
 _WIDTH = 100
 _COLUMNS = ("NAME", "THROUGHPUT", "MEMORY", "SOURCE")
 
 
-@click.command("gpus")
-@options_of("gpus")(
-    "-o", "output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="The form."
-)
-def command(output: str) -> None:
+@click.command("gpus", cls=Command, examples="lbctl gpus -o json")
+@output_option("gpus")
+def command(form: str) -> None:
     """Print the built-in GPU table: relative throughput (A100-80GB = 5) with the source and method of each figure."""
-    click.echo({"table": _table, "json": _json, "yaml": _yaml}[output](GPUS.values()), nl=False)
+    click.echo({"table": _table, "json": _json, "yaml": _yaml}[form](GPUS.values()), nl=False)
 
 
 def page() -> str:

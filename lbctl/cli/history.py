@@ -7,8 +7,9 @@ import click
 from lbctl.api import schema
 from lbctl.api.client import ServeClient
 from lbctl.base.printable import plain
-from lbctl.cli.options import options_of
-from lbctl.cli.output import form_choice, show, table
+from lbctl.cli.command import Command
+from lbctl.cli.options import options_of, output_option
+from lbctl.cli.output import show, table
 from lbctl.cli.overrides import await_proxies
 from lbctl.cli.server_options import server_options
 
@@ -26,8 +27,8 @@ _MESSAGES = {
 }
 
 
-@click.command("history")
-@options_of("history")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@click.command("history", cls=Command, examples="lbctl history")
+@output_option("history")
 @server_options()
 def history(form: str, remote: ServeClient) -> int:
     """The fleets that a running `lbctl serve` has served, the newest first; `*` marks the one that is served now.
@@ -43,7 +44,14 @@ def history(form: str, remote: ServeClient) -> int:
     return 0
 
 
-@click.command("rollback")
+@click.command(
+    "rollback",
+    cls=Command,
+    examples="""
+    lbctl rollback --wait
+    lbctl rollback 4f1c9a --reason "wrong model version"
+    """,
+)
 @click.argument("digest", required=False)
 @options_of("rollback")(
     "--allow-shrink", is_flag=True, help="Also where more replicas or keys go than `control.max_shrink` allows."

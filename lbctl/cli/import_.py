@@ -11,6 +11,7 @@ import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
+from lbctl.cli.command import Command
 from lbctl.cli.fleet import show
 from lbctl.cli.options import completions, options_of
 from lbctl.importer.run import KINDS
@@ -21,10 +22,24 @@ if TYPE_CHECKING:
 option = options_of("import")
 
 
-@click.command("import")
+@click.command(
+    "import",
+    cls=Command,
+    examples="""
+    lbctl import nginx /etc/nginx/nginx.conf -f fleet.yaml
+    # Compare how nginx handles requests with both configurations:
+    lbctl import nginx /etc/nginx/nginx.conf --compare
+    """,
+)
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, shell_complete=completions)
-@option("-f", "out", metavar="OUT", help="Write the fleet there, where no file is yet; default: to standard output.")
+@option(
+    "-f",
+    "--file",
+    "out",
+    metavar="OUT",
+    help="Write the fleet there, where no file is yet; default: to standard output.",
+)
 @option("--compare", is_flag=True, help="Start both on loopback, and compare what sample requests meet there.")
 @option("--allow-unsandboxed", is_flag=True, help="Compare even if this system cannot confine the proxies.")
 def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool, allow_unsandboxed: bool) -> int:

@@ -11,6 +11,7 @@ import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
 from lbctl.base.errors import reason_of
+from lbctl.cli.command import Command
 from lbctl.cli.options import options_of
 from lbctl.init import KEY_FILE
 from lbctl.targets import KINDS
@@ -22,12 +23,19 @@ _KEY = re.compile(r"[!-~]{1,4096}")
 _MAX_KEY_FILE_BYTES = 8192
 
 
-@click.command("init")
+@click.command(
+    "init",
+    cls=Command,
+    examples="""
+    lbctl init > fleet.yaml
+    lbctl init --from http://gpu1:8000 http://gpu2:8000 -f fleet.yaml
+    """,
+)
 @option(
     "--from", "urls", metavar="URL", multiple=True,
     help="Ask this server what it is; several may follow. A GPU exporter of its host may be among them.",
 )  # fmt: skip
-@option("-f", "file", metavar="FILE", help="Write it there, where no file is yet; default: to standard output.")
+@option("-f", "--file", metavar="FILE", help="Write it there, where no file is yet; default: to standard output.")
 @option(
     "--api-key-file", metavar="FILE",
     help="Send the key in this file to every URL that is asked; the fleet sends it to the replicas.",

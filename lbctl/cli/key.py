@@ -8,6 +8,7 @@ import click
 
 from lbctl.apply.api_keys import append_line, key_line, new_key
 from lbctl.base.errors import reason_of
+from lbctl.cli.command import Group
 from lbctl.cli.options import options_of
 
 option = options_of("key_new")
@@ -15,14 +16,21 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 """It equals `lbctl.model.values.NAME`, whose import would take longer than the whole command."""
 
 
-@click.group("key")
+@click.group("key", cls=Group)
 def command() -> None:
     """Make API keys."""
 
 
-@command.command("new")
+@command.command(
+    "new",
+    examples="""
+    lbctl key new team-a -f keys.txt
+    # For nginx and Envoy:
+    lbctl key new team-a -f keys.txt --plain
+    """,
+)
 @click.argument("tenant")
-@option("-f", "file", metavar="FILE", help="Append the line to this key file; a new one is its owner's alone (0600).")
+@option("-f", "--file", metavar="FILE", help="Append the line to this key file; a new one is its owner's alone (0600).")
 @option("--plain", is_flag=True, help="The line holds the key itself and no hash: for nginx and Envoy.")
 def new(tenant: str, file: str | None, plain: bool) -> int:
     """Make an API key for TENANT, and print it once.

@@ -12,9 +12,10 @@ import click
 from lbctl.base.diagnostics import Diagnostics, did_you_mean
 from lbctl.base.errors import reason_of
 from lbctl.base.quantities import QuantityError, parse_duration, parse_per_second
+from lbctl.cli.command import Command
 from lbctl.cli.findings import FORMS, counted, written
 from lbctl.cli.fleet import paths_argument
-from lbctl.cli.options import options_of
+from lbctl.cli.options import options_of, output_option
 from lbctl.lint.fleet_view import StatedLoad
 from lbctl.lint.run import CodeFilter, LintResult, lint
 from lbctl.model.load import SourceText, texts
@@ -33,7 +34,15 @@ class _Options:
     form: str
 
 
-@click.command("lint")
+@click.command(
+    "lint",
+    cls=Command,
+    examples="""
+    lbctl lint fleet/
+    lbctl lint fleet/ --fail-on warning -o sarif
+    lbctl lint fleet/ --rate 23.7/s --mean-service 800ms
+    """,
+)
 @paths_argument
 @option("--select", multiple=True, metavar="CODES", help="Only these, with commas; LB3 means all that begin so.")
 @option("--ignore", multiple=True, metavar="CODES", help="Not these.")
@@ -47,7 +56,7 @@ class _Options:
 @option("--fix", is_flag=True, help="Apply the fixes that are certain to the files; comments are kept.")
 @option("--rate", metavar="R", help="The load to judge the fleet by: requests in a time, as 23.7/s or 90/m.")
 @option("--mean-service", metavar="D", help="How long one request keeps a replica busy, as 800ms; with --rate.")
-@option("-o", "form", type=click.Choice(FORMS), default="text", show_default=True, help="The form of the findings.")
+@output_option("lint", FORMS)
 def command(
     paths: tuple[str, ...],
     select: tuple[str, ...],

@@ -1,12 +1,13 @@
 """Options with environment variables: `--proxy-version` of `render` is LBCTL_RENDER_PROXY_VERSION.
 
-An option with the same meaning in all commands has one variable: `--server` is LBCTL_SERVER. This module also provides
-the shell completion of files and directories.
+An option with the same meaning in all commands has one variable: `--server` is LBCTL_SERVER. The first variable of an
+option has its long name; the one with its short name, such as LBCTL_RENDER_O, is accepted too. This module also
+provides the shell completion of files and directories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _PLACES = {
     "FILE": "file",
-    "F": "file",
+    "MAIN": "file",
+    "OUT": "file",
     "DIR": "dir",
     "PATH": "file",
     "PATH…": "file",
@@ -26,18 +28,26 @@ _PLACES = {
 }
 """Maps the name of a value in the help to the kind of path that a shell completes it by."""
 _CHOICES = {"PATH|git:REV|live": ("git:HEAD", "live")}
-"""Maps the name of a value in the help to the choices that it has beside a file."""
+"""Maps the name of a value in the help to its choices in addition to a file."""
 
 
 def options_of(command: str) -> Callable[..., _Decorator]:
     """Return `click.option` for the options of one command, or of all that share them if it is empty."""
 
     def option(*declarations: str, **settings: Any) -> _Decorator:
-        name = max((item for item in declarations if item.startswith("-")), key=len).lstrip("-")
-        variable = "_".join(filter(None, ("LBCTL", command, name))).upper().replace("-", "_")
-        return click.option(*declarations, envvar=variable, show_envvar=True, shell_complete=completions, **settings)
+        names = sorted((item.lstrip("-") for item in declarations if item.startswith("-")), key=len, reverse=True)
+        variables = ["_".join(filter(None, ("LBCTL", command, name))).upper().replace("-", "_") for name in names]
+        return click.option(*declarations, envvar=variables, shell_complete=completions, **settings)
 
     return option
+
+
+def output_option(command: str, formats: Sequence[str] = ("table", "json", "yaml")) -> _Decorator:
+    """Return the option `--output` with these formats, the first of which is the default. It passes `form`."""
+    return options_of(command)(
+        "-o", "--output", "form", metavar="FORMAT", type=click.Choice(formats), default=formats[0], show_default=True,
+        help=f"Output format: {', '.join(formats[:-1])} or {formats[-1]}.",
+    )  # fmt: skip
 
 
 def completions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -12,8 +12,6 @@ from lbctl.api.codec import json_text
 from lbctl.base.printable import plain
 from lbctl.cli import terminal
 
-form_choice = click.Choice(["table", "json", "yaml"])
-
 
 def show(value: Any, form: str) -> None:
     """Print `value`, of JSON's own types or of the schema, as JSON or YAML on standard output."""

@@ -13,6 +13,7 @@ from lbctl.api import schema
 from lbctl.api.client import ServeClient, UnavailableError
 from lbctl.base.printable import plain
 from lbctl.base.quantities import QuantityError, parse_duration
+from lbctl.cli.command import Command, Group
 from lbctl.cli.drain_wait import await_idle
 from lbctl.cli.options import options_of
 from lbctl.cli.server_options import server_options
@@ -61,7 +62,15 @@ def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     return shares
 
 
-@click.command("drain")
+@click.command(
+    "drain",
+    cls=Command,
+    examples="""
+    lbctl drain llama/gpu-3 --reason "driver update"
+    # Wait until the replica is idle:
+    lbctl drain llama/gpu-3 --wait-idle --ttl 2h
+    """,
+)
 @click.argument("replica", metavar="POOL/REPLICA")
 @options_of("drain")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
 @options_of("drain")(
@@ -81,7 +90,7 @@ def drain(replica: str, wait: bool, wait_idle: bool, ttl: str | None, reason: st
     return code or (await_idle(remote, pool, name) if wait_idle else 0)
 
 
-@click.command("undrain")
+@click.command("undrain", cls=Command, examples="lbctl undrain llama/gpu-3 --wait")
 @click.argument("replica", metavar="POOL/REPLICA")
 @options_of("undrain")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
 @server_options(writes=True)
@@ -91,12 +100,12 @@ def undrain(replica: str, wait: bool, remote: ServeClient) -> int:
     return code or (await_proxies(remote) if wait else 0)
 
 
-@click.group("weight")
+@click.group("weight", cls=Group)
 def weight() -> None:
     """Hold the weight of a replica by hand, or no longer."""
 
 
-@weight.command("set")
+@weight.command("set", examples="lbctl weight set llama/gpu-3 2.5 --ttl 30m")
 @click.argument("replica", metavar="POOL/REPLICA")
 @click.argument("value", callback=_weight)
 @_override_options
@@ -111,7 +120,7 @@ def set_(replica: str, value: float, ttl: str | None, reason: str | None, remote
     return 0
 
 
-@weight.command("unset")
+@weight.command("unset", examples="lbctl weight unset llama/gpu-3")
 @click.argument("replica", metavar="POOL/REPLICA")
 @server_options(writes=True)
 def unset(replica: str, remote: ServeClient) -> int:
@@ -119,7 +128,7 @@ def unset(replica: str, remote: ServeClient) -> int:
     return _remove(remote, schema.OverrideRemoval("weight", *place(replica)), replica)
 
 
-@click.command("freeze")
+@click.command("freeze", cls=Command, examples="lbctl freeze llama --ttl 1h")
 @click.argument("pool", required=False)
 @_override_options
 def freeze(pool: str | None, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
@@ -130,7 +139,7 @@ def freeze(pool: str | None, ttl: str | None, reason: str | None, remote: ServeC
     return 0
 
 
-@click.command("unfreeze")
+@click.command("unfreeze", cls=Command, examples="lbctl unfreeze llama")
 @click.argument("pool", required=False)
 @server_options(writes=True)
 def unfreeze(pool: str | None, remote: ServeClient) -> int:
@@ -140,12 +149,12 @@ def unfreeze(pool: str | None, remote: ServeClient) -> int:
     return 0
 
 
-@click.group("split")
+@click.group("split", cls=Group)
 def split() -> None:
     """Hold the split of a route by hand, or no longer."""
 
 
-@split.command("set")
+@split.command("set", examples="lbctl split set chat v1=90 v2=10 --ttl 1h")
 @click.argument("route")
 @click.argument("shares", metavar="POOL=SHARE…", nargs=-1, required=True, callback=_shares)
 @options_of("split")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
@@ -164,7 +173,7 @@ def set_split(
     return await_proxies(remote) if wait else 0
 
 
-@split.command("unset")
+@split.command("unset", examples="lbctl split unset chat")
 @click.argument("route")
 @server_options(writes=True)
 def unset_split(route: str, remote: ServeClient) -> int:

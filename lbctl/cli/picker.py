@@ -9,6 +9,7 @@ import click
 
 from lbctl.api.client import ServeClient
 from lbctl.base import ports
+from lbctl.cli.command import Command
 from lbctl.cli.listen_address import picker_address
 from lbctl.cli.options import options_of
 from lbctl.cli.server_options import server_options
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _option = options_of("picker")
 
 
-@click.command("picker")
+@click.command("picker", cls=Command, examples="lbctl picker --server https://lbctl.example:18080 --token-file token")
 @_option(
     "--bind", metavar="A", default=f"127.0.0.1:{ports.PICKER}", show_default=True,
     help="Where gRPC listens; HTTP and UDP are on the next port, on loopback.",

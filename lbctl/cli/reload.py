@@ -6,6 +6,7 @@ import click
 
 from lbctl.api import schema
 from lbctl.api.client import ServeClient
+from lbctl.cli.command import Command
 from lbctl.cli.options import options_of
 from lbctl.cli.server_options import server_options
 
@@ -21,7 +22,7 @@ _MESSAGES = {
 }
 
 
-@click.command("reload")
+@click.command("reload", cls=Command, examples="lbctl reload --fleet fleet.yaml")
 @option("--allow-shrink", is_flag=True, help="Also where more replicas or keys go than `control.max_shrink` allows.")
 @server_options(writes=True)
 def command(allow_shrink: bool, remote: ServeClient) -> int:

@@ -15,6 +15,7 @@ from lbctl.apply.placeholders import shortened
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.errors import reason_of
 from lbctl.base.paths import is_directory
+from lbctl.cli.command import Command
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen
@@ -56,15 +57,30 @@ class _Options:
     """The running `serve` whose splits are rendered; None for the splits of the files."""
 
 
-@click.command("render")
+@click.command(
+    "render",
+    cls=Command,
+    examples="""
+    lbctl render -t haproxy fleet.yaml > haproxy.cfg
+    # Check the result with nginx and write all files:
+    lbctl render -t nginx --check -d /etc/nginx fleet.yaml
+    """,
+)
 @paths_argument
 @option("-t", "--target", "kind", type=click.Choice(KINDS), required=True, help="The kind of proxy.")
 @option("--proxy", metavar="NAME", help="The proxy of the fleet to render for, where it names several of the kind.")
 @option("--proxy-version", "version", metavar="V", help="The proxy's version; default: the fleet's, else the oldest.")
-@option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
+@option("-d", "--directory", metavar="DIR", help="Write the files there, atomically.")
 @option("--check", is_flag=True, help="Run the proxy's own checker on the result first.")
 @option("--within", metavar="MAIN", help="Check a fragment within this main file of its host; implies --check.")
-@option("-o", "form", type=click.Choice(["yaml", "json"]), help="The form of an Envoy configuration; default: yaml.")
+@option(
+    "-o",
+    "--output",
+    "form",
+    metavar="FORMAT",
+    type=click.Choice(["yaml", "json"]),
+    help="The form of an Envoy configuration; default: yaml.",
+)
 @option("--require-files", is_flag=True, help="A file that the fleet names and that is missing is an error.")
 @option("--files-root", metavar="DIR", help="Where the proxy finds the fleet's relative files.")
 @option("--server", metavar="URL", callback=server_url, help="Render the splits that rollouts have in this serve.")

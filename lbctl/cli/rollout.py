@@ -12,8 +12,9 @@ import click
 from lbctl.api import schema
 from lbctl.api.client import ApiError, ServeClient
 from lbctl.base.printable import plain
-from lbctl.cli.options import options_of
-from lbctl.cli.output import as_text, form_choice, table_text
+from lbctl.cli.command import Group
+from lbctl.cli.options import options_of, output_option
+from lbctl.cli.output import as_text, table_text
 from lbctl.cli.overrides import AWAY, await_proxies, warn
 from lbctl.cli.server_options import server_options
 
@@ -28,14 +29,14 @@ _HEAD = ("ROUTE", "TO", "MODE", "PHASE", "STEP", "SHARE", "OBSERVED", "SINCE", "
 _Command = Callable[..., int]
 
 
-@click.group("rollout")
+@click.group("rollout", cls=Group)
 def command() -> None:
     """Move the split of a route to one pool, step by step; abort always wins."""
 
 
-@command.command("status")
+@command.command("status", examples="lbctl rollout status chat --wait")
 @click.argument("route", required=False)
-@options_of("rollout")("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@output_option("rollout")
 @options_of("rollout")("--wait", is_flag=True, help="With ROUTE: report each step on standard error, as `start` does.")
 @server_options()
 def status(route: str | None, form: str, wait: bool, remote: ServeClient) -> int:
@@ -81,7 +82,7 @@ def _allow_unavailable(function: _Command) -> _Command:
     return options_of("rollout")("--allow-unavailable", is_flag=True, help=text)(function)
 
 
-@command.command("start")
+@command.command("start", examples="lbctl rollout start chat --wait")
 @_options(wait=_TO_ITS_END)
 @_allow_unavailable
 def start(route: str, wait: bool, **more: Any) -> int:
@@ -89,7 +90,7 @@ def start(route: str, wait: bool, **more: Any) -> int:
     return _act(route, "start", wait, **more)
 
 
-@command.command("promote")
+@command.command("promote", examples="lbctl rollout promote chat")
 @_options(wait=_TO_ITS_END)
 @_allow_unavailable
 def promote(route: str, wait: bool, **more: Any) -> int:
@@ -97,14 +98,19 @@ def promote(route: str, wait: bool, **more: Any) -> int:
     return _act(route, "promote", wait, **more)
 
 
-@command.command("pause")
+@command.command(
+    "pause",
+    examples="""
+    lbctl rollout pause chat --reason "error rate"
+    """,
+)
 @_options(wait=_IN_PROXIES)
 def pause(route: str, wait: bool, **more: Any) -> int:
     """Keep the share as it is, until `resume` or `promote`."""
     return _act(route, "pause", wait, **more)
 
 
-@command.command("resume")
+@command.command("resume", examples="lbctl rollout resume chat")
 @_options(wait=_TO_ITS_END)
 @_allow_unavailable
 def resume(route: str, wait: bool, **more: Any) -> int:
@@ -112,14 +118,14 @@ def resume(route: str, wait: bool, **more: Any) -> int:
     return _act(route, "resume", wait, **more)
 
 
-@command.command("abort")
+@command.command("abort", examples="lbctl rollout abort chat --wait")
 @_options(wait=_IN_PROXIES)
 def abort(route: str, wait: bool, **more: Any) -> int:
     """Let the split of the files hold again, at any step, and also after the last one."""
     return _act(route, "abort", wait, **more)
 
 
-@command.command("set")
+@command.command("set", examples="lbctl rollout set chat 25%")
 @_options(wait=_IN_PROXIES)
 @_allow_unavailable
 @click.argument("percent", callback=_percent)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lbctl.base.diagnostics import did_you_mean
+from lbctl.cli.command import Command
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -24,7 +25,7 @@ def _codes(_context: click.Context, _parameter: click.Parameter, incomplete: str
     ]
 
 
-@click.command("rule")
+@click.command("rule", cls=Command, examples="lbctl rule LB203")
 @click.argument("code", required=False, shell_complete=_codes)
 def command(code: str | None) -> int:
     """Explain CODE: what it is, why it hurts on GPUs, YAML before and after, when to ignore it.

@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from lbctl.base.quantities import Duration, Endpoint, Percent, Size, Temperature
+from lbctl.cli.command import Command
 from lbctl.cli.schema_defaults import partial, with_defaults
 from lbctl.model.fleet import Fleet
 from lbctl.model.section import Section
@@ -23,7 +24,7 @@ _ID = "https://lbctl.dev/schemas/lbctl.schema.json"
 _DROPPED = "\x00none"
 
 
-@click.command("schema")
+@click.command("schema", cls=Command, examples="lbctl schema > lbctl.schema.json")
 def command() -> None:
     """Print the JSON Schema (draft 7) of a fleet file."""
     click.echo(page(), nl=False)

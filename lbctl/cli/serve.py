@@ -7,6 +7,7 @@ import os
 
 import click
 
+from lbctl.cli.command import Command
 from lbctl.cli.fleet import paths_argument
 from lbctl.cli.listen_address import address, picker_address
 from lbctl.cli.options import options_of
@@ -15,7 +16,15 @@ option = options_of("serve")
 _STATE_HELP = "Where it keeps what must survive; default: the fleet's `control.state`, else /var/lib/lbctl."
 
 
-@click.command("serve")
+@click.command(
+    "serve",
+    cls=Command,
+    examples="""
+    lbctl serve fleet.yaml
+    # Log decisions without publishing them:
+    lbctl serve --dry-run --state /tmp/lbctl fleet.yaml
+    """,
+)
 @paths_argument
 @options_of("")("--state", metavar="DIR", help=_STATE_HELP)
 @option("--xds-bind", metavar="A", help="Where proxies connect; default: the fleet's `control.xds.bind`.")

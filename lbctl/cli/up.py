@@ -14,6 +14,7 @@ import click
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
 from lbctl.cli import init
+from lbctl.cli.command import Command
 from lbctl.cli.options import completions, options_of
 from lbctl.up.launchers import LAUNCHERS
 
@@ -30,7 +31,15 @@ _PORTS = 100
 """Ports that are tried for the API and the picker where nobody has chosen their address."""
 
 
-@click.command("up")
+@click.command(
+    "up",
+    cls=Command,
+    examples="""
+    lbctl up
+    lbctl up --from http://gpu1:8000 http://gpu2:8000
+    lbctl up --proxy haproxy fleet.yaml
+    """,
+)
 @click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
 @option(
     "--from", "urls", metavar="URL", multiple=True,

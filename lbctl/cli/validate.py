@@ -7,18 +7,25 @@ import sys
 import click
 
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.cli.command import Command
 from lbctl.cli.findings import FORMS, written
 from lbctl.cli.fleet import load, paths_argument, show
-from lbctl.cli.options import options_of
+from lbctl.cli.options import output_option
 from lbctl.ir.topology import Topology
 from lbctl.lint.proxies import merge_kinds, refused_key_findings
 
 
-@click.command("validate")
-@paths_argument
-@options_of("validate")(
-    "-o", "form", type=click.Choice(FORMS), default="text", show_default=True, help="The form of the findings."
+@click.command(
+    "validate",
+    cls=Command,
+    examples="""
+    lbctl validate fleet/
+    # Annotate a pull request on GitHub:
+    lbctl validate fleet/ -o github
+    """,
 )
+@paths_argument
+@output_option("validate", FORMS)
 def command(paths: tuple[str, ...], form: str) -> int:
     """Check the fleet in PATH… (files, directories, or - for standard input).
 

@@ -8,7 +8,8 @@ from importlib import metadata
 import click
 
 from lbctl import __version__
-from lbctl.cli.options import options_of
+from lbctl.cli.command import Command
+from lbctl.cli.options import output_option
 
 PACKAGES = (
     "aiohttp", "click", "crossplane", "cryptography", "dnspython", "envoy-data-plane", "grpcio", "h2", "jinja2",
@@ -17,15 +18,8 @@ PACKAGES = (
 )  # fmt: skip
 
 
-@click.command("version")
-@options_of("version")(
-    "-o",
-    "form",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="The form.",
-)
+@click.command("version", cls=Command, examples="lbctl version -o json")
+@output_option("version")
 def command(form: str) -> None:
     """Print the version of lbctl, of Python, and of each package that lbctl needs."""
     packages = {name: _version(name) for name in PACKAGES}

@@ -16,7 +16,8 @@ import click
 
 from lbctl.base.errors import reason_of
 from lbctl.cli.ads import Ads, ads_options
-from lbctl.cli.options import options_of
+from lbctl.cli.command import Group
+from lbctl.cli.options import options_of, output_option
 from lbctl.xds.resource import SHORT
 
 if TYPE_CHECKING:
@@ -33,17 +34,17 @@ option = options_of("xds")
 _type = option("--type", "kind", type=click.Choice(list(_FULL)), help="This type alone; default: all.")
 
 
-@click.group("xds")
+@click.group("xds", cls=Group)
 def command() -> None:
     """Show what a proxy would receive from a control plane (ADS, state of the world)."""
 
 
-@command.command("get")
+@command.command("get", examples="lbctl xds get --node edge-1 --type eds")
 @ads_options()
 @_type
-@option("-o", "output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="The form.")
+@output_option("xds", ("yaml", "json"))
 @option("--timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to wait for it.")
-def get(ads: Ads, kind: str | None, output: str, timeout: float) -> int:
+def get(ads: Ads, kind: str | None, form: str, timeout: float) -> int:
     """Print every resource that the node would receive, by type. Keys and credentials are not shown.
 
     What clusters and listeners name (endpoints, routes, secrets) is asked for too. Exit code 3: something of it has not
@@ -57,11 +58,11 @@ def get(ads: Ads, kind: str | None, output: str, timeout: float) -> int:
     if message:
         click.echo(f"lbctl: {message}", err=True)
     if code == 0 or any(reader.resources(each) for each in SHORT):
-        click.echo(_text(reader, kind, output), nl=False)
+        click.echo(_text(reader, kind, form), nl=False)
     return code
 
 
-@command.command("watch")
+@command.command("watch", examples="lbctl xds watch --xds 127.0.0.1:18000 --node edge-1")
 @ads_options()
 @_type
 def watch(ads: Ads, kind: str | None) -> int:

@@ -7,39 +7,41 @@ from collections.abc import Iterable, Iterator
 import click
 
 from lbctl.cli import group
+from lbctl.cli.help import variables, walk
 
-_WIDTH = 100
+_WIDTH = 80
 _INTRODUCTION = """\
 <!-- Generated from the commands' own help by `python -m tests.docs.regenerate`; edit it there. -->
 
 # The command line
 
-A PATH is a YAML file or a directory of them, several may be given, `-` is standard input. Standard output holds the
-result alone; messages go to standard error.
+PATH is a YAML file, a directory of YAML files, or `-` for standard input. Most commands accept several paths. Results
+go to standard output, messages to standard error.
 
 | exit code | meaning |
 |---|---|
-| 0 | fine |
-| 1 | the fleet has errors, or `lint` findings from `--fail-on` on; nothing was written, and what was served still is. \
-Or `serve` cannot have a port, or a control plane refuses the node |
-| 2 | `diff --exit-code`: something differs |
-| 3 | `status --check`: requests fail, the files are not served, or a proxy does not have them. \
-`xds get`: not all has come in time. `doctor`: something is not as the fleet needs it |
-| 4 | a needed thing cannot be reached, as a proxy's program for `--check`, a running `serve`, or for `doctor` a \
-source of metrics |
-| 5 | the proxy's own checker refused what lbctl rendered |
-| 64 | the command line is wrong |
-| 70 | an error in lbctl itself |
+| 0 | success; no differences |
+| 1 | the fleet has errors, or `lint` has findings at or above `--fail-on`; nothing was written or published. \
+Also: `serve` cannot bind a port, or a control plane rejects the node |
+| 2 | `diff --exit-code`: there are differences |
+| 3 | timed out, degraded or aborted. `status --check`: requests fail, the files are not published, or a proxy has not \
+applied them. `xds get`: a resource did not arrive in time. `doctor`: a check failed |
+| 4 | a dependency is missing or does not answer: a proxy's binary for `--check`, a running `serve`, or for `doctor` a \
+metrics source |
+| 5 | the proxy's own checker rejected the rendered configuration |
+| 64 | usage error |
+| 70 | internal error in lbctl |
 
 ## Variables
 
-Every option has a variable: `LBCTL_`, the command, the option, as in `LBCTL_RENDER_PROXY_VERSION`. What means the same
-for several commands has one for all of them; on the command line an option still comes first.
+Every option has an environment variable: `LBCTL_`, the command and the long name of the option, for example
+`LBCTL_RENDER_PROXY_VERSION`. Options with the same meaning in several commands share a variable. An option on the
+command line takes precedence. `lbctl help environment` lists all variables; this table has the shared ones.
 
-`LBCTL_FILE_DIRS` has no option: it names directories in addition to those from which a fleet may read keys, separated
+`LBCTL_FILE_DIRS` has no option. It names directories in addition to those from which a fleet may read keys, separated
 by colons ([which files a fleet may name](configuration.md#which-files-a-fleet-may-name)).
 
-| variable | option | of |
+| variable | option | commands |
 |---|---|---|
 """
 
@@ -52,31 +54,8 @@ def page() -> str:
 
 
 def contexts() -> list[click.Context]:
-    """Of lbctl itself, of each command, and of those that it holds."""
-    top = click.Context(group, info_name="lbctl", terminal_width=_WIDTH, **group.context_settings)
-    return [top, *_below(top)]
-
-
-def variables(found: Iterable[click.Context]) -> dict[tuple[str, str], list[str]]:
-    """(variable, option) → the commands that take it, in their order."""
-    commands: dict[tuple[str, str], list[str]] = {}
-    for context in found:
-        for option in context.command.params:
-            if isinstance(option, click.Option) and isinstance(option.envvar, str):
-                typed = max(option.opts, key=len)
-                commands.setdefault((option.envvar, typed), []).append(context.command_path.removeprefix("lbctl "))
-    return commands
-
-
-def _below(parent: click.Context) -> Iterator[click.Context]:
-    """Of each command, and of those that it holds."""
-    group = parent.command
-    for name in group.list_commands(parent) if isinstance(group, click.Group) else ():
-        command = group.get_command(parent, name)
-        assert command is not None
-        context = click.Context(command, parent=parent, info_name=name, terminal_width=_WIDTH)
-        yield context
-        yield from _below(context)
+    """Return the contexts of lbctl itself, of each command, and of the commands below it."""
+    return list(walk(click.Context(group, info_name="lbctl", terminal_width=_WIDTH, **group.context_settings)))
 
 
 def _shared(found: Iterable[click.Context]) -> Iterator[str]:

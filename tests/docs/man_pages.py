@@ -9,6 +9,7 @@ from functools import partial
 
 import click
 
+from lbctl.cli.help import RULE
 from tests.docs import cli_page
 
 _SECTION = "1"
@@ -53,6 +54,9 @@ def _overview(top: click.Context, commands: list[click.Context]) -> str:
         *_options(top),
         ".SH EXIT STATUS",
         *(line for code, meaning in _EXIT_CODE.findall(introduction) for line in _item(code, meaning)),
+        ".SH ENVIRONMENT",
+        _text(" ".join(RULE.split())),
+        _text("lbctl help environment lists all variables."),
         ".SH FILES",
         *(line for file, meaning in _FILES.items() for line in _item(rf"\fI{_text(file)}\fR", meaning)),
     ]
@@ -61,12 +65,12 @@ def _overview(top: click.Context, commands: list[click.Context]) -> str:
 
 def _page(context: click.Context, inner: list[click.Context]) -> str:
     """Return the page of one command; `inner` are the commands that it holds."""
-    lines = [*_head(context), ".SH OPTIONS", *_options(context)]
+    lines = [*_head(context), ".SH OPTIONS", *_options(context), *_examples(".SH EXAMPLES", context)]
     if inner:
         lines.append(".SH COMMANDS")
     for other in inner:
         lines += [rf".SS {_text(other.command_path)}", *_synopsis(other), ".PP", *_description(other)]
-        lines += _options(other)
+        lines += [*_options(other), *_examples(".PP", other)]
     return _joined([*lines, ".SH SEE ALSO", rf"\fBlbctl\fR({_SECTION})"])
 
 
@@ -109,6 +113,12 @@ def _options(context: click.Context) -> Iterator[str]:
         record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
         if record is not None:
             yield from _item(rf"\fB{_text(record[0])}\fR", record[1])
+
+
+def _examples(head: str, context: click.Context) -> Iterator[str]:
+    examples = getattr(context.command, "examples", "")
+    if examples:
+        yield from (head, ".nf", *map(_text, examples.splitlines()), ".fi")
 
 
 def _item(term: str, meaning: str) -> Iterator[str]:

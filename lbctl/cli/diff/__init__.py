@@ -12,10 +12,11 @@ import click
 from lbctl.api.client import ServeClient
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import revision
+from lbctl.cli.command import Command
 from lbctl.cli.diff.markdown import markdown
 from lbctl.cli.diff.text import as_json, lines
 from lbctl.cli.fleet import load, paths_argument, show
-from lbctl.cli.options import options_of
+from lbctl.cli.options import options_of, output_option
 from lbctl.cli.output import show as show_value
 from lbctl.cli.proxy import chosen, unnamed
 from lbctl.cli.server_options import server_options
@@ -30,7 +31,6 @@ option = options_of("diff")
 _GIT = "git:"
 _LIVE = "live"
 _DIFFERENT = 2
-_FORMS = ("table", "markdown", "json", "yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,15 @@ class _Options:
     form: str
 
 
-@click.command("diff")
+@click.command(
+    "diff",
+    cls=Command,
+    examples="""
+    lbctl diff fleet/
+    lbctl diff fleet/ --against git:main -o markdown
+    lbctl diff fleet/ --against live --exit-code
+    """,
+)
 @paths_argument
 @option(
     "--against", metavar="PATH|git:REV|live", multiple=True, default=("git:HEAD",), show_default=True,
@@ -50,7 +58,7 @@ class _Options:
 @option("-t", "--target", "kind", type=click.Choice(KINDS), help="Compare the text for that kind of proxy instead.")
 @option("--proxy", metavar="NAME", help="With -t: the proxy of the fleet, where it names several of the kind.")
 @option("--exit-code", "tells", is_flag=True, help="Exit code 2 where something differs.")
-@option("-o", "form", type=click.Choice(_FORMS), default="table", show_default=True, help="The form.")
+@output_option("diff", ("table", "markdown", "json", "yaml"))
 @server_options()
 def command(
     paths: tuple[str, ...],

@@ -17,9 +17,10 @@ from lbctl.api.client import NO_TOKEN, ServeClient, is_on_loopback
 from lbctl.base.paths import is_file
 from lbctl.base.printable import plain
 from lbctl.cli import running_fleet
+from lbctl.cli.command import Command
 from lbctl.cli.doctor.check import DoctorResult, exit_code
-from lbctl.cli.options import completions, options_of
-from lbctl.cli.output import form_choice, show
+from lbctl.cli.options import completions, options_of, output_option
+from lbctl.cli.output import show
 from lbctl.cli.server_options import server_options
 
 if TYPE_CHECKING:
@@ -48,12 +49,19 @@ class _Options:
     state: str | None
 
 
-@click.command("doctor")
+@click.command(
+    "doctor",
+    cls=Command,
+    examples="""
+    lbctl doctor
+    lbctl doctor fleet.yaml
+    """,
+)
 @click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
 @options_of("")(
     "--state", metavar="DIR", help="The state of serve; default: the fleet's `control.state`, else /var/lib/lbctl."
 )
-@option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@output_option("doctor")
 @server_options()
 @click.pass_context
 def command(context: click.Context, paths: tuple[str, ...], state: str | None, form: str, remote: ServeClient) -> int:

@@ -14,24 +14,23 @@ import click
 from lbctl.api import schema
 from lbctl.api.client import ServeClient
 from lbctl.base.diagnostics import did_you_mean
+from lbctl.cli.command import Group
 from lbctl.cli.explain.sentence import observed, sentence
-from lbctl.cli.options import options_of
-from lbctl.cli.output import age, form_choice, show
+from lbctl.cli.options import options_of, output_option
+from lbctl.cli.output import age, show
 from lbctl.cli.overrides import place
 from lbctl.cli.server_options import server_options
 from lbctl.targets import KINDS
 
-option = options_of("explain_weight")
 
-
-@click.group("explain")
+@click.group("explain", cls=Group)
 def command() -> None:
     """Why a request takes its route or its replica, and why a weight is what it is."""
 
 
-@command.command("weight")
+@command.command("weight", examples="lbctl explain weight llama/gpu-3")
 @click.argument("replica", metavar="POOL/REPLICA")
-@option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@output_option("explain_weight")
 @server_options()
 def weight(replica: str, form: str, remote: ServeClient) -> int:
     """Why a replica has its weight: every number on the way from its signals to the proxies, with ages."""
@@ -57,7 +56,7 @@ def _printable(text: str) -> str:
 route_option = options_of("explain_route")
 
 
-@command.command("route")
+@command.command("route", examples="lbctl explain route POST /v1/chat/completions --body request.json fleet.yaml")
 @click.argument("method", metavar="METHOD")
 @click.argument("url", metavar="URL")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True)
@@ -67,7 +66,7 @@ route_option = options_of("explain_route")
 @route_option("--body", metavar="FILE", help="The request's body: some routes look for the model in it.")
 @route_option("--listener", metavar="NAME", help="Where the request comes in; default: by the URL's port.")
 @route_option("-t", "--target", "kind", type=click.Choice(KINDS), help="On that kind of proxy alone.")
-@route_option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@output_option("explain_route")
 def route(
     method: str, url: str, paths: tuple[str, ...], headers: tuple[str, ...], body: str | None, listener: str | None,
     kind: str | None, form: str,
@@ -86,7 +85,14 @@ def route(
 pick_option = options_of("explain_pick")
 
 
-@command.command("pick")
+@command.command(
+    "pick",
+    examples="""
+    lbctl explain pick llama --session user-42
+    # With idle replicas, from the files:
+    lbctl explain pick llama --body request.json fleet.yaml
+    """,
+)
 @click.argument("pool", metavar="POOL")
 @click.argument("paths", metavar="[PATH…]", nargs=-1)
 @pick_option("--session", metavar="KEY", help="The value of the pool's first session key.")
@@ -94,7 +100,7 @@ pick_option = options_of("explain_pick")
 @pick_option("--body", metavar="FILE", help="The request's body; a running picker is sent its beginning.")
 @pick_option("--region", metavar="NAME", help="Where the asking proxy runs.")
 @pick_option("--zone", metavar="NAME", help="Where the asking proxy runs.")
-@pick_option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
+@output_option("explain_pick")
 @server_options()
 def pick(
     pool: str,

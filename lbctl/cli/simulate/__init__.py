@@ -13,8 +13,9 @@ import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
+from lbctl.cli.command import Command
 from lbctl.cli.fleet import load, paths_argument, show
-from lbctl.cli.options import options_of
+from lbctl.cli.options import options_of, output_option
 from lbctl.cli.output import show as show_value
 from lbctl.cli.output import table
 from lbctl.cli.simulate.options import SimulationOptions, check, synthetic_load
@@ -29,7 +30,17 @@ _TRACE_WARNINGS = ("LB031", "LB033")
 _tokens = click.FloatRange(1, 1_000_000)
 
 
-@click.command("simulate")
+@click.command(
+    "simulate",
+    cls=Command,
+    examples="""
+    lbctl simulate fleet.yaml --trace trace.csv --plot result.svg
+    lbctl simulate fleet.yaml --rate 5/s --prompt 900 --answer 130 --duration 10m
+    # How many replicas does this load need?
+    lbctl simulate fleet.yaml --trace trace.csv \\
+        --find replicas --slo 'ttft p99 < 2s, failed < 1%'
+    """,
+)
 @paths_argument
 @_option(
     "--trace",
@@ -86,14 +97,7 @@ _tokens = click.FloatRange(1, 1_000_000)
 )
 @_option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The same seed gives the same figures.")
 @_option("--plot", "plot_file", metavar="FILE", help="Write a picture of the figures as SVG.")
-@_option(
-    "-o",
-    "output",
-    type=click.Choice(["table", "wide", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="The form.",
-)
+@output_option("simulate", ("table", "wide", "json", "yaml"))
 def command(**values: Any) -> int:
     """Replay a load against a pool of the fleet, for each algorithm as each proxy implements it.
 
@@ -123,7 +127,7 @@ def command(**values: Any) -> int:
     if studies is None or diagnostics.failed:
         return 1
     result = search(options, studies) if options.find else compare(options, studies)
-    _print(options.output, studies, result)
+    _print(options.form, studies, result)
     is_drawn = not options.plot_file or _plot(options, studies, result)
     return 0 if result.is_found and is_drawn else 1
 

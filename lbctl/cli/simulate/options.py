@@ -83,8 +83,8 @@ class SimulationOptions:
     """The seed of everything random."""
     plot_file: str | None
     """Where the picture is written."""
-    output: str
-    """The form of the result."""
+    form: str
+    """Output format."""
 
 
 def check(options: SimulationOptions) -> None:

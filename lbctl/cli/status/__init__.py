@@ -14,7 +14,8 @@ from lbctl.api import schema
 from lbctl.api.client import ServeClient
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli.options import options_of
+from lbctl.cli.command import Command
+from lbctl.cli.options import options_of, output_option
 from lbctl.cli.output import as_text
 from lbctl.cli.rollout import rollouts_of, rollouts_text
 from lbctl.cli.server_options import server_options
@@ -25,10 +26,18 @@ from lbctl.cli.watch import watch as watch_text
 
 option = options_of("status")
 T = TypeVar("T")
-_FORMS = click.Choice(["table", "wide", "json", "yaml"])
 
 
-@click.command("status")
+@click.command(
+    "status",
+    cls=Command,
+    examples="""
+    lbctl status
+    lbctl status pools --pool llama -o wide
+    # In a deployment script:
+    lbctl status --check --wait 1m --expect 2
+    """,
+)
 @click.argument("what", required=False, type=click.Choice(["proxies", "pools", "signals", "rollouts", "members"]))
 @option(
     "--check", is_flag=True, help="Exit code 3 unless the files are served, every proxy has them and the picker runs."
@@ -36,7 +45,7 @@ _FORMS = click.Choice(["table", "wide", "json", "yaml"])
 @option("--wait", metavar="D", help="With --check: wait up to this time until it is so, as 1m.")
 @option("--expect", metavar="N", type=click.IntRange(0), help="With --check: at least N proxies are in sync.")
 @option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
-@option("-o", "form", type=_FORMS, default="table", show_default=True, help="The form; `wide` has more columns.")
+@output_option("status", ("table", "wide", "json", "yaml"))
 @option("--pool", metavar="NAME", help="With pools or signals: this pool alone.")
 @server_options()
 def command(

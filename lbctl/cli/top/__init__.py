@@ -11,6 +11,7 @@ import click
 
 from lbctl.api import schema
 from lbctl.api.client import ServeClient, UnavailableError
+from lbctl.cli.command import Command
 from lbctl.cli.output import table
 from lbctl.cli.server_options import server_options
 from lbctl.cli.top.rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
@@ -21,7 +22,7 @@ _KEY_INTERVAL = 0.2
 """The longest time in seconds for which a new look waits to be drawn."""
 
 
-@click.command("top")
+@click.command("top", cls=Command, examples="lbctl top --fleet fleet.yaml")
 @server_options()
 def command(remote: ServeClient) -> int:
     """The replicas of a running `lbctl serve`: state, shares, requests, and what engines and GPUs say, live.

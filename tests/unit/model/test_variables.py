@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.cli_page import contexts, variables
+from lbctl.cli.help import variables
+from tests.docs.cli_page import contexts
 
-REMOTE = ("diff", "picker", "reload", "status", "top", "explain pick", "explain weight", "drain", "undrain",
-          "weight set", "weight unset", "freeze", "unfreeze", "split set", "split unset", "rollout abort",
-          "rollout pause", "rollout promote", "rollout resume", "rollout set", "rollout start", "rollout status",
-          "history", "rollback", "audit show", "audit verify", "bootstrap", "xds get", "xds watch",
+REMOTE = ("diff", "bootstrap", "picker", "reload", "drain", "undrain", "weight set", "weight unset", "freeze",
+          "unfreeze", "split set", "split unset", "rollout abort", "rollout pause", "rollout promote",
+          "rollout resume", "rollout set", "rollout start", "rollout status", "history", "rollback", "status", "top",
+          "explain pick", "explain weight", "audit show", "audit verify", "xds get", "xds watch",
           "doctor")  # fmt: skip
 OF_XDS = ("bootstrap", "xds get", "xds watch")
 """Commands whose `--tls-ca` is for xDS."""
