@@ -18,59 +18,59 @@ if TYPE_CHECKING:
 
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Author": {
-        "init": ("lbctl.cli.init", "An annotated fleet file, from nothing or from what servers say."),
-        "import": ("lbctl.cli.import_", "A fleet file from a configuration of nginx, HAProxy or Envoy."),
-        "validate": ("lbctl.cli.validate", "Check a fleet: every error in one run."),
-        "lint": ("lbctl.cli.lint", "What is legal and unwise for inference."),
-        "rule": ("lbctl.cli.rule", "What a code means, offline."),
-        "schema": ("lbctl.cli.schema", "The JSON Schema of a fleet file."),
-        "key": ("lbctl.cli.key", "A new API key for a tenant."),
+        "init": ("lbctl.cli.init", "Write an annotated fleet file."),
+        "import": ("lbctl.cli.import_", "Convert an nginx, HAProxy or Envoy configuration to a fleet file."),
+        "validate": ("lbctl.cli.validate", "Check a fleet and report all errors in one run."),
+        "lint": ("lbctl.cli.lint", "Report configuration that is valid but risky for inference."),
+        "rule": ("lbctl.cli.rule", "Explain a diagnostic code."),
+        "schema": ("lbctl.cli.schema", "Print the JSON Schema of a fleet file."),
+        "key": ("lbctl.cli.key", "Create API keys."),
     },
     "Render": {
-        "render": ("lbctl.cli.render", "The configuration of nginx, HAProxy or Envoy."),
-        "diff": ("lbctl.cli.diff", "What a change does: replicas, shares of traffic, requests, settings."),
-        "bootstrap": ("lbctl.cli.bootstrap", "The Envoy bootstrap that connects to serve."),
+        "render": ("lbctl.cli.render", "Render the configuration of nginx, HAProxy or Envoy."),
+        "diff": ("lbctl.cli.diff", "Show what a change does to pools, traffic and settings."),
+        "bootstrap": ("lbctl.cli.bootstrap", "Print the bootstrap configuration of an Envoy."),
     },
     "Run": {
-        "up": ("lbctl.cli.up", "From a fleet file to a URL: serve and a proxy of this machine together."),
-        "serve": ("lbctl.cli.serve", "The control plane: watches the fleet and drives Envoy by xDS."),
-        "picker": ("lbctl.cli.picker", "Pick replicas for the proxies of a machine that is not that of serve."),
-        "demo": ("lbctl.cli.demo", "The whole loop without a GPU: faults, and figures beside static weights."),
+        "up": ("lbctl.cli.up", "Run serve and a local proxy until Ctrl-C."),
+        "serve": ("lbctl.cli.serve", "Run the control plane."),
+        "picker": ("lbctl.cli.picker", "Run a picker on a machine without serve."),
+        "demo": ("lbctl.cli.demo", "Run a demo on this machine, without a GPU."),
     },
     "Operate": {
-        "reload": ("lbctl.cli.reload", "Have a running serve read its files now."),
-        "drain": ("lbctl.cli.overrides:drain", "Send nothing new to a replica."),
-        "undrain": ("lbctl.cli.overrides:undrain", "End a drain, or what deep health holds against a replica."),
-        "weight": ("lbctl.cli.overrides:weight", "Hold the weight of a replica by hand."),
-        "freeze": ("lbctl.cli.overrides:freeze", "Keep the weights of a pool as they are."),
-        "unfreeze": ("lbctl.cli.overrides:unfreeze", "Let the weights of a pool move again."),
-        "split": ("lbctl.cli.overrides:split", "Hold the split of a route by hand."),
-        "rollout": ("lbctl.cli.rollout", "Move a split to one pool, step by step."),
-        "history": ("lbctl.cli.history:history", "The fleets that a running serve has served."),
-        "rollback": ("lbctl.cli.history:rollback", "Serve an earlier fleet again, until the files change."),
+        "reload": ("lbctl.cli.reload", "Reload the fleet's files in a running serve."),
+        "drain": ("lbctl.cli.overrides:drain", "Drain a replica: it finishes its requests and gets no new ones."),
+        "undrain": ("lbctl.cli.overrides:undrain", "End a drain or a deep-health ejection."),
+        "weight": ("lbctl.cli.overrides:weight", "Override the weight of a replica."),
+        "freeze": ("lbctl.cli.overrides:freeze", "Freeze the weights of a pool."),
+        "unfreeze": ("lbctl.cli.overrides:unfreeze", "Let the weights of a pool change again."),
+        "split": ("lbctl.cli.overrides:split", "Override the split of a route."),
+        "rollout": ("lbctl.cli.rollout", "Move a route's split to one pool in steps."),
+        "history": ("lbctl.cli.history:history", "List previously published fleets."),
+        "rollback": ("lbctl.cli.history:rollback", "Publish an earlier fleet again until the files change."),
     },
     "Observe": {
-        "status": ("lbctl.cli.status", "What a running serve does, and what each proxy has of it."),
-        "top": ("lbctl.cli.top", "The replicas of a running serve, live, sorted, with keys."),
-        "explain": ("lbctl.cli.explain", "Why a request takes its route, why a replica has its weight."),
-        "audit": ("lbctl.cli.audit", "Who did what, and whether the log of it is whole."),
-        "xds": ("lbctl.cli.xds", "What a proxy would receive from any xDS server."),
-        "doctor": ("lbctl.cli.doctor", "What on this machine keeps lbctl or a fleet from running."),
+        "status": ("lbctl.cli.status", "Show the state of serve, its proxies and its pools."),
+        "top": ("lbctl.cli.top", "Show a live table of replicas."),
+        "explain": ("lbctl.cli.explain", "Explain routing, picking and weights."),
+        "audit": ("lbctl.cli.audit", "Show the audit log and verify its integrity."),
+        "xds": ("lbctl.cli.xds", "Show the xDS resources that a proxy would receive."),
+        "doctor": ("lbctl.cli.doctor", "Check this machine and the fleet for problems."),
     },
     "Plan": {
-        "simulate": ("lbctl.cli.simulate", "What a trace of requests would meet at a pool, for each algorithm."),
-        "gpus": ("lbctl.cli.gpus", "The built-in GPU table, with sources."),
+        "simulate": ("lbctl.cli.simulate", "Replay a request trace against a pool in simulation."),
+        "gpus": ("lbctl.cli.gpus", "Print the built-in GPU table."),
     },
     "Other": {
-        "completion": ("lbctl.cli.completion", "What makes a shell complete commands and options."),
+        "completion": ("lbctl.cli.completion", "Print a shell completion script."),
         "help": ("lbctl.cli.help", "Show help for a command, or list all environment variables."),
-        "version": ("lbctl.cli.version", "The version of lbctl, of Python, and of what it is made of."),
+        "version": ("lbctl.cli.version", "Print the versions of lbctl, Python and its dependencies."),
     },
 }
 """Maps a section of the help to its commands: the module of each (`command` in it, or the name after the colon), and
 its help, which needs no import."""
 _COMMANDS = {name: entry for commands in _GROUPS.values() for name, entry in commands.items()}
-_USAGE = "Use `lbctl help COMMAND` for a command and `lbctl help environment` for variables."
+_USAGE = "See `lbctl help COMMAND` and `lbctl help environment`."
 
 
 class _Commands(click.Group):
@@ -122,7 +122,7 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="lbctl %(version)s")
 def group() -> None:
-    """One declarative model of a GPU inference fleet, rendered to nginx, HAProxy and Envoy."""
+    """Load balancing for GPU model serving on nginx, HAProxy and Envoy."""
 
 
 def main() -> None:

@@ -59,16 +59,17 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
         options_of("")(
             "--xds",
             metavar="HOST:PORT",
-            help=f"The control plane, or unix:PATH; default: the socket of the serve that runs here, else {USUAL}.",
+            help="Address of the control plane, or unix:PATH (default: the socket of the serve on this machine, "
+            f"or {USUAL}).",
         ),
-        option("--node", metavar="ID", help="The node's id; default: this machine's name."),
-        option("--region", metavar="R", help="The node's region."),
-        option("--zone", metavar="Z", help="The node's zone."),
-        option("--tls-ca", metavar="FILE", help="TLS: who signs the control plane's certificate."),
-        option("--tls-cert", metavar="FILE", help="The certificate that the node shows."),
-        option("--tls-key", metavar="FILE", help="Its key."),
+        option("--node", metavar="ID", help="Node ID (default: host name of this machine)."),
+        option("--region", metavar="NAME", help="Region of the node."),
+        option("--zone", metavar="NAME", help="Zone of the node."),
+        option("--tls-ca", metavar="FILE", help="CA bundle to verify the control plane's certificate; enables TLS."),
+        option("--tls-cert", metavar="FILE", help="Client certificate of the node."),
+        option("--tls-key", metavar="FILE", help="Private key of the client certificate."),
         options_of("")(
-            "--server-ca", metavar="FILE", help="Who signed the certificate of --server; default: the system's CAs."
+            "--server-ca", metavar="FILE", help="CA bundle to verify the certificate of --server (default: system CAs)."
         ),
     ]
 

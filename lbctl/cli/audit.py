@@ -20,7 +20,7 @@ _PATH = "/api/v1/audit"
 
 @click.group("audit", cls=Group)
 def command() -> None:
-    """Show who did what with a running `lbctl serve`, and verify that the log is whole."""
+    """Show the audit log and verify its integrity."""
 
 
 @command.command("show", examples="lbctl audit show --limit 10")
@@ -32,12 +32,12 @@ def command() -> None:
     type=click.IntRange(1),
     default=50,
     show_default=True,
-    help="The newest so many.",
+    help="Maximum number of records.",
 )
 @output_option("audit")
 @server_options()
 def show_(count: int, form: str, remote: ServeClient) -> int:
-    """Show the newest records of the audit log, the oldest of them first."""
+    """Show the newest audit records, oldest first."""
     records = remote.get(_PATH, schema.Audit).records[-count:]
     if form != "table":
         show(records, form)
@@ -50,7 +50,10 @@ def show_(count: int, form: str, remote: ServeClient) -> int:
 @command.command("verify", examples="lbctl audit verify")
 @server_options()
 def verify(remote: ServeClient) -> int:
-    """Verify the chain of hashes: exit code 1 where a record was changed, removed or added."""
+    """Verify the hash chain of the audit log.
+
+    The exit code is 1 if a record was changed, removed or added.
+    """
     records = remote.get(_PATH, schema.Audit).records
     problems = list(breaks(records))
     for problem in problems:

@@ -46,33 +46,33 @@ _CONNECT_TIMEOUT = 10.0
     "standbys",
     metavar="HOST:PORT",
     multiple=True,
-    help="Another member of the control plane, for while the one before does not answer; may be given again.",
+    help="Another control-plane member, used if the one before does not answer (repeatable).",
 )
 @option(
     "--proxy-admin",
     metavar="HOST:PORT",
-    help="Envoy's admin interface, or unix:PATH; default: `admin` of its entry in --fleet, else a Unix socket next "
-    "to the bootstrap, where the proxy connects by the Unix socket.",
+    help="Address of Envoy's admin interface, or unix:PATH. Default: `admin` of its entry in --fleet, or a Unix socket "
+    "next to the bootstrap if the proxy connects by Unix socket.",
 )
-@option("-d", "--directory", metavar="DIR", help="Write the files there, atomically.")
+@option("-d", "--directory", metavar="DIR", help="Write the files to DIR, atomically.")
 @option(
     "--proxy-metrics",
     metavar="HOST:PORT",
-    help="Where Envoy shows its own figures to Prometheus, with --proxy-admin; default: nowhere.",
+    help="Address at which Envoy exposes its metrics to Prometheus. Requires --proxy-admin.",
 )
 def command(
     ads: Ads, standbys: tuple[str, ...], proxy_admin: str | None, proxy_metrics: str | None, directory: str | None
 ) -> int:
-    """Print the bootstrap of an Envoy that connects to a control plane, by ADS with increments (delta).
+    """Print the bootstrap configuration of an Envoy.
 
-    With TLS, give -d: Envoy watches the certificates that files beside the bootstrap name, and reads those of the
-    bootstrap itself only once.
+    The Envoy connects to a control plane by incremental (delta) ADS. With TLS, use -d: Envoy then watches the
+    certificate files and loads renewed certificates. Without -d, it reads them only once.
 
-    Without --xds and --tls-ca, on the machine of `serve`: it connects by the Unix socket of the one that runs, which is
-    waited for up to ten seconds. Where `control.api.bind` is another than the default, --fleet or --server finds it;
-    exit code 4: nothing answers there.
+    Without --xds and --tls-ca, the Envoy connects to the Unix socket of the serve that runs on this machine. lbctl
+    waits up to ten seconds for this serve. If `control.api.bind` is not the default, add --fleet or --server. The exit
+    code is 4 if no serve answers there.
 
-    Start it with `envoy -c FILE --disable-hot-restart`, so that several Envoys can run on one machine.
+    Start the proxy with `envoy -c FILE --disable-hot-restart`, so that several Envoys can run on one machine.
     """
     from lbctl.targets.envoy.bootstrap import Joining, bootstrap
 

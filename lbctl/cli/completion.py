@@ -16,12 +16,15 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete lbctl's commands and options.
+    """Print a shell completion script.
+
+    Load it from the configuration of your shell:
 
     \b
-    bash: source <(lbctl completion bash)                                  in ~/.bashrc
-    zsh:  source <(lbctl completion zsh)                                   in ~/.zshrc, after compinit
-    fish: lbctl completion fish > ~/.config/fish/completions/lbctl.fish
+    bash: source <(lbctl completion bash)          in ~/.bashrc
+    zsh:  source <(lbctl completion zsh)           in ~/.zshrc, after compinit
+    fish: lbctl completion fish > \\
+              ~/.config/fish/completions/lbctl.fish
     """
     completion_class = get_completion_class(shell)
     assert completion_class is not None

@@ -31,16 +31,32 @@ _MIN_DURATION = 5.0
     lbctl demo --headless --duration 30s -o json
     """,
 )
-@option("--headless", is_flag=True, help="No live view: a script of faults, then the figures; also without a terminal.")
-@option("--duration", metavar="D", help="How long it runs, as 30s or 2m; default: 60s with --headless, else until q.")
-@option("--proxy", "kind", type=click.Choice(LAUNCHERS.names), help="The proxy; default: the first of these here.")
+@option(
+    "--headless",
+    is_flag=True,
+    help="Run scripted faults and print the results, without a live view (default without a terminal).",
+)
+@option(
+    "--duration",
+    metavar="DURATION",
+    help="Duration, for example 30s or 2m (default: 60s with --headless, otherwise until q).",
+)
+@option(
+    "--proxy",
+    "kind",
+    type=click.Choice(LAUNCHERS.names),
+    help="Kind of proxy (default: the first installed kind).",
+)
 @output_option("demo")
 def command(headless: bool, duration: str | None, kind: str | None, form: str) -> int:
-    """Run a real proxy and serve before simulated replicas of unlike GPUs, and let replicas fail.
+    """Run a demo on this machine, without a GPU.
 
-    The same requests go to three equal groups: one whose weights lbctl serve decides, one with static weights, one with
-    round robin. Beside them lbctl serve promotes a good canary and rolls a bad one back. Faults and canaries come by
-    key, or by a script with --headless. Exit code 1 where a program ends by itself, 4 without a proxy.
+    The demo starts serve and a real proxy in front of simulated replicas with different GPUs, and makes replicas fail.
+    The same requests go to three equal groups: weights by lbctl serve, static weights, and round robin. In addition,
+    lbctl serve promotes a good canary and rolls back a bad one.
+
+    Press keys to start faults and canaries, or run a script with --headless. The exit code is 1 if a process exits, and
+    4 if no proxy is installed.
     """
     from lbctl.up.choose import installed, missing_proxy
 

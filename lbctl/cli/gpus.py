@@ -23,7 +23,10 @@ _COLUMNS = ("NAME", "THROUGHPUT", "MEMORY", "SOURCE")
 @click.command("gpus", cls=Command, examples="lbctl gpus -o json")
 @output_option("gpus")
 def command(form: str) -> None:
-    """Print the built-in GPU table: relative throughput (A100-80GB = 5) with the source and method of each figure."""
+    """Print the built-in GPU table.
+
+    The table has the relative throughput of each GPU (A100-80GB = 5), with the source and the method of each figure.
+    """
     click.echo({"table": _table, "json": _json, "yaml": _yaml}[form](GPUS.values()), nl=False)
 
 

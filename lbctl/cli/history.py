@@ -10,7 +10,7 @@ from lbctl.base.printable import plain
 from lbctl.cli.command import Command
 from lbctl.cli.options import options_of, output_option
 from lbctl.cli.output import show, table
-from lbctl.cli.overrides import await_proxies
+from lbctl.cli.overrides import WAIT_HELP, await_proxies
 from lbctl.cli.server_options import server_options
 
 _SHORT = 12
@@ -31,10 +31,10 @@ _MESSAGES = {
 @output_option("history")
 @server_options()
 def history(form: str, remote: ServeClient) -> int:
-    """The fleets that a running `lbctl serve` has served, the newest first; `*` marks the one that is served now.
+    """List previously published fleets.
 
-    A digest names the content of the YAML files, for `lbctl rollback`. The commit is that of the git checkout that they
-    were read from, with `+` where the files differed from it.
+    The newest fleet is first, and `*` marks the current one. DIGEST identifies the content of the YAML files, for
+    `lbctl rollback`. COMMIT is the git commit of the files, with `+` if the files differed from it.
     """
     entries = remote.get("/api/v1/history", schema.History).entries[::-1]
     if form == "table":
@@ -54,16 +54,17 @@ def history(form: str, remote: ServeClient) -> int:
 )
 @click.argument("digest", required=False)
 @options_of("rollback")(
-    "--allow-shrink", is_flag=True, help="Also where more replicas or keys go than `control.max_shrink` allows."
+    "--allow-shrink", is_flag=True, help="Allow the loss of more replicas or keys than `control.max_shrink`."
 )
-@options_of("rollback")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
-@options_of("")("--reason", metavar="TEXT", help="Why; shown with it.")
+@options_of("rollback")("--wait", is_flag=True, help=WAIT_HELP)
+@options_of("")("--reason", metavar="TEXT", help="Reason, shown in status and audit log.")
 @server_options(writes=True)
 def rollback(digest: str | None, allow_shrink: bool, wait: bool, reason: str | None, remote: ServeClient) -> int:
-    """Serve an earlier fleet again, until the files change: that of DIGEST, or the newest before the current one.
+    """Publish an earlier fleet again until the files change.
 
-    DIGEST is one of `lbctl history`, or its first characters. Certificates, keys and files of targets are those of
-    today. The files may be invalid meanwhile. Exit code 1 where it cannot be served: nothing changes then.
+    DIGEST is a digest from `lbctl history`, or its first characters. Without it, lbctl chooses the fleet before the
+    current one. Certificates, keys and discovery files keep their current content, and the fleet files may be invalid.
+    The exit code is 1 if the fleet cannot be published; then nothing changes.
     """
     request = schema.RollbackRequest(digest, allow_shrink, reason)
     answer = remote.post("/api/v1/rollback", request, schema.RollbackResult)

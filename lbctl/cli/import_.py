@@ -38,22 +38,26 @@ option = options_of("import")
     "--file",
     "out",
     metavar="OUT",
-    help="Write the fleet there, where no file is yet; default: to standard output.",
+    help="Write the fleet to OUT, which must not exist (default: standard output).",
 )
-@option("--compare", is_flag=True, help="Start both on loopback, and compare what sample requests meet there.")
-@option("--allow-unsandboxed", is_flag=True, help="Compare even if this system cannot confine the proxies.")
+@option(
+    "--compare", is_flag=True, help="Run both configurations on loopback and compare how they handle sample requests."
+)
+@option("--allow-unsandboxed", is_flag=True, help="Compare even if this system cannot sandbox the proxies.")
 def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool, allow_unsandboxed: bool) -> int:
-    """Write a fleet file that does what an existing configuration does.
+    """Convert an nginx, HAProxy or Envoy configuration to a fleet file.
 
-    Each directive becomes the key that means the same, or a comment at its place with file, line and reason; standard
-    error has the counts, secrets that were not copied, and settings that harm inference. Nothing is changed.
-    A route whose protection or destination cannot be carried over refuses its requests with 501, and a comment has what
-    it needs to serve; exit code 1 if no route serves, or if requests would go to another pool. With -f, lines that no
-    key means and that `include` has a place for are written to own/ next to OUT.
+    Each directive becomes a key with the same meaning, or a comment with its file, line and reason. Standard error has
+    the counts, secrets that were not copied, and settings that harm inference. The import changes no existing file.
 
-    With --compare the configuration and the fleet run on this machine's proxy, in front of servers that report what
-    reached them. The proxies are confined: they reach neither files nor addresses of the configuration. Exit code 1 if
-    a request is treated otherwise, and 4 without the proxy's program or on a system that cannot confine it.
+    If lbctl cannot convert the protection or the destination of a route, the route rejects its requests with 501. A
+    comment states what is missing. With -f, lines without a matching key go to own/ next to OUT, if `include` has a
+    place for them. The exit code is 1 if no route serves requests, or if requests would go to another pool.
+
+    With --compare, this machine's proxy runs both configurations in front of test servers, which report the requests
+    that reach them. The proxies are sandboxed: they cannot access files or addresses of the configuration. The exit
+    code is 1 if a request is handled differently. It is 4 if the proxy's binary is missing, or if this system cannot
+    sandbox it.
     """
     from lbctl.importer.run import run
 

@@ -33,26 +33,28 @@ _MAX_KEY_FILE_BYTES = 8192
 )
 @option(
     "--from", "urls", metavar="URL", multiple=True,
-    help="Ask this server what it is; several may follow. A GPU exporter of its host may be among them.",
+    help="Model server to query; more URLs may follow. A URL may also be the GPU exporter of a host.",
 )  # fmt: skip
-@option("-f", "--file", metavar="FILE", help="Write it there, where no file is yet; default: to standard output.")
+@option(
+    "-f", "--file", metavar="FILE", help="Write the fleet to FILE, which must not exist (default: standard output)."
+)
 @option(
     "--api-key-file", metavar="FILE",
-    help="Send the key in this file to every URL that is asked; the fleet sends it to the replicas.",
+    help="File with an API key, sent to every queried URL. The fleet sends it to the replicas.",
 )  # fmt: skip
-@option(
-    "--proxy", "kind", type=click.Choice(KINDS), help="An error where this kind of proxy would not serve the fleet."
-)
+@option("--proxy", "kind", type=click.Choice(KINDS), help="Fail if this kind of proxy cannot serve the fleet.")
 @click.argument("more", metavar="[URL]…", nargs=-1)
 def command(
     urls: tuple[str, ...], file: str | None, api_key_file: str | None, kind: str | None, more: tuple[str, ...]
 ) -> int:
     """Write an annotated fleet file.
 
-    With --from each server is asked what it is (vLLM, SGLang, TGI, llama.cpp, Triton, Ray Serve, TorchServe, KServe,
-    MLServer and others): the same models make one pool, with the right health checks and sources of telemetry. Nothing
-    but these URLs is asked, each within five seconds. Exit code 4 if one of them does not answer as such a server.
-    Standard error says which proxies suit the result.
+    With --from, lbctl queries each server and identifies it (vLLM, SGLang, TGI, llama.cpp, Triton, Ray Serve,
+    TorchServe, KServe, MLServer and others). Servers with the same models become one pool, with suitable health checks
+    and telemetry sources. lbctl contacts only these URLs, and waits at most five seconds for each.
+
+    Standard error lists the kinds of proxy that can serve the fleet. The exit code is 4 if a URL does not answer as a
+    model server.
     """
     if more and not urls:
         raise click.UsageError("URLs follow --from")

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 
 @click.group("key", cls=Group)
 def command() -> None:
-    """Make API keys."""
+    """Create API keys."""
 
 
 @command.command(
@@ -30,13 +30,18 @@ def command() -> None:
     """,
 )
 @click.argument("tenant")
-@option("-f", "--file", metavar="FILE", help="Append the line to this key file; a new one is its owner's alone (0600).")
-@option("--plain", is_flag=True, help="The line holds the key itself and no hash: for nginx and Envoy.")
+@option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    help="Append the line to this key file. Only the owner can read a new file (mode 0600).",
+)
+@option("--plain", is_flag=True, help="Write the key itself instead of a hash, for nginx and Envoy.")
 def new(tenant: str, file: str | None, plain: bool) -> int:
-    """Make an API key for TENANT, and print it once.
+    """Create an API key for TENANT and print it once.
 
-    The key goes to standard output, its line for the key file to FILE or to standard error. The line holds a hash,
-    which HAProxy compares; nginx and Envoy need --plain.
+    The key goes to standard output. Its line for the key file goes to FILE, or to standard error. The line contains a
+    hash, which HAProxy compares; nginx and Envoy need --plain.
     """
     if not _NAME.fullmatch(tenant):
         raise click.UsageError("TENANT is a name: lower-case letters, digits and . _ -, at most 63")

@@ -44,18 +44,27 @@ class _Options:
     """,
 )
 @paths_argument
-@option("--select", multiple=True, metavar="CODES", help="Only these, with commas; LB3 means all that begin so.")
-@option("--ignore", multiple=True, metavar="CODES", help="Not these.")
+@option(
+    "--select",
+    multiple=True,
+    metavar="CODES",
+    help="Report only these codes, separated by commas. A prefix such as LB3 is enough.",
+)
+@option("--ignore", multiple=True, metavar="CODES", help="Do not report these codes.")
 @option(
     "--fail-on",
     type=click.Choice(["error", "warning"]),
     default="error",
     show_default=True,
-    help="The least severity that makes the exit code 1.",
+    help="Lowest severity that sets exit code 1.",
 )
-@option("--fix", is_flag=True, help="Apply the fixes that are certain to the files; comments are kept.")
-@option("--rate", metavar="R", help="The load to judge the fleet by: requests in a time, as 23.7/s or 90/m.")
-@option("--mean-service", metavar="D", help="How long one request keeps a replica busy, as 800ms; with --rate.")
+@option("--fix", is_flag=True, help="Apply safe fixes to the files and keep comments.")
+@option("--rate", metavar="RATE", help="Expected load, for example 23.7/s or 90/m. Requires --mean-service.")
+@option(
+    "--mean-service",
+    metavar="D",
+    help="Mean time that a request occupies a replica, for example 800ms. Requires --rate.",
+)
 @output_option("lint", FORMS)
 def command(
     paths: tuple[str, ...],
@@ -67,10 +76,10 @@ def command(
     mean_service: str | None,
     form: str,
 ) -> int:
-    """Say what in the fleet in PATH… is legal and unwise for inference.
+    """Report configuration that is valid but risky for inference.
 
-    The errors of the fleet and what its proxies cannot say are among the findings, which go to standard output. A
-    comment `# lbctl: ignore CODE (reason)` silences one on its line; `lbctl rule CODE` explains it.
+    The findings go to standard output. They include errors of the fleet and settings that its proxies do not support.
+    The comment `# lbctl: ignore CODE (reason)` silences a finding on its line. `lbctl rule CODE` explains a code.
     """
     if fix and "-" in paths:
         raise click.UsageError("--fix changes files, and - is standard input")

@@ -21,6 +21,7 @@ from lbctl.cli.server_options import server_options
 _PATH = "/api/v1/overrides"
 _DEGRADED = 3
 _POLL_INTERVAL = 0.2
+WAIT_HELP = "Wait until all connected proxies have applied the change; exit with 3 on timeout."
 _LEFT = ("GONE", "NOT DRIVEN")
 _FAILED = ("FAILING", "REFUSED", "NACKED")
 _WAIT_TIMEOUT = 30.0
@@ -33,8 +34,8 @@ def _override_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --ttl, --reason and the options of the server."""
     option = options_of("")
     function = server_options(writes=True)(function)
-    function = option("--reason", metavar="TEXT", help="Why; shown with it.")(function)
-    return option("--ttl", metavar="D", help="It ends by itself after this time, as 30m.")(function)
+    function = option("--reason", metavar="TEXT", help="Reason, shown in status and audit log.")(function)
+    return option("--ttl", metavar="DURATION", help="Remove the override after this time, for example 30m.")(function)
 
 
 def _weight(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -72,16 +73,17 @@ def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     """,
 )
 @click.argument("replica", metavar="POOL/REPLICA")
-@options_of("drain")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
+@options_of("drain")("--wait", is_flag=True, help=WAIT_HELP)
 @options_of("drain")(
     "--wait-idle", is_flag=True,
-    help="Wait also until it has no requests in flight; exit code 3 after its drain deadline, or if that is not known.",
+    help="Also wait until the replica has no requests in flight. Exit with 3 after its drain deadline, "
+    "or if the number is unknown.",
 )  # fmt: skip
 @_override_options
 def drain(replica: str, wait: bool, wait_idle: bool, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
     """Drain a replica: it finishes its requests and gets no new ones.
 
-    After the pool's `drain_deadline` it is taken out of the pool.
+    After the pool's `drain_deadline`, lbctl removes the replica from the pool.
     """
     pool, name = place(replica)
     override = _hold(remote, schema.OverrideRequest("drain", pool, name), ttl, reason)
@@ -92,17 +94,17 @@ def drain(replica: str, wait: bool, wait_idle: bool, ttl: str | None, reason: st
 
 @click.command("undrain", cls=Command, examples="lbctl undrain llama/gpu-3 --wait")
 @click.argument("replica", metavar="POOL/REPLICA")
-@options_of("undrain")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
+@options_of("undrain")("--wait", is_flag=True, help=WAIT_HELP)
 @server_options(writes=True)
 def undrain(replica: str, wait: bool, remote: ServeClient) -> int:
-    """End a drain, and what deep health holds against the replica."""
+    """End a drain or a deep-health ejection."""
     code = _remove(remote, schema.OverrideRemoval("drain", *place(replica)), replica)
     return code or (await_proxies(remote) if wait else 0)
 
 
 @click.group("weight", cls=Group)
 def weight() -> None:
-    """Hold the weight of a replica by hand, or no longer."""
+    """Override the weight of a replica."""
 
 
 @weight.command("set", examples="lbctl weight set llama/gpu-3 2.5 --ttl 30m")
@@ -110,9 +112,9 @@ def weight() -> None:
 @click.argument("value", callback=_weight)
 @_override_options
 def set_(replica: str, value: float, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
-    """Give a replica this weight, on the scale of capacities, whatever its signals say.
+    """Set the weight of a replica and ignore its signals.
 
-    It is above 0: `lbctl drain` keeps new requests away.
+    VALUE is on the scale of capacities and greater than 0. To stop new requests, use `lbctl drain`.
     """
     request = schema.OverrideRequest("weight", *place(replica), value=value)
     override = _hold(remote, request, ttl, reason)
@@ -124,7 +126,7 @@ def set_(replica: str, value: float, ttl: str | None, reason: str | None, remote
 @click.argument("replica", metavar="POOL/REPLICA")
 @server_options(writes=True)
 def unset(replica: str, remote: ServeClient) -> int:
-    """Let the weight of a replica follow its signals again."""
+    """Remove the weight override of a replica."""
     return _remove(remote, schema.OverrideRemoval("weight", *place(replica)), replica)
 
 
@@ -132,7 +134,10 @@ def unset(replica: str, remote: ServeClient) -> int:
 @click.argument("pool", required=False)
 @_override_options
 def freeze(pool: str | None, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
-    """Keep the weights of a pool, or of all, as they are. Health goes on."""
+    """Freeze the weights of a pool.
+
+    Without POOL, freeze all pools. Health checks and ejections continue.
+    """
     for name in [pool] if pool is not None else _moving_pools(remote):
         override = _hold(remote, schema.OverrideRequest("freeze", name), ttl, reason)
         click.echo(f"lbctl: the weights of {name} stay{_until(override)}", err=True)
@@ -143,7 +148,10 @@ def freeze(pool: str | None, ttl: str | None, reason: str | None, remote: ServeC
 @click.argument("pool", required=False)
 @server_options(writes=True)
 def unfreeze(pool: str | None, remote: ServeClient) -> int:
-    """Let the weights of a pool, or of all, move again."""
+    """Let the weights of a pool change again.
+
+    Without POOL, unfreeze all pools.
+    """
     for name in [pool] if pool is not None else _frozen_pools(remote):
         _remove(remote, schema.OverrideRemoval("freeze", name), name)
     return 0
@@ -151,20 +159,20 @@ def unfreeze(pool: str | None, remote: ServeClient) -> int:
 
 @click.group("split", cls=Group)
 def split() -> None:
-    """Hold the split of a route by hand, or no longer."""
+    """Override the split of a route."""
 
 
 @split.command("set", examples="lbctl split set chat v1=90 v2=10 --ttl 1h")
 @click.argument("route")
 @click.argument("shares", metavar="POOL=SHARE…", nargs=-1, required=True, callback=_shares)
-@options_of("split")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
+@options_of("split")("--wait", is_flag=True, help=WAIT_HELP)
 @_override_options
 def set_split(
     route: str, shares: dict[str, int], wait: bool, ttl: str | None, reason: str | None, remote: ServeClient
 ) -> int:
-    """Give the pools of a route's split these shares, as `split set chat v1=90 v2=10`.
+    """Set the shares of a route's pools.
 
-    It ends with `split unset`, with --ttl, or when the files change the split.
+    The override ends with `lbctl split unset`, after --ttl, or when the split in the files changes.
     """
     override = _hold(remote, schema.OverrideRequest("split", route=route, shares=shares), ttl, reason)
     total = sum(override.shares.values())
@@ -177,7 +185,7 @@ def set_split(
 @click.argument("route")
 @server_options(writes=True)
 def unset_split(route: str, remote: ServeClient) -> int:
-    """Let a route have the split of the files again."""
+    """Remove the split override of a route."""
     return _remove(remote, schema.OverrideRemoval("split", route=route), route)
 
 

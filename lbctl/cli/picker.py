@@ -22,12 +22,12 @@ _option = options_of("picker")
 
 @click.command("picker", cls=Command, examples="lbctl picker --server https://lbctl.example:18080 --token-file token")
 @_option(
-    "--bind", metavar="A", default=f"127.0.0.1:{ports.PICKER}", show_default=True,
-    help="Where gRPC listens; HTTP and UDP are on the next port, on loopback.",
+    "--bind", metavar="ADDRESS", default=f"127.0.0.1:{ports.PICKER}", show_default=True,
+    help="Listen address of gRPC. HTTP and UDP use the next port, on loopback.",
 )  # fmt: skip
-@_option("--tls-cert", metavar="FILE", help="The certificate of gRPC; beyond loopback it is needed.")
-@_option("--tls-key", metavar="FILE", help="Its private key.")
-@_option("--tls-client-ca", metavar="FILE", help="Who signed the certificates of the proxies.")
+@_option("--tls-cert", metavar="FILE", help="Certificate of the gRPC endpoint; required beyond loopback.")
+@_option("--tls-key", metavar="FILE", help="Private key of the certificate.")
+@_option("--tls-client-ca", metavar="FILE", help="CA bundle to verify the proxies' client certificates.")
 @server_options()
 def command(
     bind: str,
@@ -36,10 +36,10 @@ def command(
     tls_client_ca: str | None,
     remote: ServeClient,
 ) -> int:
-    """Pick replicas for proxies, by the tables of a running serve.
+    """Run a picker on a machine without serve.
 
-    `lbctl serve` starts a picker by itself where a pool has `algorithm: pick`; this is for a machine of proxies that is
-    not that of serve. While serve is away, the last tables stay.
+    `lbctl serve` starts its own picker if a pool has `algorithm: pick`. Use this command on other machines that run
+    proxies. If serve does not answer, the picker continues with the last tables.
     """
     place, tls = picker_address("--bind", bind), _tls(tls_cert, tls_key, tls_client_ca)
     if not place.on_loopback and tls is None:

@@ -23,13 +23,13 @@ _MESSAGES = {
 
 
 @click.command("reload", cls=Command, examples="lbctl reload --fleet fleet.yaml")
-@option("--allow-shrink", is_flag=True, help="Also where more replicas or keys go than `control.max_shrink` allows.")
+@option("--allow-shrink", is_flag=True, help="Allow the loss of more replicas or keys than `control.max_shrink`.")
 @server_options(writes=True)
 def command(allow_shrink: bool, remote: ServeClient) -> int:
-    """Have a running `lbctl serve` read its files again, now.
+    """Reload the fleet's files in a running serve.
 
-    Exit code 1 where they are not served: they have errors, or would lose too many replicas or keys without
-    --allow-shrink. What proxies have refused is offered to them once more, for when its cause has gone.
+    The exit code is 1 if serve does not publish the files: they have errors, or they remove too many replicas or keys
+    without --allow-shrink. serve also sends rejected updates to the proxies again, in case the cause is fixed.
     """
     request = schema.ReloadRequest(allow_shrink)
     answer = remote.post("/api/v1/reload", request, schema.ReloadResult)

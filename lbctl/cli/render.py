@@ -67,25 +67,36 @@ class _Options:
     """,
 )
 @paths_argument
-@option("-t", "--target", "kind", type=click.Choice(KINDS), required=True, help="The kind of proxy.")
-@option("--proxy", metavar="NAME", help="The proxy of the fleet to render for, where it names several of the kind.")
-@option("--proxy-version", "version", metavar="V", help="The proxy's version; default: the fleet's, else the oldest.")
-@option("-d", "--directory", metavar="DIR", help="Write the files there, atomically.")
-@option("--check", is_flag=True, help="Run the proxy's own checker on the result first.")
-@option("--within", metavar="MAIN", help="Check a fragment within this main file of its host; implies --check.")
+@option("-t", "--target", "kind", type=click.Choice(KINDS), required=True, help="Kind of proxy.")
+@option("--proxy", metavar="NAME", help="Name of the proxy, if the fleet has several of this kind.")
+@option(
+    "--proxy-version",
+    "version",
+    metavar="VERSION",
+    help="Version of the proxy (default: its `version` in the fleet, or the oldest supported).",
+)
+@option("-d", "--directory", metavar="DIR", help="Write the files to DIR, atomically.")
+@option("--check", is_flag=True, help="Check the result with the proxy's own binary before writing it.")
+@option("--within", metavar="MAIN", help="Check a fragment inside this main configuration file; implies --check.")
 @option(
     "-o",
     "--output",
     "form",
     metavar="FORMAT",
     type=click.Choice(["yaml", "json"]),
-    help="The form of an Envoy configuration; default: yaml.",
+    help="Format of an Envoy configuration: yaml or json (default: yaml).",
 )
-@option("--require-files", is_flag=True, help="A file that the fleet names and that is missing is an error.")
-@option("--files-root", metavar="DIR", help="Where the proxy finds the fleet's relative files.")
-@option("--server", metavar="URL", callback=server_url, help="Render the splits that rollouts have in this serve.")
-@option("--token-file", metavar="FILE", help="The token of its API, where it asks for one.")
-@option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs.")
+@option("--require-files", is_flag=True, help="Report an error for each file of the fleet that does not exist.")
+@option(
+    "--files-root",
+    metavar="DIR",
+    help="Directory in which the proxy finds the fleet's relative files (default: the directory of its `config`).",
+)
+@option(
+    "--server", metavar="URL", callback=server_url, help="URL of a running serve; render the splits of its rollouts."
+)
+@option("--token-file", metavar="FILE", help="File with the API token, if the API needs one.")
+@option("--tls-ca", metavar="FILE", help="CA bundle to verify the API's certificate (default: system CAs).")
 def command(
     paths: tuple[str, ...],
     kind: str,
@@ -101,10 +112,11 @@ def command(
     token_file: str | None,
     tls_ca: str | None,
 ) -> int:
-    """Render the fleet in PATH… for one kind of proxy.
+    """Render the configuration of nginx, HAProxy or Envoy.
 
-    One file goes to standard output, several need -d. What the proxy cannot say is a warning on standard error; what
-    `lbctl serve` does for it, where its entry in `proxies` says how, is one line.
+    A single file goes to standard output; several files need -d. Warnings on standard error list settings that the
+    proxy does not support. If `lbctl serve` manages the proxy, one line lists the settings that serve implements for
+    it.
     """
     remote = ServeClient(server, token_file, tls_ca) if server else None
     options = _Options(

@@ -15,7 +15,7 @@ from lbctl.base.printable import plain
 from lbctl.cli.command import Group
 from lbctl.cli.options import options_of, output_option
 from lbctl.cli.output import as_text, table_text
-from lbctl.cli.overrides import AWAY, await_proxies, warn
+from lbctl.cli.overrides import AWAY, WAIT_HELP, await_proxies, warn
 from lbctl.cli.server_options import server_options
 
 _PATH = "/api/v1/rollouts"
@@ -31,16 +31,24 @@ _Command = Callable[..., int]
 
 @click.group("rollout", cls=Group)
 def command() -> None:
-    """Move the split of a route to one pool, step by step; abort always wins."""
+    """Move a route's split to one pool in steps.
+
+    `abort` takes precedence over all other operations.
+    """
 
 
 @command.command("status", examples="lbctl rollout status chat --wait")
 @click.argument("route", required=False)
 @output_option("rollout")
-@options_of("rollout")("--wait", is_flag=True, help="With ROUTE: report each step on standard error, as `start` does.")
+@options_of("rollout")(
+    "--wait", is_flag=True, help="With ROUTE: report each step on standard error until the rollout ends."
+)
 @server_options()
 def status(route: str | None, form: str, wait: bool, remote: ServeClient) -> int:
-    """Show each rollout: its phase, its step, the split that applies now, and the last evaluations of its analysis."""
+    """Show rollouts with their analysis.
+
+    For each rollout, show the phase, the step, the current split, and the last evaluations.
+    """
     if wait and route is None:
         raise click.UsageError("--wait needs a ROUTE")
     code = _await_end(remote, rollouts_of(remote, route)[0]) if wait else 0
@@ -64,7 +72,7 @@ def _options(*, wait: str) -> Callable[[_Command], _Command]:
 
     def decorate(function: _Command) -> _Command:
         function = server_options(writes=True)(function)
-        function = option("--reason", metavar="TEXT", help="Why; shown with it.")(function)
+        function = option("--reason", metavar="TEXT", help="Reason, shown in status and audit log.")(function)
         function = option("--wait", is_flag=True, help=wait)(function)
         return click.argument("route")(function)
 
@@ -72,9 +80,9 @@ def _options(*, wait: str) -> Callable[[_Command], _Command]:
 
 
 _TO_ITS_END = (
-    "Wait until a rollout by time or analysis has ended (exit code 3: not promoted), or all proxies have the step."
+    "Wait until an automatic rollout ends, or until all connected proxies have applied a manual step. "
+    "Exit with 3 if the rollout is not promoted, or on timeout."
 )
-_IN_PROXIES = "Wait until all proxies have applied it; exit code 3 on timeout."
 
 
 def _allow_unavailable(function: _Command) -> _Command:
@@ -86,7 +94,7 @@ def _allow_unavailable(function: _Command) -> _Command:
 @_options(wait=_TO_ITS_END)
 @_allow_unavailable
 def start(route: str, wait: bool, **more: Any) -> int:
-    """Begin with the first step; also again, after the rollout has ended."""
+    """Start a rollout, or restart an ended one."""
     return _act(route, "start", wait, **more)
 
 
@@ -94,7 +102,7 @@ def start(route: str, wait: bool, **more: Any) -> int:
 @_options(wait=_TO_ITS_END)
 @_allow_unavailable
 def promote(route: str, wait: bool, **more: Any) -> int:
-    """Go to the next step now."""
+    """Promote a rollout to the next step now."""
     return _act(route, "promote", wait, **more)
 
 
@@ -104,9 +112,9 @@ def promote(route: str, wait: bool, **more: Any) -> int:
     lbctl rollout pause chat --reason "error rate"
     """,
 )
-@_options(wait=_IN_PROXIES)
+@_options(wait=WAIT_HELP)
 def pause(route: str, wait: bool, **more: Any) -> int:
-    """Keep the share as it is, until `resume` or `promote`."""
+    """Pause a rollout at its current share."""
     return _act(route, "pause", wait, **more)
 
 
@@ -114,23 +122,32 @@ def pause(route: str, wait: bool, **more: Any) -> int:
 @_options(wait=_TO_ITS_END)
 @_allow_unavailable
 def resume(route: str, wait: bool, **more: Any) -> int:
-    """Go on with the current step; its time goes on where it was paused."""
+    """Resume a paused rollout.
+
+    The time of the current step continues where it was paused.
+    """
     return _act(route, "resume", wait, **more)
 
 
 @command.command("abort", examples="lbctl rollout abort chat --wait")
-@_options(wait=_IN_PROXIES)
+@_options(wait=WAIT_HELP)
 def abort(route: str, wait: bool, **more: Any) -> int:
-    """Let the split of the files hold again, at any step, and also after the last one."""
+    """Abort a rollout and restore the split of the files.
+
+    This works at every step and after the last one.
+    """
     return _act(route, "abort", wait, **more)
 
 
 @command.command("set", examples="lbctl rollout set chat 25%")
-@_options(wait=_IN_PROXIES)
+@_options(wait=WAIT_HELP)
 @_allow_unavailable
 @click.argument("percent", callback=_percent)
 def set_(route: str, percent: float, wait: bool, **more: Any) -> int:
-    """Give the pool this share in percent, and pause there until `resume` or `promote`."""
+    """Set the share of the new pool in percent and pause.
+
+    The rollout continues with `resume` or `promote`.
+    """
     return _act(route, "set", wait, percent=percent, **more)
 
 

@@ -28,9 +28,10 @@ def _codes(_context: click.Context, _parameter: click.Parameter, incomplete: str
 @click.command("rule", cls=Command, examples="lbctl rule LB203")
 @click.argument("code", required=False, shell_complete=_codes)
 def command(code: str | None) -> int:
-    """Explain CODE: what it is, why it hurts on GPUs, YAML before and after, when to ignore it.
+    """Explain a diagnostic code.
 
-    Without CODE: the list of all codes.
+    The page states what the code means, why it matters on GPUs and when to ignore it, with YAML before and after.
+    Without CODE, list all codes.
     """
     from lbctl.lint.pages import pages, terminal_text
 

@@ -26,7 +26,10 @@ _DROPPED = "\x00none"
 
 @click.command("schema", cls=Command, examples="lbctl schema > lbctl.schema.json")
 def command() -> None:
-    """Print the JSON Schema (draft 7) of a fleet file."""
+    """Print the JSON Schema of a fleet file.
+
+    The schema uses draft 7, which editors support.
+    """
     click.echo(page(), nl=False)
 
 

@@ -13,7 +13,7 @@ from lbctl.cli.listen_address import address, picker_address
 from lbctl.cli.options import options_of
 
 option = options_of("serve")
-_STATE_HELP = "Where it keeps what must survive; default: the fleet's `control.state`, else /var/lib/lbctl."
+_STATE_HELP = "Directory for persistent state (default: `control.state` of the fleet, or /var/lib/lbctl)."
 
 
 @click.command(
@@ -27,23 +27,26 @@ _STATE_HELP = "Where it keeps what must survive; default: the fleet's `control.s
 )
 @paths_argument
 @options_of("")("--state", metavar="DIR", help=_STATE_HELP)
-@option("--xds-bind", metavar="A", help="Where proxies connect; default: the fleet's `control.xds.bind`.")
-@option("--api-bind", metavar="A", help="Where the API listens; default: the fleet's `control.api.bind`.")
+@option("--xds-bind", metavar="ADDRESS", help="Listen address for proxies (default: `control.xds.bind` of the fleet).")
+@option("--api-bind", metavar="ADDRESS", help="Listen address of the API (default: `control.api.bind` of the fleet).")
 @option(
-    "--picker-bind", metavar="A",
-    help="Where its picker listens, HTTP at the next port; default: the fleet's `control.picker.bind`.",
+    "--picker-bind", metavar="ADDRESS",
+    help="Listen address of the picker; HTTP uses the next port (default: `control.picker.bind` of the fleet).",
 )  # fmt: skip
-@option("--member", metavar="NAME", help="Its name among several; default: `control.member`, else the host's name.")
-@option("--dry-run", is_flag=True, help="Decide and log; send nothing, keep nothing.")
-@option("--insecure", is_flag=True, help="Let xDS listen beyond loopback without client certificates.")
+@option(
+    "--member", metavar="NAME", help="Name of this control-plane member (default: `control.member`, or the host name)."
+)
+@option("--dry-run", is_flag=True, help="Decide and log, but publish and save nothing.")
+@option("--insecure", is_flag=True, help="Allow xDS beyond loopback without client certificates.")
 def command(
     paths: tuple[str, ...], state: str | None, xds_bind: str | None, api_bind: str | None, picker_bind: str | None,
     member: str | None, dry_run: bool, insecure: bool,
 ) -> int:  # fmt: skip
-    """Run the control plane of the fleet in PATH…: watch its files, drive its Envoys by xDS.
+    """Run the control plane.
 
-    Logs to standard error. SIGHUP reads the files again, SIGTERM ends it within ten seconds. Files with errors change
-    nothing: what was served before still is.
+    serve watches the files in PATH…, reads metrics, decides weights, health and rollouts, and updates the connected
+    proxies. It logs to standard error. SIGHUP reloads the files, and SIGTERM stops the process within ten seconds. If
+    the files have errors, serve keeps the last valid configuration.
     """
     if "-" in paths:
         raise click.UsageError("serve watches files: standard input cannot be watched")

@@ -24,7 +24,9 @@ from lbctl.base.printable import plain
 from lbctl.base.urls import without_user
 from lbctl.cli.options import options_of
 
-_WRITING = f"The token of its API, which this always needs; default: {TOKEN}, for the default server alone."
+_WRITING = f"File with the API token, which is required (default for the default server: {TOKEN})."
+_CA = "CA bundle to verify the API's certificate (default: system CAs)."
+_CA = "CA bundle to verify the API's certificate (default: system CAs)."
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -40,15 +42,15 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
     The command gets the client of the API as its argument `remote`. Errors of the client end it with their exit codes.
     """
     option = options_of("")
-    token = _WRITING if writes else "The token of its API, where it asks for one."
+    token = _WRITING if writes else "File with the API token, if the API needs one."
     added = (
         option(
             "--server", metavar="URL", default=DEFAULT_SERVER, show_default=True, callback=server_url,
-            help="A running serve.",
+            help="URL of a running serve.",
         ),
         option("--token-file", metavar="FILE", help=token),
-        option("--fleet", metavar="PATH", help="The fleet of serve or up: in place of --server and --token-file."),
-        *((option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),) * tls),
+        option("--fleet", metavar="PATH", help="Fleet of a running serve or up; replaces --server and --token-file."),
+        *((option("--tls-ca", metavar="FILE", help=_CA),) * tls),
     )  # fmt: skip
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

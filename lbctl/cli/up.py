@@ -43,23 +43,27 @@ _PORTS = 100
 @click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
 @option(
     "--from", "urls", metavar="URL", multiple=True,
-    help="Make fleet.yaml of what this model server says that it is; several may follow.",
+    help="Create fleet.yaml from this model server; more URLs may follow.",
 )  # fmt: skip
 @option(
-    "--api-key-file", metavar="FILE", help="Send the key in this file to every URL of --from; the fleet sends it too."
+    "--api-key-file",
+    metavar="FILE",
+    help="File with an API key, sent to every URL of --from. The fleet sends it to the replicas.",
 )
 @option(
     "--proxy", "kind", type=click.Choice(LAUNCHERS.names),
-    help="The kind of proxy; default: of those on this machine, the one that suits the fleet best.",
+    help="Kind of proxy (default: the installed kind that suits the fleet best).",
 )  # fmt: skip
 def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | None, kind: str | None) -> int:
-    """Run serve and a proxy of this machine for the fleet in PATH…, by default fleet.yaml, until Ctrl-C.
+    """Run serve and a local proxy until Ctrl-C.
 
-    With --from URL [URL]… it makes fleet.yaml first, as `lbctl init` does; without any file it asks for the URLs, where
-    a person can answer.
-    The URL goes to standard output, with a key that is made where none exists: a fleet in which no route asks for a key
-    gets that check for all routes, without a change of its files. The logs of both go to standard error. Exit code 0
-    after Ctrl-C, 1 where the fleet cannot be run or one of the two ends by itself, 4 without a proxy.
+    PATH… is fleet.yaml by default. With --from URL [URL]…, lbctl first creates fleet.yaml, like `lbctl init`. If there
+    is no file, lbctl asks for the URLs on a terminal.
+
+    The URL of the proxy goes to standard output. If no route checks API keys, lbctl creates a key, prints it, and
+    requires it on all routes. It does not change the files. The logs of both processes go to standard error.
+
+    The exit code is 0 after Ctrl-C. It is 1 if the fleet cannot run or a process exits, and 4 if no proxy is installed.
     """
     from lbctl.cli import fleet
 

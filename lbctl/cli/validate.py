@@ -27,10 +27,11 @@ from lbctl.lint.proxies import merge_kinds, refused_key_findings
 @paths_argument
 @output_option("validate", FORMS)
 def command(paths: tuple[str, ...], form: str) -> int:
-    """Check the fleet in PATH… (files, directories, or - for standard input).
+    """Check a fleet and report all errors in one run.
 
-    Shows every error with file, line and column: as text on standard error, in another form on standard output. Exit
-    code 1 if there is one. On a terminal, a valid fleet is one line.
+    PATH is a YAML file, a directory of YAML files, or - for standard input. Each error has a file, line and column.
+    Text goes to standard error, other formats to standard output. The exit code is 1 if there is an error. On a
+    terminal, one line confirms a valid fleet.
     """
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_own_lines=False)

@@ -21,7 +21,7 @@ PACKAGES = (
 @click.command("version", cls=Command, examples="lbctl version -o json")
 @output_option("version")
 def command(form: str) -> None:
-    """Print the version of lbctl, of Python, and of each package that lbctl needs."""
+    """Print the versions of lbctl, Python and its dependencies."""
     packages = {name: _version(name) for name in PACKAGES}
     if form == "table":
         click.echo(f"lbctl {__version__}\nPython {platform.python_version()}, {platform.platform()}")

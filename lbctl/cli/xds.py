@@ -31,24 +31,33 @@ _RETRY = (0.25, 5.0)
 """The first and the longest pause in seconds before `watch` connects again."""
 
 option = options_of("xds")
-_type = option("--type", "kind", type=click.Choice(list(_FULL)), help="This type alone; default: all.")
+_type = option("--type", "kind", type=click.Choice(list(_FULL)), help="Show only this type (default: all).")
 
 
 @click.group("xds", cls=Group)
 def command() -> None:
-    """Show what a proxy would receive from a control plane (ADS, state of the world)."""
+    """Show the xDS resources that a proxy would receive.
+
+    lbctl connects to a control plane as a node, by ADS (state of the world).
+    """
 
 
 @command.command("get", examples="lbctl xds get --node edge-1 --type eds")
 @ads_options()
 @_type
 @output_option("xds", ("yaml", "json"))
-@option("--timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to wait for it.")
+@option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for the resources.",
+)
 def get(ads: Ads, kind: str | None, form: str, timeout: float) -> int:
-    """Print every resource that the node would receive, by type. Keys and credentials are not shown.
+    """Print all resources of a node by type.
 
-    What clusters and listeners name (endpoints, routes, secrets) is asked for too. Exit code 3: something of it has not
-    come in time; what has come is printed.
+    lbctl also requests the endpoints, routes and secrets that clusters and listeners refer to. It does not print keys
+    and credentials. The exit code is 3 if a resource does not arrive in time; lbctl then prints the others.
     """
     _quiet()
     from lbctl.xds.client.reader import Reader
@@ -66,9 +75,10 @@ def get(ads: Ads, kind: str | None, form: str, timeout: float) -> int:
 @ads_options()
 @_type
 def watch(ads: Ads, kind: str | None) -> int:
-    """Print a line for each change: when, which type, the names added, changed and removed, the version.
+    """Print a line for each change of the resources.
 
-    It goes on until it is interrupted, and connects again when the control plane has gone.
+    A line has the time, the type, the added, changed and removed names, and the version. The command runs until Ctrl-C,
+    and reconnects if the control plane stops.
     """
     _quiet()
     from lbctl.xds.client.reader import Reader

@@ -53,11 +53,17 @@ class _Options:
 @paths_argument
 @option(
     "--against", metavar="PATH|git:REV|live", multiple=True, default=("git:HEAD",), show_default=True,
-    help="What is there now: other files, the same ones at a revision, or what a running serve does.",
+    help="Compare with other files, with the same files at a git revision, or with a running serve.",
 )  # fmt: skip
-@option("-t", "--target", "kind", type=click.Choice(KINDS), help="Compare the text for that kind of proxy instead.")
-@option("--proxy", metavar="NAME", help="With -t: the proxy of the fleet, where it names several of the kind.")
-@option("--exit-code", "tells", is_flag=True, help="Exit code 2 where something differs.")
+@option(
+    "-t",
+    "--target",
+    "kind",
+    type=click.Choice(KINDS),
+    help="Compare the rendered configuration for this kind of proxy instead.",
+)
+@option("--proxy", metavar="NAME", help="With -t: name of the proxy, if the fleet has several of this kind.")
+@option("--exit-code", "tells", is_flag=True, help="Exit with 2 if there are differences.")
 @output_option("diff", ("table", "markdown", "json", "yaml"))
 @server_options()
 def command(
@@ -69,11 +75,11 @@ def command(
     form: str,
     remote: ServeClient,
 ) -> int:
-    """What changes when the fleet in PATH… takes the place of another.
+    """Show what a change does to pools, traffic and settings.
 
-    Pools, replicas, the share of traffic that each gains or loses, requests that go elsewhere, and every setting with
-    its old and new value. Order, comments and defaults that are written out are no difference. `-o markdown` is for the
-    comment of a merge request.
+    lbctl compares the fleet in PATH… with another one. It reports changed pools, replicas and settings, the share of
+    traffic that each pool gains or loses, and requests that take another route. Order, comments and explicit defaults
+    make no difference. Use `-o markdown` for a comment on a merge request.
     """
     options = _Options(against, kind, proxy, form)
     _check(options)

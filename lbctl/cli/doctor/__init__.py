@@ -59,19 +59,26 @@ class _Options:
 )
 @click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
 @options_of("")(
-    "--state", metavar="DIR", help="The state of serve; default: the fleet's `control.state`, else /var/lib/lbctl."
+    "--state",
+    metavar="DIR",
+    help="State directory of serve (default: `control.state` of the fleet, or /var/lib/lbctl).",
 )
 @output_option("doctor")
 @server_options()
 @click.pass_context
 def command(context: click.Context, paths: tuple[str, ...], state: str | None, form: str, remote: ServeClient) -> int:
-    """Look for what on this machine keeps lbctl, or the fleet in PATH…, from running.
+    """Check this machine and the fleet for problems.
 
-    The proxies' programs and versions, ports, access logs, open files, the clock, the state directory and the shared
-    store, certificates and keys, replicas and sources of metrics, Kubernetes and what it permits, a running serve with
-    the problems that it reports, and its picker.
-    Exit code 1: the fleet has errors. 4: something needed is missing or does not answer. 3: something else has failed.
-    Warnings leave it 0.
+    lbctl checks the proxies' binaries and versions, ports, access logs, open files, the clock, certificates and keys.
+    It also checks the state directory, the shared store, replicas, metrics sources and Kubernetes permissions. If serve
+    runs, lbctl shows its problems and checks its picker.
+
+    \b
+    Exit codes:
+      0  no check failed; there may be warnings
+      1  the fleet has errors
+      3  a check failed
+      4  something required is missing or does not answer
     """
     origin = context.get_parameter_source("server")
     expected = origin is click.core.ParameterSource.COMMANDLINE

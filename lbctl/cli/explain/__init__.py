@@ -25,7 +25,7 @@ from lbctl.targets import KINDS
 
 @click.group("explain", cls=Group)
 def command() -> None:
-    """Why a request takes its route or its replica, and why a weight is what it is."""
+    """Explain routing, picking and weights."""
 
 
 @command.command("weight", examples="lbctl explain weight llama/gpu-3")
@@ -33,7 +33,10 @@ def command() -> None:
 @output_option("explain_weight")
 @server_options()
 def weight(replica: str, form: str, remote: ServeClient) -> int:
-    """Why a replica has its weight: every number on the way from its signals to the proxies, with ages."""
+    """Explain the weight of a replica.
+
+    The output has every step from the signals to the proxies, with the age of each value.
+    """
     pool, name = place(replica)
     of_pool, row = _row(remote, pool, name)
     peers = [item for item in remote.get("/api/v1/decisions", schema.Decisions).decisions if item.pool == pool]
@@ -60,21 +63,19 @@ route_option = options_of("explain_route")
 @click.argument("method", metavar="METHOD")
 @click.argument("url", metavar="URL")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True)
-@route_option(
-    "-H", "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A header; several may be given."
-)
-@route_option("--body", metavar="FILE", help="The request's body: some routes look for the model in it.")
-@route_option("--listener", metavar="NAME", help="Where the request comes in; default: by the URL's port.")
-@route_option("-t", "--target", "kind", type=click.Choice(KINDS), help="On that kind of proxy alone.")
+@route_option("-H", "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="Request header (repeatable).")
+@route_option("--body", metavar="FILE", help="File with the request body; some routes read the model from it.")
+@route_option("--listener", metavar="NAME", help="Listener that gets the request (default: by the URL's port).")
+@route_option("-t", "--target", "kind", type=click.Choice(KINDS), help="Explain only this kind of proxy.")
 @output_option("explain_route")
 def route(
     method: str, url: str, paths: tuple[str, ...], headers: tuple[str, ...], body: str | None, listener: str | None,
     kind: str | None, form: str,
 ) -> int:  # fmt: skip
-    """Which route and pool of the fleet in PATH… a request takes, and why, on each kind of proxy.
+    """Explain which route and pool a request takes.
 
-    URL is a whole one, or a path. Nothing is sent: what would match, what decides between routes, the pin or the draw,
-    and the policy, each setting with the line that it came from.
+    URL is a complete URL or a path. lbctl sends no request. For each kind of proxy, the output has the matching routes,
+    the criterion that selects one, and how the pool is chosen. It also has each policy setting with its source line.
     """
     from lbctl.cli.explain.route import answer
     from lbctl.cli.explain.route_request import RouteQuery
@@ -95,11 +96,11 @@ pick_option = options_of("explain_pick")
 )
 @click.argument("pool", metavar="POOL")
 @click.argument("paths", metavar="[PATH…]", nargs=-1)
-@pick_option("--session", metavar="KEY", help="The value of the pool's first session key.")
+@pick_option("--session", metavar="KEY", help="Value of the pool's first session key.")
 @pick_option("--tenant", metavar="NAME", help="Tenant that sends the request.")
-@pick_option("--body", metavar="FILE", help="The request's body; a running picker is sent its beginning.")
-@pick_option("--region", metavar="NAME", help="Where the asking proxy runs.")
-@pick_option("--zone", metavar="NAME", help="Where the asking proxy runs.")
+@pick_option("--body", metavar="FILE", help="File with the request body. A running picker gets only its beginning.")
+@pick_option("--region", metavar="NAME", help="Region of the proxy.")
+@pick_option("--zone", metavar="NAME", help="Zone of the proxy.")
 @output_option("explain_pick")
 @server_options()
 def pick(
@@ -113,12 +114,18 @@ def pick(
     form: str,
     remote: ServeClient,
 ) -> int:
-    """Which replica the picker would name for a request to POOL, and why.
+    """Explain which replica the picker selects.
 
-    What was read of the request, who may be picked, the scores. RATE is the weight with slow start, WORK the tokens in
-    flight that are not computed yet, CACHED those of the prompt that the cache may hold, and WAIT the work divided by
-    the rate, and the request's own by the weight. By the fleet in PATH… every replica is idle and as the files have it;
-    without PATH the running picker says what it would do now. Nothing is recorded.
+    With PATH…, every replica is idle and has its capacity from the files. Without PATH, the running picker answers for
+    its current state. It does not record the request.
+
+    \b
+    Columns:
+      RATE    Weight of the replica, including slow start.
+      WORK    Tokens in flight that are not computed yet.
+      CACHED  Prompt tokens that the cache of the replica may contain.
+      WAIT    WORK divided by RATE, plus the request's own tokens
+              divided by the weight.
     """
     from lbctl.cli.explain.pick import PickQuery, answer, explain_running
 

@@ -46,69 +46,109 @@ _tokens = click.FloatRange(1, 1_000_000)
     "--trace",
     "trace_file",
     metavar="FILE",
-    help="The requests: CSV (seconds) or JSON lines (milliseconds); docs/reference/simulate.md.",
+    help="Request trace: CSV (times in seconds) or JSON lines (in milliseconds). See docs/reference/simulate.md.",
 )
-@_option("--rate", metavar="R", help="Instead of a trace: Poisson arrivals, as 23.7/s or 90/m.")
-@_option("--prompt", type=_tokens, help="With --rate: the mean prompt in tokens.")
-@_option("--answer", type=_tokens, help="With --rate: the mean answer in tokens.")
-@_option("--duration", metavar="D", help="With --rate: how long they arrive, as 10m.")
-@_option("--burst", type=click.FloatRange(1, 10_000), help="With --rate: so many arrive together on average.")
-@_option("--against", metavar="PATH", multiple=True, help="Another fleet, to be compared with PATH….")
-@_option("--pool", metavar="NAME", help="The pool that gets the requests. Default: the only one.")
-@_option("--policy", metavar="PROXY:ALGORITHM,…", help="The rows. Default: every algorithm of the fleet's proxies.")
+@_option("--rate", metavar="RATE", help="Generate Poisson arrivals instead of a trace, for example 23.7/s or 90/m.")
+@_option("--prompt", type=_tokens, help="With --rate: mean prompt length in tokens.")
+@_option("--answer", type=_tokens, help="With --rate: mean answer length in tokens.")
+@_option("--duration", metavar="DURATION", help="With --rate: duration of the load, for example 10m.")
+@_option("--burst", type=click.FloatRange(1, 10_000), help="With --rate: mean number of requests that arrive together.")
+@_option("--against", metavar="PATH", multiple=True, help="Another fleet, to compare with PATH….")
+@_option("--pool", metavar="NAME", help="Pool that gets the requests (default: the only pool).")
+@_option(
+    "--policy",
+    metavar="PROXY:ALGORITHM,…",
+    help="Algorithms to compare (default: all algorithms of the fleet's proxies).",
+)
 @_option(
     "--speedup",
     type=click.FloatRange(1e-4, 1e4),
     default=1.0,
     show_default=True,
-    help="Multiplies the rate of the load.",
+    help="Multiply the request rate by this factor.",
 )
-@_option("--requests", type=click.IntRange(1), help="Only so many requests of the load.")
-@_option("--proxies", type=click.IntRange(1, 1024), default=2, show_default=True, help="Proxies that share the load.")
-@_option("--engine", metavar="FILE|KEY=VALUE,…", help="Costs of engines; the strongest: a, b, c, p, sequences, cache.")
+@_option("--requests", type=click.IntRange(1), help="Maximum number of requests.")
 @_option(
-    "--model", metavar="NAME", help="Engines measured with this model, by GPU: llama-2-70b, llama-3.1-8b, mixtral-8x7b."
+    "--proxies",
+    type=click.IntRange(1, 1024),
+    default=2,
+    show_default=True,
+    help="Number of proxies that share the load.",
 )
-@_option("--calibrate", metavar="URL", help="Fit the strongest replica's engine to a live one's metrics page.")
-@_option("--calibrate-for", metavar="D", default="60s", show_default=True, help="How long that page is watched.")
 @_option(
-    "--slow", metavar="REPLICA=FACTOR[@SECONDS]", multiple=True, help="Multiplies a replica's speed, from then on."
+    "--engine",
+    metavar="FILE|KEY=VALUE,…",
+    help="Cost model of the engines: a file, or values of the strongest replica (a, b, c, p, sequences, cache).",
+)
+@_option(
+    "--model",
+    metavar="NAME",
+    help="Use engines measured with this model, by GPU: llama-2-70b, llama-3.1-8b or mixtral-8x7b.",
+)
+@_option("--calibrate", metavar="URL", help="Fit the strongest replica's cost model to the metrics of a live engine.")
+@_option(
+    "--calibrate-for",
+    metavar="DURATION",
+    default="60s",
+    show_default=True,
+    help="How long to observe the metrics of --calibrate.",
+)
+@_option(
+    "--slow",
+    metavar="REPLICA=FACTOR[@SECONDS]",
+    multiple=True,
+    help="Multiply the speed of a replica by FACTOR, from SECONDS on.",
 )
 @_option(
     "--kill",
     metavar="REPLICA@SECONDS[-SECONDS]",
     multiple=True,
-    help="A replica dies, and comes back where a second time is given.",
+    help="Stop a replica, and restart it at the second time.",
 )
-@_option("--join", metavar="REPLICA@SECONDS", multiple=True, help="A replica joins only then.")
-@_option("--lose", metavar="REPLICA|largest|zone=Z", multiple=True, help="These replicas are never there.")
+@_option("--join", metavar="REPLICA@SECONDS", multiple=True, help="Add a replica at this time.")
+@_option("--lose", metavar="REPLICA|largest|zone=Z", multiple=True, help="Remove replicas from the start.")
 @_option(
     "--telemetry-delay",
-    metavar="D",
+    metavar="DURATION",
     default="1s",
     show_default=True,
-    help="The time from a sample of the engines to its use.",
+    help="Delay between an engine sample and its use.",
 )
-@_option("--find", type=click.Choice(["rate", "replicas"]), help="The largest rate, or the fewest replicas, for --slo.")
-@_option("--slo", metavar="LIMITS", help="For --find: 'ttft p99 < 2s, failed < 1%'.")
-@_option("--gpu", metavar="[Nx]TYPE", multiple=True, help="For --find replicas: how many on N GPUs of this type.")
 @_option(
-    "--price", metavar="TYPE=PRICE", multiple=True, help="The price of one GPU for an hour: what is found has its cost."
+    "--find",
+    type=click.Choice(["rate", "replicas"]),
+    help="Find the highest rate, or the fewest replicas, that meet --slo.",
 )
-@_option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The same seed gives the same figures.")
-@_option("--plot", "plot_file", metavar="FILE", help="Write a picture of the figures as SVG.")
+@_option("--slo", metavar="LIMITS", help="With --find: limits, for example 'ttft p99 < 2s, failed < 1%'.")
+@_option(
+    "--gpu", metavar="[Nx]TYPE", multiple=True, help="With --find replicas: use replicas with N GPUs of this type."
+)
+@_option(
+    "--price",
+    metavar="TYPE=PRICE",
+    multiple=True,
+    help="Price of one GPU per hour; adds the cost to the result of --find.",
+)
+@_option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Random seed; the same seed gives the same results.",
+)
+@_option("--plot", "plot_file", metavar="FILE", help="Write a chart of the results as SVG.")
 @output_option("simulate", ("table", "wide", "json", "yaml"))
 def command(**values: Any) -> int:
-    """Replay a load against a pool of the fleet, for each algorithm as each proxy implements it.
+    """Replay a request trace against a pool in simulation.
 
-    Engines batch continuously, caches are bounded, replicas may fail, and weights follow the same control loop as in
-    `serve`. Nothing is sent anywhere. Figures compare algorithms and fleets; docs/reference/simulate.md says how far
-    they can be trusted as such.
+    lbctl replays the load for each algorithm, as each proxy implements it. Engines use continuous batching and bounded
+    caches, replicas may fail, and weights follow the control loop of serve. Nothing is sent over the network. Use the
+    results to compare algorithms and fleets; docs/reference/simulate.md describes their accuracy.
 
-    TOKENS/S and BUSY count until the last answer ends, the tail after the last arrival included.
+    TOKENS/S and BUSY cover the time until the last answer ends, including the tail after the last arrival.
 
-    --against, --slow, --kill, --join, --lose, --gpu and --price may be given several times, and all of them count.
-    SECONDS are those since the load began.
+    --against, --slow, --kill, --join, --lose, --gpu and --price can be repeated. SECONDS count from the start of the
+    load.
     """
     options = SimulationOptions(**values)
     check(options)

@@ -40,13 +40,15 @@ T = TypeVar("T")
 )
 @click.argument("what", required=False, type=click.Choice(["proxies", "pools", "signals", "rollouts", "members"]))
 @option(
-    "--check", is_flag=True, help="Exit code 3 unless the files are served, every proxy has them and the picker runs."
+    "--check",
+    is_flag=True,
+    help="Exit with 3 unless the files are published, all proxies are in sync and the picker runs.",
 )
-@option("--wait", metavar="D", help="With --check: wait up to this time until it is so, as 1m.")
-@option("--expect", metavar="N", type=click.IntRange(0), help="With --check: at least N proxies are in sync.")
-@option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@option("--wait", metavar="DURATION", help="With --check: wait up to this time for success, for example 1m.")
+@option("--expect", metavar="N", type=click.IntRange(0), help="With --check: require at least N proxies in sync.")
+@option("--watch", is_flag=True, help="Refresh every two seconds until Ctrl-C.")
 @output_option("status", ("table", "wide", "json", "yaml"))
-@option("--pool", metavar="NAME", help="With pools or signals: this pool alone.")
+@option("--pool", metavar="NAME", help="With pools or signals: show only this pool.")
 @server_options()
 def command(
     what: str | None,
@@ -58,13 +60,14 @@ def command(
     pool: str | None,
     remote: ServeClient,
 ) -> int:
-    """What a running `lbctl serve` does: a summary, its proxies, its pools, signals, rollouts or members.
+    """Show the state of serve, its proxies and its pools.
 
-    OBSERVED of the pools and of rollouts is over the last minute: a drained replica keeps a part of it for as long.
+    Without an argument, show a summary. OBSERVED is the share of requests in the last minute, so a drained replica
+    keeps a share for up to one minute.
 
-    --check compares the files, the published fleet and the proxies, and looks whether a needed picker runs; with --wait
-    a proxy has that time for its next reload. Exit code 3 where something is not as the files say, 4 where serve does
-    not answer.
+    --check verifies that the files are published, that all proxies have applied them, and that a required picker runs.
+    With --wait, it waits for example for the next reload of a proxy. The exit code is 3 if the check fails, and 4 if
+    serve does not answer.
     """
     if pool is not None and what not in ("pools", "signals"):
         raise click.UsageError("--pool goes with pools or signals")

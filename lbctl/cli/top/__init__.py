@@ -25,11 +25,19 @@ _KEY_INTERVAL = 0.2
 @click.command("top", cls=Command, examples="lbctl top --fleet fleet.yaml")
 @server_options()
 def command(remote: ServeClient) -> int:
-    """The replicas of a running `lbctl serve`: state, shares, requests, and what engines and GPUs say, live.
+    """Show a live table of replicas.
 
-    Keys: q ends it; the left and right arrow, or a column's letter, choose the column that sorts, the same letter again
-    turns the order; p shows one pool after another, then all; space holds the screen; up and down turn the pages. In a
-    pipe it prints the table once.
+    The table has the state, shares and requests of each replica, and the signals of its engine and GPUs. In a pipe,
+    lbctl prints the table once.
+
+    \b
+    Keys:
+      q               quit
+      left, right     sort by the previous or next column
+      letter          sort by the column of this letter; again: reverse the order
+      p               show one pool after another, then all
+      space           pause
+      up, down        previous or next page
     """
     look = _look(remote)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
