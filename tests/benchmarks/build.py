@@ -37,7 +37,7 @@ def lines() -> Iterator[str]:
     yield _line("all weights of 10 pools × 1,000", _reweighted(fleet(10, 1000), pools=10), 0.060)
     many = fleet(1000, 10)
     yield _line("one weight of 1,000 pools × 10", _reweighted(many, pools=1), 0.010)
-    other = many.replace("10.100.0.3:8000", "11.0.0.3:8000", 1)
+    other = many.replace("127.100.0.3:9", "127.200.0.3:9", 1)
     yield _line("one changed pool of 1,000 × 10", _exchanged(many, other))
     with tempfile.TemporaryDirectory() as directory:
         yield _line("reading one changed file of 1,000", _reread(many, Path(directory)))

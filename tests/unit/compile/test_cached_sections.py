@@ -89,7 +89,8 @@ def test_a_targets_file_is_read_again(tmp_path: Path) -> None:
 def test_unchanged_pools_and_routes_are_reused(tmp_path: Path) -> None:
     compiler, text = _Compiler(tmp_path), fleet(40, 3)
     first, _ = compiler.compiled(text)
-    changed = text.replace('{name: r1, address: "10.7.0.2:8000"', '{name: r1, drain: true, address: "10.7.0.2:8000"')
+    changed = text.replace('{name: r1, address: "127.7.0.2:9"', '{name: r1, drain: true, address: "127.7.0.2:9"')
+    assert changed != text
     second, _ = compiler.compiled(changed)
     assert _equal((second, []), (_Compiler(tmp_path).compiled(changed)[0], []))
     assert first is not None
