@@ -7,7 +7,7 @@ is in several backends is listed for each of them.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,16 +72,8 @@ def desired(view: View) -> Desired:
     return Desired(
         frozenset(map(limits.backend, parts)),
         tuple(item for part in parts for item in _servers(part)),
-        tuple(_variables(parts)),
+        tuple(variable for part in parts for variable in limits.variables(part)),
     )
-
-
-def _variables(parts: Sequence[TierBackend]) -> Iterator[tuple[str, int]]:
-    for part in parts:
-        yield from limits.variables(part)
-        least = limits.min_fit(part)
-        if least is not None and part.view.proxy.sets_variables:
-            yield limits.fit_variable(part.name), least
 
 
 def pool_name(backend: str) -> str:

@@ -14,7 +14,7 @@ otherwise they are in the rules.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
@@ -186,6 +186,21 @@ def backend(part: TierBackend) -> str:
 
 def variables(part: TierBackend) -> Iterator[tuple[str, int]]:
     """Yield the variables of the process that hold the limits, with their values; none where they are in the rules."""
+    yield from _request_variables(part)
+    yield from _fit_variables(part)
+
+
+def declared(parts: Sequence[TierBackend]) -> Iterator[Token]:
+    """Yield the lines of the global section that set the variables."""
+    for part in parts:
+        for name, limit in _request_variables(part):
+            yield line(f"set-var {name} int({limit})", source=("pools", part.pool.name, "circuit_breaker"))
+    for part in parts:
+        for name, number in _fit_variables(part):
+            yield line(f"set-var {name} int({number})", source=("pools", part.pool.name))
+
+
+def _request_variables(part: TierBackend) -> Iterator[tuple[str, int]]:
     if not part.view.proxy.sets_variables:
         return
     for name, limit in ((_in_flight_variable(part), value(part)), (_waiting_variable(part), waiting(part))):
@@ -193,10 +208,10 @@ def variables(part: TierBackend) -> Iterator[tuple[str, int]]:
             yield name, limit
 
 
-def declared(part: TierBackend) -> Iterator[Token]:
-    """Yield the lines of the global section that set the variables."""
-    for name, limit in variables(part):
-        yield line(f"set-var {name} int({limit})", source=("pools", part.pool.name, "circuit_breaker"))
+def _fit_variables(part: TierBackend) -> Iterator[tuple[str, int]]:
+    number = _min_fit(part)
+    if number is not None and part.view.proxy.sets_variables:
+        yield _fit_variable(part.name), number
 
 
 def above(part: TierBackend) -> str:
@@ -231,7 +246,7 @@ def _variable(limit: str) -> str:
     return f"proc.most_{hashlib.sha256(limit.encode()).hexdigest()[:12]}"
 
 
-def min_fit(part: TierBackend) -> int | None:
+def _min_fit(part: TierBackend) -> int | None:
     """Return how many replicas of this backend must be fit; None where no rule asks."""
     if part.min_fit:
         return part.min_fit
@@ -241,17 +256,9 @@ def min_fit(part: TierBackend) -> int | None:
     return int(-(-part.size * shedding.min_healthy // 100))
 
 
-def fit_variable(name: str) -> str:
+def _fit_variable(name: str) -> str:
     """Return the variable that holds the number of the backend `name`, which is without its `pool_`."""
     return f"proc.least_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-
-
-def fit_declared(part: TierBackend) -> Token | None:
-    """Return the line of the global section that sets the variable, or None without one."""
-    number = min_fit(part)
-    if number is None or not part.view.proxy.sets_variables:
-        return None
-    return line(f"set-var {fit_variable(part.name)} int({number})", source=("pools", part.pool.name))
 
 
 def fit_compared(fit: str, name: str, number: int, view: View) -> tuple[str, str]:
@@ -260,5 +267,5 @@ def fit_compared(fit: str, name: str, number: int, view: View) -> tuple[str, str
     `name` is a backend without its `pool_`; `number` is its number in the rendered file.
     """
     if view.proxy.sets_variables:
-        return f"{fit},sub({fit_variable(quote.name(name).text)})", "0"
+        return f"{fit},sub({_fit_variable(quote.name(name).text)})", "0"
     return fit, str(int(number))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.proxies import Proxy
@@ -24,7 +22,6 @@ from lbctl.targets.haproxy import (
     sections,
     slots,
 )
-from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.locality import placeless
 from lbctl.targets.target import Bundle, File
@@ -55,7 +52,7 @@ def render(view: View) -> Bundle:
         "digest_section": Token(config_digest.SECTION),
         "digest_line": Token(config_digest.SERVER),
         "events": Token("log global" if view.proxy.is_fragment else "log stderr format raw local0 notice"),
-        "global_lines": [*process.global_lines(view, others), *_variables(parts)],
+        "global_lines": [*process.global_lines(view, others), *limits.declared(parts)],
         "own_global": own_lines.tokens(view.proxy, "global"),
         "resolvers": [_resolver(item, view.proxy) for item in view.pools.values() if _resolves(item)],
         "errors": _ERRORS,
@@ -80,13 +77,6 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     items += auth.diagnostics(view)
     wholes = (part for part in locality_tiers.all_parts(view) if part.name == part.pool.name)
     return (*items, *(item for part in wholes for item in pool.diagnostics(part)))
-
-
-def _variables(parts: Sequence[TierBackend]) -> Iterator[Token]:
-    """Yield the lines that set the variables of the process."""
-    for part in parts:
-        yield from limits.declared(part)
-    yield from filter(None, map(limits.fit_declared, parts))
 
 
 def _metrics(proxy: Proxy) -> Token | None:
