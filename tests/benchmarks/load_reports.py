@@ -37,7 +37,7 @@ def report() -> bytes:
                 total_requests_in_progress=3,
             )  # fmt: skip
             address = row.address.socket_address
-            address.address, address.port_value = f"10.{pool}.0.{replica + 1}", 8000
+            address.address, address.port_value = f"127.{pool}.0.{replica + 1}", 9
     return message.SerializeToString()
 
 
