@@ -1,32 +1,119 @@
-"""Replicas from a file in Prometheus' file_sd form: `[{"targets": ["host:port"], "labels": {…}}]`.
+"""Discovery of replicas: files of targets in Prometheus' file_sd form, names in DNS, and services of Kubernetes.
 
-The labels gpu, gpu_count, weight, region, zone, priority and name are the replica's keys, the others its labels. The
-file is read when the fleet is compiled; a missing file leaves the pool empty, and `files` warns about it.
+A file of targets has the form `[{"targets": ["host:port"], "labels": {…}}]`. The labels gpu, gpu_count, weight, region,
+zone, priority and name are the replica's keys, the others its labels. The file is read when the fleet is compiled; a
+missing file leaves the pool empty, and `files` warns about it.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from lbctl.base.diagnostics import Diagnostic, Position, show
 from lbctl.base.errors import reason_of
+from lbctl.base.foreign_json import InvalidJsonError, parse
 from lbctl.base.paths import is_file
-from lbctl.compile.allowed_files import refusal
+from lbctl.compile.allowed_files import of_control_plane, refusal
 from lbctl.compile.context import Context, FileTarget
-from lbctl.compile.convert import address
+from lbctl.compile.convert import address, maybe
 from lbctl.compile.files import file_of, read_regular
-from lbctl.compile.listing import NotAListError, TargetGroup, groups
+from lbctl.ir import pools as ir
 from lbctl.model.errors import messages_of
+from lbctl.model.kubernetes import Kubernetes, LabelSource
 from lbctl.model.node import descend
-from lbctl.model.pool import Pool, Replica
+from lbctl.model.pool import Discovery, Pool, Replica
 
+_BETWEEN = re.compile(r"[\s,]*")
+_WORD = re.compile(r'"(?:[^"\\]|\\.)*"')
 _KEYS = frozenset({"gpu", "gpu_count", "weight", "region", "zone", "priority", "name"})
 _NUMBERS = {"gpu_count": int, "priority": int, "weight": float}
 MAX_BYTES = 4 << 20
 _HINT = '[{"targets": ["10.0.0.1:8000"], "labels": {"gpu": "L4"}}]'
+
+
+class NotAListError(ValueError):
+    """The text is not a JSON list, or exceeds a bound. The message states which."""
+
+    def __init__(self, reason: str, position: Position) -> None:
+        super().__init__(reason)
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class TargetGroup:
+    """One group of a file_sd file."""
+
+    value: Any
+    """The group as JSON has it."""
+    position: Position
+    """Where the group begins in the file."""
+    positions: dict[str, Position]
+    """Each string of the group → where it occurs first."""
+
+    def position_of(self, target: object) -> Position:
+        """Return the position of a target; that of the group if it is no string of it."""
+        return self.positions.get(target, self.position) if isinstance(target, str) else self.position
+
+
+def target_groups(file: str, text: str) -> list[TargetGroup]:
+    """Parse the groups of the list in `text`. Raises NotAListError."""
+    try:
+        document = parse(text)
+    except InvalidJsonError as error:
+        raise NotAListError(str(error), Position(file, error.line, error.column)) from None
+    if not isinstance(document, list):
+        raise NotAListError("JSON that is not a list", Position(file, 1, 1))
+    return list(_located_groups(file, text, len(document)))
+
+
+def _located_groups(file: str, text: str, count: int) -> Iterator[TargetGroup]:
+    decoder, end = json.JSONDecoder(), text.index("[") + 1
+    lines = [0, *(newline.end() for newline in re.finditer("\n", text))]
+
+    def position(offset: int) -> Position:
+        line = bisect_right(lines, offset)
+        return Position(file, line, offset - lines[line - 1] + 1)
+
+    for _ in range(count):
+        separator = _BETWEEN.match(text, end)
+        start = separator.end() if separator else end
+        value, end = decoder.raw_decode(text, start)
+        positions: dict[str, Position] = {}
+        for string in _WORD.finditer(text, start, end):
+            positions.setdefault(json.loads(string[0]), position(string.start()))
+        yield TargetGroup(value, position(start), positions)
+
+
+def discovery_of(ctx: Context, pool: str, section: Discovery | None, table: Mapping[str, float]) -> ir.Discovery | None:
+    """Resolve the section `discovery` of a pool; `table` has the throughput of each GPU. Reports LB123 and LB204."""
+    if section is None:
+        return None
+    if section.file is not None:
+        return ir.FileDiscovery(section.file.path)
+    if section.kubernetes is not None:
+        return _kubernetes(ctx, pool, section.kubernetes)
+    dns = section.dns
+    assert dns is not None
+    is_known = dns.gpu is None or ctx.check_name(
+        "LB204", "GPU", dns.gpu, table, ("pools", pool, "discovery", "dns", "gpu")
+    )
+    return ir.DnsDiscovery(
+        name=dns.name,
+        port=dns.port,
+        refresh=int(dns.refresh),
+        max_replicas=dns.max_replicas,
+        gpu=dns.gpu,
+        resolvers=tuple(address(resolver) for resolver in dns.resolvers),
+        capacity=table[dns.gpu] if dns.gpu is not None and is_known else 1.0,
+    )
 
 
 def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
@@ -56,15 +143,15 @@ def read_targets(file: Path) -> bytes | None:
 
 def _groups(ctx: Context, file: str, data: bytes) -> list[TargetGroup]:
     try:
-        target_groups = groups(file, data.decode("utf-8-sig", errors="replace"))
+        found = target_groups(file, data.decode("utf-8-sig", errors="replace"))
     except NotAListError as error:
         reason = "" if data else _unreadable(Path(file))
         _refuse(ctx, error.position, reason or f"this file is {error}, not a list of targets")
         return []
-    if not target_groups:
+    if not found:
         message, hint = "this file names no target: the pool is empty", _HINT
         ctx.diagnostics.add(Diagnostic("LB114", message, Position(file, 1, 1), (), hint, "warning"))
-    return target_groups
+    return found
 
 
 def _unreadable(file: Path) -> str:
@@ -112,3 +199,34 @@ def _number(key: str, value: object) -> object:
 
 def _refuse(ctx: Context, position: Position, message: str, hint: str = _HINT) -> None:
     ctx.diagnostics.add(Diagnostic("LB114", message, position, (), hint))
+
+
+def _kubernetes(ctx: Context, pool: str, section: Kubernetes) -> ir.KubernetesDiscovery:
+    """Resolve the section `kubernetes`. Reports LB123 for a context without a kubeconfig."""
+    path = ("pools", pool, "discovery", "kubernetes")
+    if section.context is not None and section.kubeconfig is None:
+        ctx.error("LB123", "a context, but no kubeconfig", (*path, "context"), "kubeconfig: kube/config")
+    node = descend(ctx.source.root, (*path, "kubeconfig"))
+    return ir.KubernetesDiscovery(
+        namespace=section.namespace,
+        service=section.service,
+        port=section.port or "",
+        kubeconfig=section.kubeconfig,
+        kubeconfig_file=str(file_of(ctx.source, node)) if node is not None and section.kubeconfig else None,
+        control_files=tuple(of_control_plane(ctx.source)) if section.kubeconfig else (),
+        context=section.context,
+        gpu_from=maybe(section.gpu_from, _label),
+        zone_from=_zone(section.zone_from),
+        max_replicas=section.max_replicas,
+        gpus=tuple(sorted(ctx.fleet.gpus.items())) if section.gpu_from else (),
+    )
+
+
+def _label(source: LabelSource) -> ir.LabelSource:
+    if source.node_label is not None:
+        return ir.LabelSource("node", source.node_label)
+    return ir.LabelSource("pod", source.pod_label or "")
+
+
+def _zone(source: str | LabelSource | None) -> ir.LabelSource | Literal["endpoint"] | None:
+    return "endpoint" if isinstance(source, str) else maybe(source, _label)

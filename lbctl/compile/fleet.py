@@ -11,18 +11,17 @@ from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.context import Context, ProxyKind
-from lbctl.compile.drained import check_drained
 from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
 from lbctl.compile.pick import check_picker
 from lbctl.compile.pools import pools
 from lbctl.compile.preflight import with_preflights
 from lbctl.compile.proxies import check_companions, check_store, control, proxies
-from lbctl.compile.ranks import entries
-from lbctl.compile.residency import check_residency
+from lbctl.compile.replicas import entries
 from lbctl.compile.routes import routes
 from lbctl.compile.sources import SourceMap
 from lbctl.compile.telemetry import check_telemetry
+from lbctl.compile.unusable_pools import check_drained, check_residency
 from lbctl.ir.guarding import guarded
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Route

@@ -1,4 +1,4 @@
-"""Listeners, each with its table of rules."""
+"""Listeners, each with its table of rules: one rule for each host of a route, in the order of `ir.matching.order`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from lbctl.compile.context import Context
-from lbctl.compile.convert import address, as_int, maybe, networks
-from lbctl.compile.precedence import rules_of
+from lbctl.compile.convert import address, as_int, maybe, networks, pairs, prefix
 from lbctl.ir import listeners as ir
 from lbctl.ir.matching import order
 from lbctl.model import listener as model
+from lbctl.model.route import Match, Route
 
 
 def listeners(ctx: Context) -> tuple[ir.Listener, ...]:
@@ -24,7 +24,7 @@ def listeners(ctx: Context) -> tuple[ir.Listener, ...]:
 def _tables(ctx: Context) -> dict[str, tuple[ir.Rule, ...]]:
     rules_by_listener: dict[str, list[ir.Rule]] = {name: [] for name in ctx.fleet.listeners}
     for name, route in sorted(ctx.fleet.routes.items()):
-        rules = rules_of(name, route)
+        rules = _rules_of(name, route)
         for listener in route.listeners if route.listeners is not None else rules_by_listener:
             if listener in rules_by_listener:
                 rules_by_listener[listener].extend(rules)
@@ -103,3 +103,27 @@ def _tls(section: model.ListenerTls) -> ir.ListenerTls:
         client_certificate=section.client_certificate,
         client_crl=section.client_crl,
     )
+
+
+def _rules_of(name: str, route: Route) -> list[ir.Rule]:
+    """Return one rule for each host of the route."""
+    match = route.match
+    return [
+        ir.Rule(
+            route=name,
+            host=host,
+            path=_path(match),
+            methods=tuple(sorted(set(match.methods))),
+            headers=pairs(match.headers),
+            models=tuple(sorted(set(match.model))),
+        )
+        for host in sorted(set(match.hosts)) or [""]
+    ]
+
+
+def _path(match: Match) -> ir.PathMatch:
+    if match.path is not None:
+        return ir.PathMatch("exact", match.path)
+    if match.path_regex is not None:
+        return ir.PathMatch("regex", match.path_regex)
+    return ir.PathMatch("prefix", prefix(match.path_prefix or "/"))

@@ -10,11 +10,9 @@ from lbctl.compile.addresses import OwnAddresses, check_addresses, own_addresses
 from lbctl.compile.capacity import capacities, gpu_count, throughputs
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, as_int, maybe, pairs
-from lbctl.compile.discovery import with_file_targets
-from lbctl.compile.kubernetes import kubernetes
+from lbctl.compile.discovery import discovery_of, with_file_targets
 from lbctl.compile.pick import pick
-from lbctl.compile.ranks import with_ranks
-from lbctl.compile.replica_names import name_of
+from lbctl.compile.replicas import name_of, with_ranks
 from lbctl.compile.telemetry import telemetry, weighting
 from lbctl.compile.upstream import credentials, tls, upstream
 from lbctl.ir import pools as ir
@@ -70,7 +68,7 @@ def _pool(
         ctx.error("LB505", "a client certificate needs its key, and the key its certificate", (*path, "tls"))
     check_addresses(ctx, name, pool, own)
     replicas = _replicas(ctx, name, pool, table)
-    discovery = _discovery(ctx, name, pool.discovery, table)
+    discovery = discovery_of(ctx, name, pool.discovery, table)
     api = upstream(ctx, name, pool)
     return ir.Pool(
         name=name,
@@ -159,31 +157,6 @@ def _replica(replica: model.Replica, capacity: float, pool: model.Pool) -> ir.Re
         devices=tuple(replica.devices),
         labels=pairs(replica.labels) if replica.labels else (),
         telemetry=telemetry(replica.telemetry, pool),
-    )
-
-
-def _discovery(
-    ctx: Context, pool: str, section: model.Discovery | None, table: Mapping[str, float]
-) -> ir.Discovery | None:
-    if section is None:
-        return None
-    if section.file is not None:
-        return ir.FileDiscovery(section.file.path)
-    if section.kubernetes is not None:
-        return kubernetes(ctx, pool, section.kubernetes)
-    dns = section.dns
-    assert dns is not None
-    is_known = dns.gpu is None or ctx.check_name(
-        "LB204", "GPU", dns.gpu, table, ("pools", pool, "discovery", "dns", "gpu")
-    )
-    return ir.DnsDiscovery(
-        name=dns.name,
-        port=dns.port,
-        refresh=int(dns.refresh),
-        max_replicas=dns.max_replicas,
-        gpu=dns.gpu,
-        resolvers=tuple(address(resolver) for resolver in dns.resolvers),
-        capacity=table[dns.gpu] if dns.gpu is not None and is_known else 1.0,
     )
 
 

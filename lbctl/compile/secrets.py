@@ -18,8 +18,8 @@ from pathlib import Path as File
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Severity, did_you_mean, show
 from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, parse
-from lbctl.compile import key_lines, user_lines
 from lbctl.compile.allowed_files import may_read, refusal
+from lbctl.compile.credential_files import KEY_LINE, USER_LINE, parse_keys, parse_users
 from lbctl.compile.files import file_of, read_regular
 from lbctl.ir.secrets import ApiKey, HeaderSecret, Secrets
 from lbctl.model.fleet import FleetSource
@@ -127,11 +127,11 @@ def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostic
     if file.is_jwks:
         content: Content | None = text if _is_jwks(file, text, diagnostics) else None
     else:
-        lines = user_lines if file.has_users else key_lines
-        content = lines.parse(str(file_of(source, file.node)), text, diagnostics)
+        parse_lines = parse_users if file.has_users else parse_keys
+        content = parse_lines(str(file_of(source, file.node)), text, diagnostics)
     if content is not None and not key_count(content):
         message = f"{show(file.written)} holds no key: it authenticates no request"
-        hint = "the issuer's public keys" if file.is_jwks else user_lines.LINE if file.has_users else key_lines.LINE
+        hint = "the issuer's public keys" if file.is_jwks else USER_LINE if file.has_users else KEY_LINE
         diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, "warning"))
     return content
 

@@ -1,7 +1,9 @@
-"""The positions of the Topology's objects in the YAML, kept beside the Topology, never in it.
+"""The positions of the Topology's objects in the YAML, kept next to the Topology, never in it.
 
 Targets and the running control plane use the Topology's own paths, in which a replica is named by its name
-(`pools.llama.replicas.a100-0`): a list index means nothing once the replicas are sorted.
+(`pools.llama.replicas.a100-0`): a list index means nothing once the replicas are sorted. Settings use them too. The
+paths of the YAML differ in a few: a capacity is written as weight or GPU, and entries without an order of their own are
+sorted. A setting that nobody wrote is a default.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Path, Position
-from lbctl.model.node import Node, position_of
+from lbctl.model.node import Node, descend, position_of
+
+_SORTED = frozenset({"rate_limit", "certificates"})
+_CAPACITY = ("weight", "gpu_count", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +44,23 @@ class SourceMap:
             return diagnostic
         path = self.written(diagnostic.path)
         return replace(diagnostic, position=position_of(self.root, path), path=path)
+
+
+def origin(sources: SourceMap, path: Path) -> Position | None:
+    """Return the position of the value, or of its list if it has none of its own; None for a default."""
+    for path_in_file in _written_paths(path):
+        node = descend(sources.root, sources.written(path_in_file))
+        if node is not None:
+            return node.position
+    return None
+
+
+def _written_paths(path: Path) -> list[Path]:
+    if path[-1] == "capacity":
+        return [(*path[:-1], key) for key in _CAPACITY]
+    index = next((number for number, step in enumerate(path) if step in _SORTED), None)
+    if index is not None and index < len(path) - 1:
+        return [path[: index + 1]]
+    if path[-2:-1] == ("set",) or path[-3:-1] == ("match", "headers"):
+        return [path, path[:-1]]
+    return [path]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lbctl.compile.gpu_names import gpu_named
+from lbctl.compile.gpus import gpu_named
 
 _LINES = {
     "dcgm": ('UUID="', 'modelName="'),

@@ -7,8 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from lbctl.base.diagnostics import Position, dotted
-from lbctl.compile.origin import origin
-from lbctl.compile.sources import SourceMap
+from lbctl.compile.sources import SourceMap, origin
 from lbctl.ir.diff import Difference, ObjectChange, ReroutedRequests, SettingChange, TrafficChange
 from lbctl.ir.listeners import Rule
 from lbctl.ir.matching import path_text

@@ -7,7 +7,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path, dotted
 from lbctl.compile.fleet import Compiled
-from lbctl.compile.origin import origin
+from lbctl.compile.sources import origin
 from lbctl.ir import settings
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool

@@ -7,7 +7,7 @@ from typing import Any
 from lbctl.cli.diff.text import conditions
 from lbctl.cli.explain.policy import policy
 from lbctl.compile.fleet import Compiled
-from lbctl.compile.origin import origin
+from lbctl.compile.sources import origin
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Criterion, Request, criteria
 from lbctl.ir.proxies import Proxy

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from typing import NoReturn
 
 from lbctl.base.hosts import is_ip
-from lbctl.compile.replica_names import replica_name
+from lbctl.compile.replicas import replica_name
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology

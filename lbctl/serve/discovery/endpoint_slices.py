@@ -15,9 +15,8 @@ from typing import Any
 
 from lbctl.base.foreign_json import Shape
 from lbctl.base.hosts import is_ip
-from lbctl.compile.gpu_names import gpu_of_label
-from lbctl.compile.gpus import GPUS
-from lbctl.compile.replica_names import replica_name
+from lbctl.compile.gpus import GPUS, gpu_of_label
+from lbctl.compile.replicas import replica_name
 from lbctl.ir.address import Address
 from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
 from lbctl.model.values import NAME

@@ -24,7 +24,7 @@ from lbctl.apply.haproxy import running
 from lbctl.base import foreign_json, quantities
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.foreign_json import shaped
-from lbctl.compile import key_lines
+from lbctl.compile import credential_files
 from lbctl.importer.run import run as run_import
 from lbctl.init.gpus import gpus_of
 from lbctl.init.identify import page_kind
@@ -172,7 +172,7 @@ PARSERS: dict[str, Parser] = {
         _text(_quantity), (b"30s", b"8MiB", b"5%", b"90C", b"10/s", b"[::1]:80", b"unix:/run/x", b"1.22")
     ),
     "a file of API keys": Parser(
-        _text(lambda text: key_lines.parse("keys", text, Diagnostics())),
+        _text(lambda text: credential_files.parse_keys("keys", text, Diagnostics())),
         (b"key-1234567890abcdef: acme\n", b"'k:1': t\nsha256:" + b"a" * 64 + b": u\n"),
     ),
     "nginx's configuration": Parser(_import("nginx"), _files("nginx")),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lbctl.base import foreign_json
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.compile import discovery, listing, secrets
+from lbctl.compile import discovery, secrets
 from lbctl.compile.files import read_regular
 from lbctl.model import load, text, yaml
 from lbctl.serve.fleet import certificates
@@ -52,8 +52,8 @@ def _fleet(path: Path) -> bool:
 
 def _targets(path: Path) -> bool:
     try:
-        return bool(listing.groups(str(path), (discovery.read_targets(path) or b"").decode(errors="replace")))
-    except listing.NotAListError:
+        return bool(discovery.target_groups(str(path), (discovery.read_targets(path) or b"").decode(errors="replace")))
+    except discovery.NotAListError:
         return False
 
 

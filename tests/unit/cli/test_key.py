@@ -13,7 +13,7 @@ import pytest
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run
 from lbctl.cli.key import _NAME
-from lbctl.compile.key_lines import is_secret, parse
+from lbctl.compile.credential_files import is_secret, parse_keys
 from lbctl.model.values import NAME
 
 
@@ -46,7 +46,7 @@ def test_line_is_appended_to_a_private_file(
     assert first not in message
     file.write_text(file.read_text().rstrip("\n"))
     second, _ = new_key(capfd, "globex", "-f", str(file), *plain)
-    keys = parse("keys", file.read_text(), Diagnostics())
+    keys = parse_keys("keys", file.read_text(), Diagnostics())
     assert keys is not None
     shown = {(item.key or item.sha256, item.tenant) for item in keys}
     wanted = [first, second] if plain else [hashlib.sha256(key.encode()).hexdigest() for key in (first, second)]

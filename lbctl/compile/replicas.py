@@ -1,21 +1,35 @@
-"""`ports: N` of a replica: the data-parallel ranks of one host, each a replica with a port and a part of the GPUs.
+"""The replicas of a pool as the fleet lists them: their names, and the data-parallel ranks of one host.
 
-Every rank has a health, a drain and signals of its own, since each is a server of its own.
+A replica with `ports: N` stands for N ranks, each a replica with a port and a part of the GPUs. Every rank has its own
+health, drain and signals, since each is a separate server.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
-from lbctl.compile.replica_names import name_of
+from lbctl.compile.convert import address
+from lbctl.ir.address import Address
 from lbctl.model.pool import Pool, Replica
 
 _LAST_PORT = 65_535
 _MAX_NAME_LENGTH = 63
 _HINT = 'as {name: dp, address: "10.0.0.1:9010", ports: 4}'
+
+
+def name_of(replica: Replica) -> str:
+    """The name of a replica: its own, else its address."""
+    return replica.name or replica_name(address(replica.address))
+
+
+def replica_name(where: Address) -> str:
+    """The address with `-` for every character that a name cannot have."""
+    text = str(where).lower()
+    return re.sub(r"[^a-z0-9._-]", "-", text).lstrip("._-")[:63] or "replica"
 
 
 def with_ranks(ctx: Context, name: str, pool: Pool) -> Pool:

@@ -1,24 +1,25 @@
-"""The lines of a file of API keys: `key: tenant`, as YAML reads them.
+"""Files with credentials of clients: lines of API keys (`key: tenant`) or users (`user: password`), as YAML reads them.
 
-The file is usually called .yaml, and tools write it as YAML. So a key or a tenant may be quoted, and ` #` begins a
-comment. A key without quotes is simpler than in YAML: every visible ASCII character counts as itself. All proxies get
-what is read here. Messages never repeat the text of a line.
+A file of keys is usually called .yaml, and tools write it as YAML. So a key or a tenant may be quoted, and ` #` begins
+a comment. A key without quotes is simpler than in YAML: every visible ASCII character counts as itself. All proxies get
+what is read here. The user of a password is the tenant. Messages never repeat the text of a line.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.ir.secrets import ApiKey
 from lbctl.model.values import NAME
 
-LINE = '"key: tenant" or "sha256:<64 hex digits>: tenant"'
-_LINE = re.compile(
+KEY_LINE = '"key: tenant" or "sha256:<64 hex digits>: tenant"'
+_KEY_LINE = re.compile(
     r"""(?P<key>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#]\S*?)\s*:\s+"""
     r"""(?P<tenant>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#].*?)(?:\s+\#.*)?"""
 )
-MAX_LINE_CHARACTERS = 2000
+_MAX_LINE_CHARACTERS = 2000
 """The longest line in characters that is parsed."""
 _KEY = re.compile(r"[!-~]{1,256}", re.ASCII)
 _HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -26,9 +27,15 @@ _ESCAPE = re.compile(r"\\(.)")
 _PREFIX = re.compile(r"(?:sk|pk|hf|nvapi|lbctl|gh[pousr]|xox[abpr])[-_](?=.*[0-9]|.{12})", re.ASCII)
 _RANDOM = re.compile(r"(?=[a-z]*[0-9])(?=[0-9]*[a-z])[a-z0-9]{10,}|[a-z]{24,}", re.ASCII | re.IGNORECASE)
 _SHORT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,19}", re.ASCII | re.IGNORECASE)
+USER_LINE = '"user: password", a password of 1 to 256 printable ASCII characters'
+_USER_LINE = re.compile(
+    r"""(?P<user>"[^"\\]*"|'[^']*'|[^\s"'#:]+)\s*:\s+"""
+    r"""(?P<password>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#].*?)(?:\s+\#.*)?"""
+)
+_PASSWORD = re.compile(r"[ -~]{1,256}", re.ASCII)
 
 
-def parse(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] | None:
+def parse_keys(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] | None:
     """Parse the keys in their order; None if a line is wrong.
 
     Reports LB507, and LB121 if key and tenant are swapped.
@@ -39,7 +46,7 @@ def parse(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] 
         stripped = line.strip()
         if not stripped or stripped.startswith("#") or stripped == "---":
             continue
-        key, problem = _read(stripped, number, keys)
+        key, problem = _read_key(stripped, number, keys)
         if problem is not None:
             valid = False
             position = Position(file, number, line.index(stripped) + problem.column)
@@ -52,20 +59,20 @@ def parse(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] 
 class _Problem:
     """What is wrong with a line; `column` counts from 1, in the line without its indent."""
 
-    def __init__(self, message: str, column: int = 1, code: str = "LB507", hint: str = LINE) -> None:
+    def __init__(self, message: str, column: int = 1, code: str = "LB507", hint: str = KEY_LINE) -> None:
         self.message = message
         self.column = column
         self.code = code
         self.hint = hint
 
 
-def _read(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey | None, _Problem | None]:
-    parts = _LINE.fullmatch(line) if len(line) <= MAX_LINE_CHARACTERS else None
+def _read_key(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey | None, _Problem | None]:
+    parts = _KEY_LINE.fullmatch(line) if len(line) <= _MAX_LINE_CHARACTERS else None
     if parts is None:
         if line[0] in "\"'":
             return None, _Problem("a quote opens here, and what follows is no quoted key with its tenant")
         return None, _Problem("this line is no key with its tenant")
-    key, tenant = unquoted(parts["key"]), unquoted(parts["tenant"])
+    key, tenant = _unquoted(parts["key"]), _unquoted(parts["tenant"])
     tenant_column = parts.start("tenant") + 1
     if key is None or tenant is None:
         message = "within double quotes a backslash is allowed only before a quote or a backslash"
@@ -93,7 +100,7 @@ def _is_name(word: str) -> bool:
     return bool(_SHORT_NAME.fullmatch(word)) and not is_secret(word) and not word.startswith("sk-")
 
 
-def unquoted(text: str) -> str | None:
+def _unquoted(text: str) -> str | None:
     """Remove quotes as YAML does; None for an unsupported escape."""
     if text[0] == "'":
         return text[1:-1].replace("''", "'")
@@ -103,3 +110,40 @@ def unquoted(text: str) -> str | None:
     if any(escaped not in '"\\/' for escaped in _ESCAPE.findall(inner)):
         return None
     return _ESCAPE.sub(r"\1", inner)
+
+
+def parse_users(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] | None:
+    """Parse the users, sorted by name; None, with LB507 for each wrong line, if a line is wrong."""
+    users: dict[str, ApiKey] = {}
+    valid = True
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#") or stripped == "---":
+            continue
+        problem = _read_user(stripped, number, users)
+        if problem:
+            valid = False
+            position = Position(file, number, line.index(stripped) + 1)
+            diagnostics.add(Diagnostic("LB507", problem, position, (), USER_LINE))
+    return tuple(users[user] for user in sorted(users)) if valid else None
+
+
+def credential(user: str, password: str) -> str:
+    """Return what follows `Basic ` in the header of a client."""
+    return b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _read_user(line: str, number: int, users: dict[str, ApiKey]) -> str:
+    """Add the user of a line; return what is wrong with it, or an empty string."""
+    parts = _USER_LINE.fullmatch(line) if len(line) <= _MAX_LINE_CHARACTERS else None
+    if parts is None:
+        return "this line is no user with a password"
+    user, password = _unquoted(parts["user"]), _unquoted(parts["password"])
+    if user is None or not NAME.fullmatch(user):
+        return "the text before the colon is no name: lower-case letters, digits and . _ -"
+    if password is None or not _PASSWORD.fullmatch(password):
+        return "the text after the colon is no password"
+    if user in users:
+        return "this user occurs twice"
+    users[user] = ApiKey(user, key=credential(user, password), line=number)
+    return ""

@@ -1,0 +1,76 @@
+"""Pools that cannot answer the routes to them: without a replica in the regions of the route, or drained as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lbctl.base.diagnostics import Path
+from lbctl.compile.context import Context
+from lbctl.ir.pools import FileDiscovery, Pool
+from lbctl.ir.routes import Forward, Route
+
+
+def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
+    """Report LB115 for each pool that has no replica in the regions of a route to it.
+
+    A replica without a region is outside every region, as are those that DNS finds. A file of targets that does not
+    exist yet is not judged.
+    """
+    judged = (pool for pool in pools if pool.replicas or not isinstance(pool.discovery, FileDiscovery))
+    regions = {pool.name: {replica.region for replica in pool.replicas} for pool in judged}
+    for route in routes:
+        for pool, key in _outside(route, regions):
+            ctx.error(
+                "LB115",
+                f"no replica of {pool} is in {' or '.join(route.regions)}",
+                ("routes", route.name, *key),
+                "name the region of its replicas, or send the route elsewhere",
+            )
+
+
+def _outside(route: Route, regions: dict[str, set[str | None]]) -> Iterator[tuple[str, Path]]:
+    """Yield each pool without a replica in the route's regions, and the key of the route that names it."""
+    if not route.regions or not isinstance(route.action, Forward):
+        return
+    references: list[tuple[str, Path]] = [(pool, ("regions",)) for pool in sorted(_chosen(route.action))]
+    references += [(route.action.fallback, ("fallback",))] if route.action.fallback else []
+    references += [(route.action.mirror.pool, ("mirror", "pool"))] if route.action.mirror else []
+    yield from ((pool, key) for pool, key in references if pool in regions and not regions[pool] & set(route.regions))
+
+
+def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
+    """Warn with LB208 about each pool that is drained as a whole while routes still send it requests.
+
+    This is allowed, as a replica is drained before it is removed, but a route without another pool no longer answers. A
+    pool without replicas is not drained, and mirrors do not count.
+    """
+    drained = {pool.name for pool in pools if pool.replicas and all(replica.drain for replica in pool.replicas)}
+    routes_by_pool: dict[str, list[str]] = {name: [] for name in sorted(drained)}
+    for route in routes:
+        for name in _without_relief(route, drained):
+            routes_by_pool[name].append(route.name)
+    for name, route_names in routes_by_pool.items():
+        if route_names:
+            ctx.warn(
+                "LB208",
+                f"every replica is drained: {_subject(route_names)} no answer from this pool",
+                ("pools", name, "replicas"),
+                "leave one that is not, or give the route a fallback",
+            )
+
+
+def _without_relief(route: Route, drained: set[str]) -> Iterator[str]:
+    """Yield the drained pools that the route sends requests to, unless a fallback takes those requests."""
+    action = route.action
+    if not isinstance(action, Forward) or (action.fallback and action.fallback not in drained):
+        return
+    yield from sorted(_chosen(action) & drained)
+
+
+def _subject(names: list[str]) -> str:
+    return f"the route {names[0]} gets" if len(names) == 1 else f"the routes {', '.join(names)} get"
+
+
+def _chosen(action: Forward) -> set[str]:
+    """Return the pools that requests go to by a share or a pin."""
+    return {share.pool for share in action.shares if share.weight} | {pin.pool for pin in action.pins}
