@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lbctl.base.paths import is_file
-from lbctl.ir.rewrite import with_files
+from lbctl.ir.file_paths import with_files
 from lbctl.ir.snapshot import View
 
 Locate = Callable[[str], Path | None]

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from lbctl.ir.address import Address
+from lbctl.ir.file_paths import with_files
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import View
 
 Locate = Callable[[str], Path | None]

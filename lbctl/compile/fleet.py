@@ -22,8 +22,8 @@ from lbctl.compile.routes import routes
 from lbctl.compile.sources import SourceMap
 from lbctl.compile.telemetry import check_telemetry
 from lbctl.compile.unusable_pools import check_drained, check_residency
-from lbctl.ir.guarding import guarded
 from lbctl.ir.listeners import Listener
+from lbctl.ir.protected_models import guarded
 from lbctl.ir.routes import Route
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource

@@ -8,13 +8,12 @@ from lbctl.compile.context import Context
 from lbctl.compile.headers import is_reserved
 from lbctl.ir import pools as ir
 from lbctl.ir.secrets import may_hold_credential
-from lbctl.ir.upstream import Upstream, UpstreamHeader
 from lbctl.model import pool as model
 from lbctl.model.node import descend
 from lbctl.model.upstream import HeaderFile
 
 
-def upstream(ctx: Context, name: str, pool: model.Pool) -> Upstream | None:
+def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
     """Resolve what requests to a hosted API have in place of the client's own.
 
     Reports LB119 for headers of the message itself, LB151 for credentials in plain text, LB152 for a pool that speaks
@@ -29,10 +28,10 @@ def upstream(ctx: Context, name: str, pool: model.Pool) -> Upstream | None:
     for header, value in section.headers.items():
         _check_header(ctx, (*path, "headers", _written(ctx, (*path, "headers"), header)), header, value)
     headers = tuple(_header(header, value) for header, value in sorted(section.headers.items()))
-    return Upstream(section.host, (section.path_prefix or "").rstrip("/"), headers)
+    return ir.Upstream(section.host, (section.path_prefix or "").rstrip("/"), headers)
 
 
-def credentials(ctx: Context, name: str, pool: model.Pool) -> UpstreamHeader | None:
+def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader | None:
     """Resolve the key that replicas ask for.
 
     Reports LB119 for headers of the message itself, LB160 next to `upstream`.
@@ -46,10 +45,10 @@ def credentials(ctx: Context, name: str, pool: model.Pool) -> UpstreamHeader | N
     if is_reserved(section.header):
         message = f"{section.header} carries the message itself, or is a proxy's own"
         ctx.error("LB119", message, (*path, "header"), "the header that the replicas read, such as authorization")
-    return UpstreamHeader(section.header.lower(), file=section.file)
+    return ir.UpstreamHeader(section.header.lower(), file=section.file)
 
 
-def tls(section: model.PoolTls | None, api: Upstream | None) -> ir.PoolTls | None:
+def tls(section: model.PoolTls | None, api: ir.Upstream | None) -> ir.PoolTls | None:
     """Resolve TLS to the replicas. A hosted API's certificate must hold its host."""
     if section is None:
         return None
@@ -58,10 +57,10 @@ def tls(section: model.PoolTls | None, api: Upstream | None) -> ir.PoolTls | Non
     return ir.PoolTls(ca, name, section.certificate, section.key)
 
 
-def _header(name: str, value: str | HeaderFile) -> UpstreamHeader:
+def _header(name: str, value: str | HeaderFile) -> ir.UpstreamHeader:
     if isinstance(value, HeaderFile):
-        return UpstreamHeader(name, value.prefix, value.file)
-    return UpstreamHeader(name, value)
+        return ir.UpstreamHeader(name, value.prefix, value.file)
+    return ir.UpstreamHeader(name, value)
 
 
 def _check_header(ctx: Context, path: Path, name: str, value: str | HeaderFile) -> None:

@@ -41,7 +41,7 @@ class Rule:
     models: tuple[str, ...] = ()
     """Exact names, or a prefix with a trailing `*`; empty: any."""
     clear_model: bool = False
-    """Whether requests with an ambiguous model that meet all other conditions are refused (`ir.guarding`)."""
+    """Whether requests with an ambiguous model that meet all other conditions are refused (`ir.protected_models`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Routes: how a request that a rule has matched is handled. Durations are in milliseconds."""
+"""Routes: how a request that a rule has matched is handled, and which clients may use it.
+
+Durations are in milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lbctl.ir.address import Address
+from lbctl.ir.listeners import Listener
+from lbctl.ir.pools import Pool
 
 PREFLIGHT = ".OPTIONS"
 """The end of the name of a route that answers CORS preflights for another; no user's name has capitals."""
@@ -364,3 +369,47 @@ class Route:
         """Whether a request needs the credentials of `auth`: other answers of the proxy itself are for all clients."""
         lists_models = isinstance(self.action, Respond) and self.action.lists_models
         return self.auth is not None and (lists_models or isinstance(self.action, Forward))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The networks of clients; `deny` comes before `allow`."""
+
+    allow: tuple[str, ...] | None = None
+    """The networks whose clients are served; None: every network."""
+    deny: tuple[str, ...] = ()
+    """The networks whose clients are refused."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether some client is refused."""
+        return self.allow is not None or bool(self.deny)
+
+    def of(self, route: Route) -> Access:
+        """Return what holds for a route on a listener with these networks."""
+        return Access(
+            self.allow if route.allow_from is None else route.allow_from,
+            self.deny if route.deny_from is None else route.deny_from,
+        )
+
+
+EVERYBODY = Access()
+"""No client is refused."""
+
+
+def access(listener: Listener) -> Access:
+    """Return the networks of a listener, which hold for its routes without lists of their own."""
+    return Access(listener.allow_from, listener.deny_from)
+
+
+def busy_statuses(route: Route, pool: Pool) -> tuple[int, ...]:
+    """Return the statuses after which a request of `route` goes on to another replica of `pool`.
+
+    A gRPC server declines by the status of gRPC, not of HTTP.
+    """
+    return route.retry.busy_statuses if route.retry.attempts and pool.protocol != "grpc" else ()
+
+
+def busy_statuses_of_pool(pool: Pool, routes: Iterable[Route]) -> tuple[int, ...]:
+    """Return the statuses by which replicas of `pool` are busy for at least one of the routes, which lead there."""
+    return tuple(sorted({status for route in routes for status in busy_statuses(route, pool)}))

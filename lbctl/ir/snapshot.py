@@ -12,12 +12,11 @@ from functools import cache, partial
 
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import CircuitBreaker, Pool, Replica
+from lbctl.ir.pools import CircuitBreaker, Pool, Replica, header_values
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, RateLimit, Route, Share
 from lbctl.ir.secrets import ApiKey, Secrets
 from lbctl.ir.topology import Topology
-from lbctl.ir.upstream import header_values
 from lbctl.ir.weight import Weight, from_capacity
 
 

@@ -1,7 +1,7 @@
 """The fleet with every default filled in and every reference resolved.
 
 Units: durations are whole milliseconds (`None` = unlimited), sizes bytes, percentages 0–100 as floats. Paths of files
-are kept as the user wrote them until `ir.rewrite` changes them. Positions in the YAML travel beside the Topology
+are kept as the user wrote them until `ir.file_paths` changes them. Positions in the YAML travel beside the Topology
 (`base.diagnostics.Position`, by path), so that a comment changes no version.
 
 Everything is sorted at construction: pools, listeners and proxies by name; replicas by name within their pool; the

@@ -14,6 +14,7 @@ from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import HttpCheck, Pool
 from lbctl.ir.routes import Forward, Pin, Route
 from lbctl.ir.secrets import cookie_may_hold_credential, is_credential, looks_like_secret, shown_value
+from lbctl.ir.snapshot import View
 from lbctl.ir.topology import Topology
 
 _PARAMETER = re.compile(r"([?&])([^=&?]+)=([^&]+)")
@@ -58,3 +59,14 @@ def of_topology(topology: Topology) -> frozenset[str]:
     routes = (value for route in topology.routes for value in of_route(route))
     pools = (value for pool in topology.pools for value in of_pool(pool))
     return frozenset((*conditions, *routes, *pools))
+
+
+def in_rules(view: View, rules: Iterable[Rule]) -> bool:
+    """Return whether one of these rules, or its route, contains a credential."""
+    return any(True for rule in rules for _ in (*of_rule(rule), *of_route(view.routes[rule.route])))
+
+
+def in_text(view: View) -> bool:
+    """Return whether the text of all listeners and pools holds one, so that its owner alone may read it."""
+    in_pools = any(True for pool in view.pools.values() for _ in of_pool(pool))
+    return in_pools or any(in_rules(view, listener.rules) for listener in view.listeners)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lbctl.base.quantities import parse_duration
-from lbctl.ir import stability
+from lbctl.ir import load_bound
 from lbctl.ir.pools import CircuitBreaker, Pool, Replica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.simulate.results import Latency, Summary
@@ -43,7 +43,7 @@ def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
 
     It is 0 where all requests arrive at one time, which is no rate.
     """
-    return stability.utilisation(trace.rate, [carried(costs, trace)])
+    return load_bound.utilisation(trace.rate, [carried(costs, trace)])
 
 
 def carried(costs: Sequence[CostModel], trace: Trace) -> float:

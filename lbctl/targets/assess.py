@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic, Path, Position
 from lbctl.compile.sources import SourceMap
-from lbctl.ir.guarding import refused_websockets, ways_around
 from lbctl.ir.listeners import Listener
+from lbctl.ir.protected_models import refused_websockets, ways_around
 from lbctl.ir.routes import Auth, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
 from lbctl.model.node import Node, position_of

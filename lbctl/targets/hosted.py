@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lbctl.ir.pools import Pool, TcpCheck
+from lbctl.ir.pools import Pool, TcpCheck, Upstream, UpstreamHeader
 from lbctl.ir.routes import Forward
 from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.ir.snapshot import View
-from lbctl.ir.upstream import Upstream, UpstreamHeader
 from lbctl.targets.client_headers import CLAIMS
 
 _OF_PROXIES = ("x-forwarded-for", "x-forwarded-proto")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from lbctl.ir import busy
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy, picker_http
-from lbctl.ir.routes import Route
+from lbctl.ir.routes import Route, busy_statuses
 from lbctl.ir.snapshot import View
 
 PAUSE = 1_000
@@ -29,7 +28,7 @@ def http_address(view: View) -> Address:
 def target(pool: Pool, route: Route, proxy: Proxy) -> str:
     """Return the path and query of the question for a pool, by a route, from this proxy."""
     values = {
-        "busy": "1" if busy.statuses(route, pool) else "",
+        "busy": "1" if busy_statuses(route, pool) else "",
         "regions": ",".join(quote(item, safe="") for item in sorted(route.regions)),
         "region": quote(proxy.region or "", safe=""),
         "zone": quote(proxy.zone or "", safe=""),

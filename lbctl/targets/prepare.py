@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.compile.fleet import Compiled
+from lbctl.ir.file_paths import with_files
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.targets.assess import assess, close
 from lbctl.targets.key_hashes import HashOnly, hash_only

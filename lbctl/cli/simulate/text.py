@@ -8,7 +8,7 @@ from typing import Self
 
 import click
 
-from lbctl.ir import stability
+from lbctl.ir import load_bound
 from lbctl.simulate.results import Latency, Summary
 
 HEAD = ("POLICY", "TTFT P50", "P95", "P99", "PER TOKEN P99", "TOTAL P99", "TOKENS/S", "BUSY", "CACHE", "FAILED", "SHED")
@@ -30,8 +30,8 @@ def load_sentence(load: float, who: str) -> str:
     percent = f"The load is {100 * load:.0f} % of what {who} carry"
     if load >= 1:
         return f"{percent} (Σλ ≥ Σμ): queues grow without end."
-    if load >= stability.BUSY:
-        return f"{percent} (Σλ < Σμ); queues are long from {100 * stability.BUSY:.0f} % on."
+    if load >= load_bound.BUSY:
+        return f"{percent} (Σλ < Σμ); queues are long from {100 * load_bound.BUSY:.0f} % on."
     return f"{percent} (Σλ < Σμ)."
 
 
@@ -48,7 +48,7 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
     fitting = [item for item in summaries if loads[item.fleet] < 1]
     if not fitting:
         least = min(loads.values())
-        return f"No algorithm saves that: none is recommended. {stability.advice(least)}."
+        return f"No algorithm saves that: none is recommended. {load_bound.advice(least)}."
     ranked = sorted(fitting, key=lambda item: (round(item.unanswered, 3), item.ttft.p99))
     best, rest = ranked[0], ranked[1:]
     if not rest:

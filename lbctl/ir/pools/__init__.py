@@ -13,11 +13,17 @@ from lbctl.ir.pools.balance import (
     SessionHeader,
     SessionKey,
 )
-from lbctl.ir.pools.connections import CircuitBreaker, Connections, PoolTls
+from lbctl.ir.pools.connections import (
+    CircuitBreaker,
+    Connections,
+    PoolTls,
+    Upstream,
+    UpstreamHeader,
+    header_values,
+)
 from lbctl.ir.pools.discovery import Discovery, DnsDiscovery, FileDiscovery, KubernetesDiscovery, LabelSource
 from lbctl.ir.pools.health import ActiveCheck, DeepCheck, GrpcCheck, HttpCheck, LoadShedding, PassiveCheck, TcpCheck
-from lbctl.ir.pools.pool import Model, Pool, Protocol
-from lbctl.ir.pools.replica import Replica, SlowStart
+from lbctl.ir.pools.pool import Model, Pool, Protocol, Replica, SlowStart
 from lbctl.ir.pools.telemetry import MetricsSource, Telemetry, Weighting
 
 __all__ = [
@@ -52,5 +58,8 @@ __all__ = [
     "SlowStart",
     "TcpCheck",
     "Telemetry",
+    "Upstream",
+    "UpstreamHeader",
     "Weighting",
+    "header_values",
 ]

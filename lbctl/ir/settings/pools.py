@@ -8,7 +8,6 @@ from dataclasses import fields
 from lbctl.base.urls import with_digests
 from lbctl.ir import pools as p
 from lbctl.ir.settings.format import Setting, duration, entries, limit, nested, percent, size, temperature
-from lbctl.ir.upstream import Upstream
 from lbctl.ir.written_credentials import shown_path
 
 
@@ -48,7 +47,7 @@ def pool(pool: p.Pool) -> Iterator[Setting]:
         yield from nested("upstream", _upstream(pool.upstream))
 
 
-def _upstream(upstream: Upstream) -> Iterator[Setting]:
+def _upstream(upstream: p.Upstream) -> Iterator[Setting]:
     yield ("host",), upstream.host
     yield ("path_prefix",), upstream.path_prefix or None
     for header in upstream.headers:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median_low
 
 from lbctl.compile.gpus import GPUS
-from lbctl.ir import stability
+from lbctl.ir import load_bound
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.shares import of_pools, serving
 from lbctl.lint.fleet_view import FleetView
@@ -74,11 +74,11 @@ def _shares_of_routes(fleet: FleetView, pool: Pool) -> Iterator[tuple[str, float
 def high_utilisation(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB221: a utilisation from 80 % to 100 %."""
     utilisation = _utilisation(fleet)
-    if utilisation is not None and stability.BUSY <= utilisation[0] < 1:
+    if utilisation is not None and load_bound.BUSY <= utilisation[0] < 1:
         yield RuleFinding(
             ("pools",),
             f"{utilisation[1]}: {utilisation[0]:.0%} busy, and queues grow from 80 % on",
-            stability.advice(utilisation[0]),
+            load_bound.advice(utilisation[0]),
         )
 
 
@@ -90,7 +90,7 @@ def overload(fleet: FleetView) -> Iterator[RuleFinding]:
         yield RuleFinding(
             ("pools",),
             f"{utilisation[1]}: {utilisation[0]:.0%} of it, and no algorithm saves that",
-            stability.advice(utilisation[0]),
+            load_bound.advice(utilisation[0]),
         )
 
 
@@ -105,7 +105,7 @@ def _utilisation(fleet: FleetView) -> tuple[float, str] | None:
     description = (
         f"{load.rate:g}/s × {load.mean_service:g} s = {offered:g} requests at once, and the fleet works on {sum(slots)}"
     )
-    return stability.utilisation(load.rate, (number / load.mean_service for number in slots)), description
+    return load_bound.utilisation(load.rate, (number / load.mean_service for number in slots)), description
 
 
 def _slots(fleet: FleetView, name: str) -> int:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from math import prod
 
 from lbctl.base.hosts import from_here
-from lbctl.ir import busy
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import overlaps
 from lbctl.ir.pools import Pool
-from lbctl.ir.routes import Forward, Route
+from lbctl.ir.routes import Forward, Route, busy_statuses
 from lbctl.lint.fleet_view import FleetView, sources_of
 from lbctl.lint.rule import Edit, RuleFinding, rule
 
@@ -135,7 +134,7 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
         for name in action.pools:
             pool = fleet.pool(name)
             engine, declines = _declines(pool)
-            doubtful = sorted(set(busy.statuses(route, pool)) - declines)
+            doubtful = sorted(set(busy_statuses(route, pool)) - declines)
             if doubtful:
                 statuses = " and ".join(map(str, doubtful))
                 message = f"{engine} is not known to send {statuses} before it works: the repeat may be paid for twice"

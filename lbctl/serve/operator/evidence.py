@@ -16,7 +16,7 @@ from lbctl.control import rollouts
 from lbctl.control.analysis.evidence import NO_REQUESTS, IntervalObservation, RequestCounts
 from lbctl.control.analysis.latency import NO_LATENCIES, LatencyHistogram
 from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
-from lbctl.ir.latencies import LatencyKey
+from lbctl.ir.rollout_metrics import LatencyKey
 from lbctl.ir.routes import Rollout
 from lbctl.ir.topology import Topology
 from lbctl.serve.operator.promql import metric_values

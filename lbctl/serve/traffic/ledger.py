@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.control.replica_state import ReplicaCondition
-from lbctl.ir.latencies import LatencyKey
+from lbctl.ir.rollout_metrics import LatencyKey
 
 WINDOW = 60.0
 """Seconds over which observed shares are computed."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from lbctl.control.analysis.latency import bucket
 from lbctl.ir.address import Address
-from lbctl.ir.latencies import LatencyKey
+from lbctl.ir.rollout_metrics import LatencyKey
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, Latencies, ReplicaKey
 from lbctl.serve.traffic.log_line import MAX_LINE_BYTES, NO_REPLICA, Dropped, ReplicaAddresses, tries_of
 from lbctl.serve.traffic.timer_line import Timers, timers_of

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from lbctl.control.analysis.latency import bucket
-from lbctl.ir.latencies import LatencyKey, judged, measured
+from lbctl.ir.rollout_metrics import LatencyKey, judged, measured
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.places import FleetPlaces

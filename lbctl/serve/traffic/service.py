@@ -16,9 +16,9 @@ from lbctl.base.errors import reason_of
 from lbctl.control.inputs import ProxyRequests
 from lbctl.control.loop_output import shortest_interval
 from lbctl.ir.address import Address
-from lbctl.ir.latencies import measured
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.rollout_metrics import measured
 from lbctl.ir.snapshot import pools_of
 from lbctl.ir.topology import Topology
 from lbctl.runtime import log

@@ -11,9 +11,8 @@ from envoy.config.rbac.v3 import rbac_pb2
 from envoy.extensions.filters.http.rbac.v3 import rbac_pb2 as rbac_filter_pb2
 from google.protobuf.any_pb2 import Any
 
-from lbctl.ir.access import Access, access
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import Route
+from lbctl.ir.routes import Access, Route, access
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_networks
 from lbctl.targets.envoy.protos import cidr, extension, pack

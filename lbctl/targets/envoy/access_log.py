@@ -11,8 +11,8 @@ from envoy.extensions.access_loggers.grpc.v3 import als_pb2 as grpc_pb2
 from envoy.extensions.access_loggers.stream.v3 import stream_pb2
 from envoy.extensions.filters.http.set_filter_state.v3 import set_filter_state_pb2
 
-from lbctl.ir.latencies import ERRORS_OF, judged, measured
 from lbctl.ir.listeners import Listener
+from lbctl.ir.rollout_metrics import ERRORS_OF, judged, measured
 from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth

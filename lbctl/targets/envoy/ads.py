@@ -21,13 +21,13 @@ from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
 from lbctl.base.diagnostics import Path
 from lbctl.base.hosts import is_ip
+from lbctl.ir import written_credentials
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import from_capacity
-from lbctl.targets import credentials
 from lbctl.targets.envoy import access_log, auth, clusters, resources
 from lbctl.targets.envoy.endpoints import EndpointLayout, Hosts, Placement
 from lbctl.targets.envoy.plan import Fallback, PlannedCluster
@@ -147,7 +147,7 @@ def holds_credentials(view: View, listener: Listener) -> bool:
 
     Envoy compares API keys in plain text, and a header that is set or matched may itself be a credential.
     """
-    return auth.holds_keys(view, listener) or credentials.in_rules(view, listener.rules)
+    return auth.holds_keys(view, listener) or written_credentials.in_rules(view, listener.rules)
 
 
 @dataclass(frozen=True, slots=True)

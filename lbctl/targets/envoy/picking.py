@@ -29,12 +29,11 @@ from envoy.extensions.load_balancing_policies.round_robin.v3 import round_robin_
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
-from lbctl.ir import busy
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import PickPolicy, Pool
 from lbctl.ir.proxies import picker_asked
-from lbctl.ir.routes import Forward, Route
+from lbctl.ir.routes import Forward, Route, busy_statuses
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth, sources
 from lbctl.targets.envoy.bootstrap import CA, CERTIFICATE
@@ -138,7 +137,7 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
     values = {"x-lbctl-pool": pool.name}
     if route.regions:
         values["x-lbctl-regions"] = ",".join(route.regions)
-    if busy.statuses(route, pool):
+    if busy_statuses(route, pool):
         values["x-lbctl-busy"] = "1"
     formats = {_TENANT: _TENANT_FORMAT} if route.auth is not None else {}
     reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"

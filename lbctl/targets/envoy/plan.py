@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lbctl.ir import busy, written_credentials
+from lbctl.ir import written_credentials
 from lbctl.ir.pools import Pool
-from lbctl.ir.routes import Forward, Route
+from lbctl.ir.routes import Forward, Route, busy_statuses_of_pool
 from lbctl.ir.shares import in_regions
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
@@ -161,7 +161,7 @@ def _upstream(
     placement = Placement(restricted, strict, sheds(settings) and not strict, secure)
     out = view.out.get(pool, frozenset())
     weights, drained = view.weights[pool], view.drained[pool]
-    busy_statuses = busy.statuses_of(settings, routes)
+    busy_statuses = busy_statuses_of_pool(settings, routes)
     hosted, key = hosted_pool(view, pool), check_key(view, settings)
     return PlannedCluster(name, settings, weights, drained, placement, budget, out, busy_statuses, hosted, key)
 

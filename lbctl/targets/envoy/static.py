@@ -20,9 +20,9 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 from envoy.extensions.resource_monitors.downstream_connections.v3 import downstream_connections_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
+from lbctl.ir import written_credentials
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
-from lbctl.targets import credentials
 from lbctl.targets.envoy import (
     auth,
     clusters,
@@ -70,7 +70,7 @@ def static(view: View, listeners_file: str, clusters_file: str, form: str) -> St
     delivery = Delivery(_routes, lambda built, item: _endpoints(built, item, view), files(directory, form))
     for item in view.listeners:
         built = resources.listener(view, item, delivery)
-        if auth.holds_keys(view, item) or credentials.in_rules(view, item.rules):
+        if auth.holds_keys(view, item) or written_credentials.in_rules(view, item.rules):
             secret_listeners.resources.append(pack(built))
         else:
             message.static_resources.listeners.append(built)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbctl.ir.access import Access, access
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import Route
+from lbctl.ir.routes import Access, Route, access
 from lbctl.targets import client_networks
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.match import Acls

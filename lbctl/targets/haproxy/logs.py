@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.latencies import measured
 from lbctl.ir.listeners import Listener
+from lbctl.ir.rollout_metrics import measured
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
 from lbctl.targets.features import BY_ID

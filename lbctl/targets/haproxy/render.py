@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir import written_credentials
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets import credentials
 from lbctl.targets.haproxy import (
     auth,
     config_digest,
@@ -65,7 +65,7 @@ def render(view: View) -> Bundle:
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
     main = FRAGMENT if view.proxy.is_fragment else MAIN
     return Bundle(
-        (File(main, config_digest.marked(text, others), sources, credentials.in_text(view)), *others), diagnostics(view)
+        (File(main, config_digest.marked(text, others), sources, written_credentials.in_text(view)), *others), diagnostics(view)
     )
 
 

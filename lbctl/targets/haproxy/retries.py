@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir import busy
 from lbctl.ir.pools import Pool
-from lbctl.ir.routes import Forward, Route
+from lbctl.ir.routes import Forward, Route, busy_statuses
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import bodies, quote
@@ -96,7 +95,7 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
 
 
 def _about_busy(pool: Pool, route: Route, version: tuple[int, ...]) -> Iterator[Diagnostic]:
-    statuses = set(busy.statuses(route, pool))
+    statuses = set(busy_statuses(route, pool))
     if statuses & BUSY and pool.passive and pool.passive.ejects_without_bound:
         which = "each busy answer" if version >= _COUNTS_RETRIED else "a busy answer that no other replica takes"
         message = f"HAProxy counts {which} of {pool.name} as one of consecutive_5xx"
@@ -128,7 +127,7 @@ def body_bytes(view: View) -> int:
 
 
 def _leaves_busy(pool: Pool, route: Route) -> bool:
-    return bool(BUSY.intersection(busy.statuses(route, pool)))
+    return bool(BUSY.intersection(busy_statuses(route, pool)))
 
 
 def _wanted(pool: Pool, routes: Sequence[Route]) -> dict[str, int]:
@@ -152,6 +151,6 @@ def _repeats_of(pool: Pool, route: Route) -> frozenset[str]:
     """Return after what this route's requests may be repeated that were sent."""
     if not route.retry.attempts:
         return frozenset()
-    statuses = map(str, BUSY.intersection(busy.statuses(route, pool)))
+    statuses = map(str, BUSY.intersection(busy_statuses(route, pool)))
     silence = [_SILENCE] if route.attempt_timeout is not None else []
     return frozenset({*statuses, *([_BROKEN_OFF, *silence] if route.retry.idempotent else [])})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lbctl.ir.access import Access, access
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import Route
+from lbctl.ir.routes import Access, Route, access
 from lbctl.targets.nginx import quote
 from lbctl.targets.nginx.blocks import Geo
 from lbctl.targets.nginx.render_context import RenderContext

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lbctl.ir import busy
 from lbctl.ir.pools import Pool
-from lbctl.ir.routes import Retry, Route
+from lbctl.ir.routes import Retry, Route, busy_statuses
 from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import quote
 from lbctl.targets.nginx.location_blocks import Forwarding
@@ -26,7 +25,7 @@ _RETRIED = frozenset({429, 503})
 
 def statuses_of_route(route: Route, pool: Pool) -> tuple[int, ...]:
     """Return the statuses after which nginx sends a request of `route` to another replica of `pool`."""
-    return tuple(item for item in busy.statuses(route, pool) if item in _RETRIED)
+    return tuple(item for item in busy_statuses(route, pool) if item in _RETRIED)
 
 
 def attempts_of_pool(view: View, pool: Pool) -> int:
@@ -64,7 +63,7 @@ def warn(context: RenderContext) -> None:
     for route in context.view.routes.values():
         pools = [context.view.pools[name] for name in getattr(route.action, "pools", ())]
         path = ("routes", route.name, "retry", "busy_statuses")
-        unknown = sorted({item for pool in pools for item in busy.statuses(route, pool)} - _RETRIED)
+        unknown = sorted({item for pool in pools for item in busy_statuses(route, pool)} - _RETRIED)
         if unknown:
             message = f"nginx retries no {' and no '.join(map(str, unknown))}: the client gets it"
             context.warn("route.retry.replica_busy", path, message)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lbctl.ir.pools import Pool
-from lbctl.ir.upstream import UpstreamHeader
+from lbctl.ir.pools import Pool, UpstreamHeader
 from lbctl.targets.hosted import hosted_pool
 from lbctl.targets.nginx import quote
 from lbctl.targets.nginx.render_context import RenderContext

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener, ListenerTls
-from lbctl.ir.routes import Forward
+from lbctl.ir.routes import Forward, access
 from lbctl.targets import own_lines
 from lbctl.targets.client_headers import CLAIMS
 from lbctl.targets.nginx import access as clients

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 
-from lbctl.ir.access import access
 from lbctl.ir.header_text import variables
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import Forward
+from lbctl.ir.routes import Forward, access
 from lbctl.targets.nginx import header_text, quote
 from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.render_context import RenderContext

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.ir import written_credentials
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets import credentials, own_lines
+from lbctl.targets import own_lines
 from lbctl.targets.locality import placeless
 from lbctl.targets.nginx import busy, fallback_limits, limits, listener, log, names, pick, quote
 from lbctl.targets.nginx.blocks import LogFormat, ServerBlock
@@ -50,7 +51,7 @@ def render(view: View) -> Bundle:
     _warn_about_sizes(context)
     busy.warn(context)
     fallback_limits.warn(context)
-    main = File(_main(view.proxy), names.finished(text, view.proxy), sources, credentials.in_text(view))
+    main = File(_main(view.proxy), names.finished(text, view.proxy), sources, written_credentials.in_text(view))
     files = (replace(item, text=names.finished(item.text, view.proxy)) for item in context.files)
     return Bundle((main, *files), (*context.diagnostics, *placeless(view)))
 

@@ -10,9 +10,8 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener, Rule
-from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
+from lbctl.ir.routes import Forward, Redirect, Respond, Route, access, retry_after
 from lbctl.targets import model_list, own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.error_body import NO_REPLICA

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 from google.protobuf.message import DecodeError
 
-from lbctl.ir.latencies import ERRORS_OF
+from lbctl.ir.rollout_metrics import ERRORS_OF
 from lbctl.xds.protocol.load_reports import Place, place_of
 from lbctl.xds.protocol.wire import StreamError, XdsNode, node_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.control.replica_state import ReplicaCondition
-from lbctl.ir.latencies import LatencyKey
+from lbctl.ir.rollout_metrics import LatencyKey
 from lbctl.serve.traffic.ledger import STALE_AFTER, WINDOW, Counts, ReplicaKey, TrafficLedger, Unanswered
 
 A, B = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")

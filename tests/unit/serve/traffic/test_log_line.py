@@ -6,8 +6,8 @@ import pytest
 
 from lbctl.control.analysis.latency import bucket
 from lbctl.ir.address import Address
-from lbctl.ir.latencies import LatencyKey
 from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.rollout_metrics import LatencyKey
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 from lbctl.serve.traffic.log_line import MAX_LINE_BYTES, ReplicaAddresses, Try, tries_of
 from lbctl.serve.traffic.log_receiver import LogReceiver

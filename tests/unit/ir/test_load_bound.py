@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from lbctl.ir import stability
+from lbctl.ir import load_bound
 from lbctl.simulate import capacity
 from lbctl.simulate.engine import CostModel
 from tests.support.fleets import fleet_of, write_fleet
@@ -15,16 +15,16 @@ from tests.support.simulate import load, pool
 
 
 def test_utilisation_is_arrival_rate_by_service_rate() -> None:
-    assert stability.utilisation(6.0, [2.0, 1.0, 1.0]) == 1.5
-    assert stability.utilisation(6.0, []) == float("inf")
-    assert stability.advice(2.1) == "3.0 times the replicas would be busy for 70 %"
+    assert load_bound.utilisation(6.0, [2.0, 1.0, 1.0]) == 1.5
+    assert load_bound.utilisation(6.0, []) == float("inf")
+    assert load_bound.advice(2.1) == "3.0 times the replicas would be busy for 70 %"
 
 
 def test_lint_and_the_simulation_share_the_utilisation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If the utilisation function changes, both report the new value."""
-    monkeypatch.setattr(stability, "utilisation", lambda *_: 3.33)
+    monkeypatch.setattr(load_bound, "utilisation", lambda *_: 3.33)
     where = pool(1.0)
     assert capacity.load_of(capacity.engines_of(where, CostModel()), load(10, 1.0)) == 3.33
     fleet = write_fleet(tmp_path, fleet_of())

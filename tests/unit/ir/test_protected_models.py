@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lbctl.ir.address import Address
-from lbctl.ir.guarding import refused_websockets, ways_around
 from lbctl.ir.listeners import Listener, PathMatch, Rule
+from lbctl.ir.protected_models import refused_websockets, ways_around
 from lbctl.ir.routes import Forward, Route, Share
 
 _POOL = Forward((Share("pool", 1),))

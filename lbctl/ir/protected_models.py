@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lbctl.ir.access import EVERYBODY, Access, access
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import covers, overlaps
-from lbctl.ir.routes import ApiKeys, External, Forward, Jwt, RateLimit, Respond, Route
+from lbctl.ir.routes import EVERYBODY, Access, ApiKeys, External, Forward, Jwt, RateLimit, Respond, Route, access
 
 
 @dataclass(frozen=True, slots=True)
