@@ -95,7 +95,7 @@ class Respond:
     body: str = ""
     content_type: str = "text/plain; charset=utf-8"
     lists_models: bool = False
-    """Whether the body is the list of the models of the listener, which `targets.model_list` writes."""
+    """Whether the body is the list of the models of the listener, which `targets.response_bodies` writes."""
 
 
 @dataclass(frozen=True, slots=True)

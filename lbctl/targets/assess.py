@@ -19,8 +19,8 @@ from lbctl.ir.protected_models import refused_websockets, ways_around
 from lbctl.ir.routes import Auth, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
 from lbctl.model.node import Node, position_of
-from lbctl.targets.error_body import error_body
 from lbctl.targets.features import BY_ID, Feature
+from lbctl.targets.response_bodies import error_body
 from lbctl.targets.target import Capability, NotYet, Since, Target, Unsupported, Version
 from lbctl.targets.usage import cleartext, used
 

@@ -13,7 +13,7 @@ from lbctl.ir.pools import Pool, TcpCheck, Upstream, UpstreamHeader
 from lbctl.ir.routes import Forward
 from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.ir.snapshot import View
-from lbctl.targets.client_headers import CLAIMS
+from lbctl.targets.client_identity import CLAIMS
 
 _OF_PROXIES = ("x-forwarded-for", "x-forwarded-proto")
 

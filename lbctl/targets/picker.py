@@ -1,4 +1,8 @@
-"""Where HAProxy and nginx ask the picker, and what they ask: the same on both."""
+"""Where HAProxy and nginx ask the picker, what they ask, and with which key: the same on both.
+
+Where the fleet names no key file, `lbctl serve` makes a key. A proxy whose files others render, and the pickers of
+other members, do not know it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy, picker_http
 from lbctl.ir.routes import Route, busy_statuses
 from lbctl.ir.snapshot import View
+from lbctl.ir.topology import Topology
+from lbctl.targets import target
 
 PAUSE = 1_000
 """Milliseconds for which a proxy asks nothing after the picker was not there or too slow."""
-
-
 KEY_HEADER = "x-lbctl-pick-key"
 """The header of a question with the key of the picker."""
 
@@ -25,7 +29,7 @@ def http_address(view: View) -> Address:
     return picker_http(view.picker)
 
 
-def target(pool: Pool, route: Route, proxy: Proxy) -> str:
+def question(pool: Pool, route: Route, proxy: Proxy) -> str:
     """Return the path and query of the question for a pool, by a route, from this proxy."""
     values = {
         "busy": "1" if busy_statuses(route, pool) else "",
@@ -35,3 +39,13 @@ def target(pool: Pool, route: Route, proxy: Proxy) -> str:
     }
     query = "&".join(f"{key}={value}" for key, value in values.items() if value)
     return f"/pick/{quote(pool.name, safe='')}{'?' if query else ''}{query}"
+
+
+def missing_key(topology: Topology) -> str:
+    """Return why questions to the picker have no key; empty if they have one."""
+    if topology.control.picker_key_file is not None:
+        return ""
+    if topology.control.store is not None:
+        return "several members, each with a picker, need one key"
+    others = (item for item in topology.proxies if not item.is_written and not target(item.kind).served_by_xds)
+    return next((f"serve does not write the configuration of the proxy {item.name}" for item in others), "")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MARK = re.compile("\x00([^\x00]*)\x00")
+_PLAIN_IN_LUA = re.compile("[A-Za-z0-9 ./:?=&%,_-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +100,9 @@ def _encoded_path(path: Path) -> str:
 
 def _decoded_path(text: str) -> Path:
     return tuple(int(step[1:]) if step.startswith("\x1e") else step for step in text.split("\x1f"))
+
+
+def lua_string(value: str) -> str:
+    """Return a string of Lua that means exactly `value`; other characters than plain ones are written as numbers."""
+    written = (chr(byte) if _PLAIN_IN_LUA.fullmatch(chr(byte)) else f"\\{byte:03}" for byte in value.encode())
+    return f'"{"".join(written)}"'

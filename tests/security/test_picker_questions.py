@@ -38,7 +38,7 @@ from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.generated_key import own_key
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 from lbctl.serve.picker.tables import FleetMeasurements
-from lbctl.targets.picker_key import missing
+from lbctl.targets.picker import missing_key
 from tests.support import fleets
 from tests.support.fleet import compiled
 from tests.support.fleets import Fleet, fleet_text, load_fleet
@@ -278,8 +278,8 @@ _WRITTEN = {"config": "/etc/nginx/nginx.conf", "reload": {"command": ["nginx", "
 def test_serve_makes_a_key_only_if_all_proxies_get_it(more: Fleet, reason: str) -> None:
     pool = {"replicas": [{"name": "a", "address": "10.0.0.1:80"}], "balance": {"algorithm": "pick"}}
     topology = compiled(fleet_text(pool, **more)).topology
-    assert reason in missing(topology)
-    assert bool(missing(topology)) == bool(reason)
+    assert reason in missing_key(topology)
+    assert bool(missing_key(topology)) == bool(reason)
 
 
 def test_doctor_warns_where_questions_have_no_key() -> None:

@@ -14,7 +14,7 @@ from lbctl.cli.listen_address import picker_address
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
 from lbctl.ir.topology import Topology
-from lbctl.targets import picker_key
+from lbctl.targets.picker import missing_key
 
 _TODO = "lbctl status, and the log of serve"
 
@@ -45,7 +45,7 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
 
 def keyless(topology: Topology) -> DoctorResult | None:
     """Return a warning if questions to the picker of this fleet have no key; None otherwise."""
-    reason = picker_key.missing(topology)
+    reason = missing_key(topology)
     if not reason or all(pool.balance.pick is None for pool in topology.pools):
         return None
     message = f"the picker answers every user of its machine: {reason}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lbctl.ir.pools import PickPolicy, Pool
 from lbctl.lint.fleet_view import FleetView, sources_of
 from lbctl.lint.rule import Edit, RuleFinding, rule
-from lbctl.targets import picker_key
+from lbctl.targets.picker import missing_key
 
 _MAX_BOUND = 2.0
 """The largest `bound` that still bounds anything: replicas of twice the mean load queue while others are idle."""
@@ -78,7 +78,7 @@ def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding
 @rule("LB248")
 def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB248: questions to the picker without a key."""
-    reason = picker_key.missing(fleet.topology)
+    reason = missing_key(fleet.topology)
     pool = next((pool for pool, _ in _picked(fleet)), None)
     if reason and pool is not None:
         message = f"the picker answers every user of its machine: {reason}"

@@ -9,7 +9,7 @@ from lbctl.compile.files import read_regular
 from lbctl.ir.topology import Topology
 from lbctl.runtime import log
 from lbctl.serve.settings import make_token
-from lbctl.targets import picker_key
+from lbctl.targets.picker import missing_key
 
 _FILE = "picker-key"
 _MAX_BYTES = 4096
@@ -18,7 +18,7 @@ _MAX_BYTES = 4096
 def needs_own_key(topology: Topology) -> bool:
     """Return whether `serve` makes the key of this fleet: a pool is picked, and the fleet names no key file."""
     is_picked = any(pool.balance.pick is not None for pool in topology.pools)
-    return is_picked and topology.control.picker_key_file is None and not picker_key.missing(topology)
+    return is_picked and topology.control.picker_key_file is None and not missing_key(topology)
 
 
 def own_key(state: Path) -> str:

@@ -8,7 +8,7 @@ from lbctl.base.hosts import is_ip, parse_ip
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import Snapshot
 from lbctl.serve.traffic.ledger import ReplicaKey
-from lbctl.targets.envoy.plan import pool_name
+from lbctl.targets.envoy.cluster_names import pool_name
 from lbctl.xds.protocol.load_reports import Place
 
 Places = Mapping[Place, ReplicaKey]

@@ -11,7 +11,7 @@ from lbctl.ir.rollout_metrics import LatencyKey, judged, measured
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.places import FleetPlaces
-from lbctl.targets.envoy.plan import pool_name
+from lbctl.targets.envoy.cluster_names import pool_name
 from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 
 

@@ -14,7 +14,7 @@ from google.protobuf.any_pb2 import Any
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Access, Route, access
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_networks
+from lbctl.targets import client_identity
 from lbctl.targets.envoy.protos import cidr, extension, pack
 
 POLICY = "client_address"
@@ -52,8 +52,8 @@ def _rules(lists: Access) -> rbac_pb2.RBAC | None:
 
 def _networks(networks: Iterable[str]) -> list[str]:
     """Return the networks as Envoy compares them, to which IPv4-mapped addresses are addresses of IPv6."""
-    listed = list(client_networks.unmapped(networks))
-    return [*listed, *filter(None, map(client_networks.mapped, listed))]
+    listed = list(client_identity.unmapped_networks(networks))
+    return [*listed, *filter(None, map(client_identity.mapped_network, listed))]
 
 
 def _client(network: str) -> dict[str, object]:

@@ -29,8 +29,8 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import from_capacity
 from lbctl.targets.envoy import access_log, auth, clusters, resources
+from lbctl.targets.envoy.cluster_names import Fallback, PlannedCluster
 from lbctl.targets.envoy.endpoints import EndpointLayout, Hosts, Placement
-from lbctl.targets.envoy.plan import Fallback, PlannedCluster
 from lbctl.targets.envoy.protos import BY_ADS, extension
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import SECRETS, authority_name, clients_name, pair_name

@@ -31,8 +31,8 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Auth, Jwt, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers, websocket_key
-from lbctl.targets.client_headers import INTERNAL_PREFIX as INTERNAL
+from lbctl.targets import client_identity, websocket_key
+from lbctl.targets.client_identity import INTERNAL_PREFIX as INTERNAL
 from lbctl.targets.envoy import external
 from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
@@ -155,7 +155,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the header mutations that apply to every request before anything reads it."""
-    forged = [client_headers.forgeries(_claimed_headers(view)), *client_headers.lookalikes(view.routes.values())]
+    forged = [client_identity.forgeries(_claimed_headers(view)), *client_identity.lookalikes(view.routes.values())]
     mutations = list(map(header_removal, forged))
     if holds_keys(view, listener):
         mutations.append({"append": {"header": {"key": _ANYONE, "value": "anyone"}}})
@@ -201,7 +201,7 @@ def _protected(view: View, listener: Listener) -> list[Route]:
 
 def _claimed_headers(view: View) -> list[str]:
     """Return the headers that forward tenants to replicas, which no client may send on any listener."""
-    return client_headers.given(view.routes.values())
+    return client_identity.given(view.routes.values())
 
 
 def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute:

@@ -23,9 +23,8 @@ from google.protobuf.message import Message
 from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ADMIN_METADATA
-from lbctl.targets.envoy import metrics
+from lbctl.targets.envoy.bootstrap_parts import add_limits, add_metrics
 from lbctl.targets.envoy.protos import address, admin_address, duration, extension, pack, struct
-from lbctl.targets.envoy.runtime import add_limits
 from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
 
@@ -124,7 +123,7 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
         static_resources={"clusters": [_cluster(joining)], "secrets": _secrets(joining)},
     )
     add_limits(message, {})
-    metrics.add(message, joining.metrics, joining.admin)
+    add_metrics(message, joining.metrics, joining.admin)
     return message
 
 

@@ -14,8 +14,8 @@ from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.pools import CircuitBreaker, DnsDiscovery, Pool
 from lbctl.targets.envoy import health, hosted, tls
+from lbctl.targets.envoy.cluster_names import Fallback, PlannedCluster, variant
 from lbctl.targets.envoy.endpoints import Placement
-from lbctl.targets.envoy.plan import Fallback, PlannedCluster, variant
 from lbctl.targets.envoy.protos import address, duration, extension, metadata, pack
 from lbctl.targets.hosted import HostedPool
 

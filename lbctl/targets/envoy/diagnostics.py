@@ -10,7 +10,7 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import key_hashes
 from lbctl.targets.envoy import affinity, clusters, endpoints, tls
-from lbctl.targets.envoy.plan import sheds
+from lbctl.targets.envoy.cluster_names import sheds
 from lbctl.targets.features import BY_ID
 from lbctl.targets.locality import placeless
 from lbctl.targets.replica_weights import rounded

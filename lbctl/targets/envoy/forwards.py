@@ -17,7 +17,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import affinity, escapes, hashing, limits, matches, picking
-from lbctl.targets.envoy.plan import ClusterPlan
+from lbctl.targets.envoy.cluster_names import ClusterPlan
 from lbctl.targets.envoy.protos import duration, extension, metadata, percent
 
 _WHEN = {

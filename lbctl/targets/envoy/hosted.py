@@ -22,12 +22,12 @@ from envoy.extensions.http.injected_credentials.generic.v3 import generic_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
 from lbctl.ir.snapshot import View
-from lbctl.targets import lua
-from lbctl.targets.client_headers import INTERNAL_PREFIX
+from lbctl.targets.client_identity import INTERNAL_PREFIX
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.envoy.tls import SecretSource
 from lbctl.targets.hosted import HostedPool
+from lbctl.targets.token import lua_string
 
 Sent = tuple[str, str]
 """A pool and the name of a header whose value is a secret."""
@@ -161,7 +161,7 @@ def _script(pools: Sequence[HostedPool], sent: Sequence[Sent]) -> str:
     return _SCRIPT % {
         "pools": ", ".join(_pool(pool, sent) for pool in pools),
         "secrets": _list(f"{_SECRET_HEADER}{number}" for number in range(len(sent))),
-        "removed": ", ".join(f"[{lua.string(name)}] = true" for name in removed),
+        "removed": ", ".join(f"[{lua_string(name)}] = true" for name in removed),
         "chosen": _CHOSEN_HEADER,
     }
 
@@ -175,17 +175,17 @@ def _pool(pool: HostedPool, sent: Sequence[Sent]) -> str:
         if header.file is not None
     )
     fields = {
-        "host": lua.string(pool.upstream.host),
-        "prefix": lua.string(pool.upstream.path_prefix),
+        "host": lua_string(pool.upstream.host),
+        "prefix": lua_string(pool.upstream.path_prefix),
         "texts": _map(texts),
         "secrets": _map(injected),
     }
-    return f"[{lua.string(pool.pool)}] = {{{', '.join(f'{key} = {value}' for key, value in fields.items())}}}"
+    return f"[{lua_string(pool.pool)}] = {{{', '.join(f'{key} = {value}' for key, value in fields.items())}}}"
 
 
 def _list(items: Iterator[str] | Sequence[str]) -> str:
-    return ", ".join(map(lua.string, items))
+    return ", ".join(map(lua_string, items))
 
 
 def _map(items: Iterator[tuple[str, str]]) -> str:
-    return f"{{{', '.join(f'[{lua.string(key)}] = {lua.string(value)}' for key, value in items)}}}"
+    return f"{{{', '.join(f'[{lua_string(key)}] = {lua_string(value)}' for key, value in items)}}}"

@@ -21,7 +21,7 @@ from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
 
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Tracing
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers
+from lbctl.targets import client_identity
 from lbctl.targets.envoy import access, access_log, auth, filters, local_reply, matches, picking, tls
 from lbctl.targets.envoy.clusters import BUFFER
 from lbctl.targets.envoy.protos import address, cidr, duration, extension
@@ -217,9 +217,9 @@ def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, obj
     mutations += picking.early_mutations(view, item)
     if not chain.believed:
         names = [chain.trusted.header, *chain.trusted.forward] if chain.trusted else []
-        mutations += map(auth.header_removal, client_headers.claim_groups(names))
+        mutations += map(auth.header_removal, client_identity.claim_groups(names))
     if chain.trusted and chain.believed:
-        mutations += map(auth.header_removal, client_headers.groups(_overwritten(chain.trusted)))
+        mutations += map(auth.header_removal, client_identity.groups(_overwritten(chain.trusted)))
     if chain.trusted and chain.believed and chain.trusted.header != matches.FORWARDED_FOR:
         mutations.append(_joined_header(chain.trusted.header))
     if item.request_id != filters.REQUEST_ID:

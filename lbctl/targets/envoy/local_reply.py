@@ -13,14 +13,14 @@ from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_networks, request_grammar
-from lbctl.targets.challenge import BEARER, challenge
+from lbctl.targets import client_identity, request_grammar
+from lbctl.targets.client_identity import BEARER, challenge
 from lbctl.targets.envoy import access, external
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.error_body import error_body
 from lbctl.targets.reading import CODED as CODED_MESSAGE
 from lbctl.targets.reading import UNCLEAR
+from lbctl.targets.response_bodies import error_body
 
 _STATUSES = {
     400: ("the request is not valid HTTP", "bad_request"),
@@ -74,7 +74,7 @@ def local_replies(view: View, listener: Listener, *, by_address: bool) -> dict[s
         {**_flags(_SILENCE), **_body(504)},
         {**_flags(_BROKEN), "status_code": {"value": 502}, **_body(502)},
     ]
-    addresses = [_by_details(_BY_ADDRESS, client_networks.BODY)] if by_address else []
+    addresses = [_by_details(_BY_ADDRESS, client_identity.REFUSED_ADDRESS_BODY)] if by_address else []
     refused = [_by_details(detail, error_body(*reply)) for detail, reply in _REFUSED.items()]
     users = [*_unchecked(view, listener), *_unauthorized(view, listener)]
     return {"mappers": [*flagged, *addresses, *refused, *users, *(_by_status(status) for status in _STATUSES)]}

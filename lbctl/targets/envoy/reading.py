@@ -13,7 +13,7 @@ from dataclasses import replace
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import Request, matches, overlaps
 from lbctl.targets import reading as r
-from lbctl.targets.clarity import clear_model
+from lbctl.targets.unambiguous_model import clear_model
 
 HELD = 1_048_576
 """Bytes of a request that are held for a retry, where the listener sets no limit."""

@@ -17,7 +17,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import clusters, listeners, picking, routes
-from lbctl.targets.envoy.plan import ClusterPlan, PlannedCluster
+from lbctl.targets.envoy.cluster_names import ClusterPlan, PlannedCluster
 from lbctl.targets.envoy.tls import SecretSource
 
 

@@ -17,8 +17,8 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import model_list
-from lbctl.targets.challenge import challenge
+from lbctl.targets import response_bodies
+from lbctl.targets.client_identity import challenge
 from lbctl.targets.envoy import (
     access,
     affinity,
@@ -32,9 +32,9 @@ from lbctl.targets.envoy import (
     models,
     picking,
 )
-from lbctl.targets.envoy.plan import ClusterPlan
+from lbctl.targets.envoy.cluster_names import ClusterPlan
 from lbctl.targets.envoy.protos import header_option
-from lbctl.targets.error_body import NO_MODEL, UNKNOWN_MODEL
+from lbctl.targets.response_bodies import NO_MODEL, UNKNOWN_MODEL
 
 _BODY = 4_096
 _JSON = "application/json"
@@ -56,7 +56,7 @@ def route_configuration(table: RouteInputs) -> route_pb2.RouteConfiguration:
     """Return the route table of a listener, with one virtual host for each host that its rules name."""
     rules = table.listener.rules
     ways = [(rule, list(_rule(table, rule))) for rule in rules]
-    bodies = model_list.bodies(table.view)
+    bodies = response_bodies.bodies(table.view)
     return route_pb2.RouteConfiguration(
         name=table.listener.name,
         ignore_port_in_host_matching=True,
@@ -169,7 +169,7 @@ def _respond(
     gates: list[auth.Gate] = [([], {})]
     if route.needs_credentials:
         gates = [] if auth.admits_nobody(table.view, route) else list(auth.gates(table.view, route))
-    text = model_list.body_of(action, table.listener, table.view)
+    text = response_bodies.body_of(action, table.listener, table.view)
     for credentials, auth_filters in gates:
         message = _direct(table, _narrowed(match, credentials), route.name, action.status, text, action.content_type)
         for name, config in {**auth_filters, **external.per_route(route)}.items():

@@ -23,19 +23,9 @@ from envoy.service.discovery.v3 import discovery_pb2
 from lbctl.ir import written_credentials
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import (
-    auth,
-    clusters,
-    endpoints,
-    external,
-    hosted,
-    listeners,
-    metrics,
-    picking,
-    resources,
-    runtime,
-)
-from lbctl.targets.envoy.plan import ClusterPlan, PlannedCluster, plan
+from lbctl.targets.envoy import auth, clusters, endpoints, external, hosted, listeners, picking, resources
+from lbctl.targets.envoy.bootstrap_parts import add_limits, add_metrics
+from lbctl.targets.envoy.cluster_names import ClusterPlan, PlannedCluster, plan
 from lbctl.targets.envoy.protos import admin_address, extension, pack
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import files, header_file, header_name
@@ -82,7 +72,7 @@ def static(view: View, listeners_file: str, clusters_file: str, form: str) -> St
         else:
             message.static_resources.clusters.append(built_cluster)
     message.static_resources.clusters.extend(_other_clusters(view, needed, delivery))
-    metrics.add(message, view.proxy.metrics, view.proxy.admin)
+    add_metrics(message, view.proxy.metrics, view.proxy.admin)
     if secret_listeners.resources:
         _name_file(message.dynamic_resources.lds_config, posixpath.join(directory, listeners_file))
     tables = tuple(resources.table(view, item, needed) for item in view.listeners)
@@ -132,7 +122,7 @@ def frame(view: View) -> bootstrap_pb2.Bootstrap:
         admin={"address": admin_address(proxy.admin)} if proxy.admin else None,
     )
     limits = {item.name: item.max_connections for item in view.listeners if item.max_connections is not None}
-    runtime.add_limits(message, limits)
+    add_limits(message, limits)
     if limits and len(limits) == len(view.listeners):
         _limit_all(message, limits)
     return message

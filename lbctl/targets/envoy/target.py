@@ -37,7 +37,7 @@ class EnvoyTarget:
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
         """Return that drained replicas do not count; a fallback of one route ends it for all."""
-        from lbctl.targets.envoy.plan import sheds
+        from lbctl.targets.envoy.cluster_names import sheds
 
         return "not drained" if sheds(pool) and not any(have_fallback) else "none"
 

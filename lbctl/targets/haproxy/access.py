@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Access, Route, access
-from lbctl.targets import client_networks
+from lbctl.targets import client_identity
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.match import Acls
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
-_REFUSED = quote.error(client_networks.MESSAGE, client_networks.KIND)
+_REFUSED = quote.error(client_identity.REFUSED_ADDRESS_MESSAGE, client_identity.REFUSED_ADDRESS_KIND)
 _TRANSLATED = ("2002::/16", "::/96")
 """6to4 and IPv4-compatible addresses, which hold an address of IPv4 and are none."""
 
@@ -45,7 +45,7 @@ def _lines(lists: Access, condition: str, acls: Acls, path: tuple[str, ...]) -> 
 
 def _within(networks: tuple[str, ...], acls: Acls) -> tuple[str, str]:
     """Return the ACLs that hold for clients of the networks of IPv4 and of IPv6; empty where there is none."""
-    alike = list(client_networks.unmapped(networks))
+    alike = list(client_identity.unmapped_networks(networks))
     families = ([item for item in alike if ":" not in item], [item for item in alike if ":" in item])
     four, six = (acls.name("src", "ip", family) if family else "" for family in families)
     return four, six

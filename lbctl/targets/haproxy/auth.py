@@ -15,7 +15,7 @@ from lbctl.ir.routes import ApiKeys, Auth, Forward, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
 from lbctl.targets import websocket_key
-from lbctl.targets.challenge import challenge
+from lbctl.targets.client_identity import challenge
 from lbctl.targets.haproxy import jwt, quote, sections
 from lbctl.targets.haproxy.match import Acls
 from lbctl.targets.haproxy.quote import line

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers
+from lbctl.targets import client_identity
 from lbctl.targets.haproxy import health, quote, sections
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.haproxy.sections import looked_up
@@ -31,7 +31,7 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
     ):  # HAProxy reads its cookie after these rules, and hides it from the API
         fetch = quote.word(quote.sample("req.cook", pool.affinity.cookie))
         yield line("http-request set-var(txn.affinity)", fetch, source=("pools", pool.name, "affinity"))
-    for pattern in client_headers.groups(hosted.removed):
+    for pattern in client_identity.groups(hosted.removed):
         yield line("http-request del-header", quote.word(pattern), "-m reg", source=path)
     if pool.affinity is not None and _COOKIE in hosted.removed:
         pair = quote.word(f"{pool.affinity.cookie.replace('%', '%%')}=%[var(txn.affinity)]")

@@ -9,9 +9,8 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Rule
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers
+from lbctl.targets import client_identity
 from lbctl.targets.assess import CLOSED
-from lbctl.targets.error_body import NO_MODEL, UNKNOWN_MODEL
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import (
     access,
@@ -34,6 +33,7 @@ from lbctl.targets.haproxy import (
 from lbctl.targets.haproxy.match import Acls, conditions_but_model, rules
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.reading import by_model, wants_clear_model
+from lbctl.targets.response_bodies import NO_MODEL, UNKNOWN_MODEL
 from lbctl.targets.token import Token, read_by
 
 NO_ROUTE = quote.error("no route", "not_found")
@@ -244,14 +244,14 @@ def _pools(item: Route) -> tuple[str, ...]:
 
 def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that remove, from every request, the headers that only the gateway may set."""
-    names = set(client_headers.given(view.routes.values()))
+    names = set(client_identity.given(view.routes.values()))
     if not _upgrades(listener, view):
         names |= {"connection", "upgrade"}
     if listener.client_address is None:
-        expression = client_headers.forged_claims(names)
+        expression = client_identity.forged_claims(names)
     else:
-        expression = client_headers.forgeries({*names, *listener.client_address.forward})
-    for each in (expression, *client_headers.lookalikes(view.routes.values())):
+        expression = client_identity.forgeries({*names, *listener.client_address.forward})
+    for each in (expression, *client_identity.lookalikes(view.routes.values())):
         yield line("http-request del-header", quote.word(each), "-m reg")
 
 
@@ -296,7 +296,7 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
         address = quote.word(quote.sample("req.hdr_ip", settings.header, place=-position))
         yield line("http-request set-src", address, "if trusted {", address, "-m found }")
     yield line("acl believed var(txn.trusted) -m bool")
-    yield line("http-request del-header", quote.word(client_headers.claims([settings.header])), "-m reg if !believed")
+    yield line("http-request del-header", quote.word(client_identity.claims([settings.header])), "-m reg if !believed")
 
 
 def _request_id(listener: Listener) -> Iterator[Token]:

@@ -139,7 +139,7 @@ def _question(route: Route, pool: Pool, view: View) -> LuaPick:
     backend = residency.backend_name(pool, route.regions)
     slotted = _slots_by_backend(view).get(backend)
     return LuaPick(
-        target=quote.lua(picker.target(pool, route, view.proxy)),
+        target=quote.lua(picker.question(pool, route, view.proxy)),
         timeout=settings.timeout,
         headers=tuple(map(quote.lua, settings.session_headers)),
         body=int(settings.reads_bodies),

@@ -16,7 +16,7 @@ from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets import model_list
+from lbctl.targets import response_bodies
 from lbctl.targets.haproxy import bodies, config_digest, pick, quote, request_checks, retries, slots
 from lbctl.targets.haproxy.own_lines import misplaced
 from lbctl.targets.haproxy.quote import line
@@ -91,7 +91,7 @@ def buffer(view: View) -> int:
     """
     held = [listener.inspect for listener in view.listeners if bodies.reads_bodies(listener, view)]
     held += filter(None, [pick.body_bytes(view), retries.body_bytes(view)])
-    held += (size for size in (len(body.encode()) for body in model_list.bodies(view)) if size > _HEADROOM // 2)
+    held += (size for size in (len(body.encode()) for body in response_bodies.bodies(view)) if size > _HEADROOM // 2)
     if view.proxy.is_fragment:
         return max(held) + _HEADROOM if held else _USUAL_BUFFER
     headers = max((listener.max_header_bytes for listener in view.listeners), default=0)

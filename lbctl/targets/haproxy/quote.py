@@ -13,9 +13,8 @@ import re
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.address import Address
-from lbctl.targets import lua as lua_text
-from lbctl.targets.error_body import error_body
-from lbctl.targets.token import Token, UnquotedError
+from lbctl.targets.response_bodies import error_body
+from lbctl.targets.token import Token, UnquotedError, lua_string
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ARGUMENT = re.compile(r"[A-Za-z0-9!#$%&*+.^_`|~:/\[\]'-]*")
@@ -80,7 +79,7 @@ def sample(fetch: str, argument: str, *converters: str, place: int | None = None
 
 def lua(value: str) -> Token:
     """Return a string of Lua that means exactly `value`; other characters than plain ones are written as numbers."""
-    return Token(lua_text.string(value))
+    return Token(lua_string(value))
 
 
 def error(message: str, kind: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Request
 from lbctl.targets import reading as r
-from lbctl.targets.clarity import clear_model
+from lbctl.targets.unambiguous_model import clear_model
 
 
 def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:

@@ -65,7 +65,8 @@ def render(view: View) -> Bundle:
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
     main = FRAGMENT if view.proxy.is_fragment else MAIN
     return Bundle(
-        (File(main, config_digest.marked(text, others), sources, written_credentials.in_text(view)), *others), diagnostics(view)
+        (File(main, config_digest.marked(text, others), sources, written_credentials.in_text(view)), *others),
+        diagnostics(view),
     )
 
 

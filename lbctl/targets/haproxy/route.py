@@ -10,7 +10,7 @@ from lbctl.ir.header_text import HeaderPart, Variable, may_be_empty, parts
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, HeaderRules, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import model_list
+from lbctl.targets import response_bodies
 from lbctl.targets.haproxy import pool_selection, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
@@ -37,7 +37,7 @@ def own_response(route: Route, action: Respond | Redirect, listener: Listener, v
         yield line(f"http-request redirect {location} code 308", if_route, source=path)
         return
     content: tuple[str | Token, ...] = ()
-    body = model_list.body_of(action, listener, view)
+    body = response_bodies.body_of(action, listener, view)
     if body:
         content = ("content-type", quote.word(action.content_type), "string", quote.text(body, path))
     yield line(f"http-request return status {action.status}", *content, if_route, source=path)

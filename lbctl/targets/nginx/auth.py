@@ -12,8 +12,7 @@ from functools import partial
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import ApiKeys, Route
 from lbctl.targets import key_hashes, websocket_key
-from lbctl.targets.challenge import BEARER, challenge
-from lbctl.targets.client_headers import given
+from lbctl.targets.client_identity import BEARER, challenge, given
 from lbctl.targets.nginx import external, key_table, names, quote
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.target import File

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from lbctl.ir.routes import External, Route
 from lbctl.targets.nginx import names, quote
-from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.location_blocks import Check, CheckLocation, Limit
+from lbctl.targets.nginx.render_context import ListenerScope
 from lbctl.targets.token import Token
 
 
@@ -24,7 +24,7 @@ def check(route: Route, number: int) -> Check | None:
     return Check(quote.plain(_path(number)), tuple(variables))
 
 
-def location(route: Route, number: int, inlet: Inlet, limits: tuple[Limit, ...]) -> CheckLocation | None:
+def location(route: Route, number: int, scope: ListenerScope, limits: tuple[Limit, ...]) -> CheckLocation | None:
     """Return the location that asks the service. `limits`: those that keep it from counting the request."""
     external = route.auth.external if route.auth else None
     if external is None:
@@ -34,7 +34,7 @@ def location(route: Route, number: int, inlet: Inlet, limits: tuple[Limit, ...])
     return CheckLocation(
         path=quote.plain(_path(number)),
         target=quote.value(f"http://{external.address}{external.path}", ("routes", route.name, "auth", "external")),
-        forwarded_for=Token(inlet.forwarded_for),
+        forwarded_for=Token(scope.forwarded_for),
         headers=tuple((quote.plain(name), Token(source)) for name, source in sent if source is not None),
         limits=limits,
         connect=connect,

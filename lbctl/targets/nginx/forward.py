@@ -7,12 +7,11 @@ from urllib.parse import quote as percent
 from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
-from lbctl.targets.client_headers import HOP_BY_HOP, INTERNAL
+from lbctl.targets.client_identity import HOP_BY_HOP, INTERNAL
 from lbctl.targets.nginx import auth, header_text, hosted, names, quote
 from lbctl.targets.nginx.blocks import UpstreamBlock
-from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.location_blocks import Forwarding, Tls
-from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.nginx.render_context import ListenerScope, RenderContext
 from lbctl.targets.token import Token
 
 FOREVER = 24 * 86_400_000
@@ -30,7 +29,7 @@ _NOT_PASSED = frozenset({"date", "server", "x-pad"})
 
 def forwarding(
     context: RenderContext,
-    inlet: Inlet,
+    scope: ListenerScope,
     route: Route,
     rule: Rule,
     pool: Pool,
@@ -47,11 +46,11 @@ def forwarding(
         return None
     grpc = pool.protocol == "grpc"
     source = ("$lb_sent_uri" if copy else "$uri") if grpc else "$request_uri"
-    path = _rewritten_path(context, inlet, route, rule, source)
+    path = _rewritten_path(context, scope, route, rule, source)
     sent_path = path or (source if copy else "")
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
     idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout, route.attempt_timeout))
-    headers = hosted.headers(context, pool, _request_headers(context, inlet, route, pool))
+    headers = hosted.headers(context, pool, _request_headers(context, scope, route, pool))
     return Forwarding(
         module=Token("grpc" if grpc else "proxy"),
         url=_url(pool, upstream, "" if grpc else sent_path),
@@ -60,7 +59,7 @@ def forwarding(
         http_version=None if grpc else Token(_http_version(context, pool)),
         removed_headers=_joined("grpc" if grpc else "proxy", [name for name, text in headers if text.text == '""']),
         request_headers=tuple((name, text) for name, text in headers if text.text != '""'),
-        hide=_hidden_headers(context, inlet, route),
+        hide=_hidden_headers(context, scope, route),
         connect=pool.connect_timeout,
         idle=min(idle, 30_000) if copy else idle,
         tries=attempts + 1,
@@ -87,14 +86,14 @@ def _url(pool: Pool, upstream: UpstreamBlock, path: str) -> Token:
     return hosted.url(pool, f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}", path)
 
 
-def _rewritten_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, source: str) -> str:
+def _rewritten_path(context: RenderContext, scope: ListenerScope, route: Route, rule: Rule, source: str) -> str:
     """Return the variable with the rewritten path; an empty string if the path is not rewritten."""
     if route.rewrite is None or route.rewrite.path_prefix is None or rule.path.kind == "regex":
         return ""
-    return _new_path(context, inlet, route, rule, route.rewrite.path_prefix, source)
+    return _new_path(context, scope, route, rule, route.rewrite.path_prefix, source)
 
 
-def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, prefix: str, source: str) -> str:
+def _new_path(context: RenderContext, scope: ListenerScope, route: Route, rule: Rule, prefix: str, source: str) -> str:
     """Return the variable with the new path for the one in the variable `source`.
 
     From `$request_uri` it has the query too, both with the client's own escapes. Then it is empty where the client
@@ -102,7 +101,7 @@ def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, pr
     replace.
     """
     number, kind = list(context.view.routes).index(route.name), _KINDS_OF_PATHS[source]
-    variable = f"$lb_{kind}_{inlet.number}_{number}"
+    variable = f"$lb_{kind}_{scope.number}_{number}"
     if context.has_map(variable):
         return variable
     path = ("routes", route.name, "rewrite", "path_prefix")
@@ -126,32 +125,34 @@ def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, pr
     return context.map(source, variable, entries)
 
 
-def _request_headers(context: RenderContext, inlet: Inlet, route: Route, pool: Pool) -> tuple[tuple[Token, Token], ...]:
+def _request_headers(
+    context: RenderContext, scope: ListenerScope, route: Route, pool: Pool
+) -> tuple[tuple[Token, Token], ...]:
     """Return the request headers for the replica, sorted by name.
 
     The user's settings override nginx's own.
     """
     headers: dict[str, Token] = {
         "host": Token("$lb_host"),
-        "x-forwarded-for": Token(inlet.forwarded_for),
-        "x-forwarded-proto": Token(inlet.forwarded_proto),
-        inlet.request_id_header.lower(): Token(inlet.request_id),
+        "x-forwarded-for": Token(scope.forwarded_for),
+        "x-forwarded-proto": Token(scope.forwarded_proto),
+        scope.request_id_header.lower(): Token(scope.request_id),
     }
     if pool.protocol != "grpc":
         headers["connection"] = Token("$lb_connection" if route.websocket else '""')
         if route.websocket:
             headers["upgrade"] = Token("$lb_upgrade")
     headers |= {name: Token('""') for name in (*HOP_BY_HOP, *INTERNAL) if name != _REMOVED}
-    for name in inlet.claim_headers:
-        headers[name] = Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") if inlet.trusted else Token('""')
-    headers |= {name: Token("$remote_addr") for name in inlet.address_headers}
+    for name in scope.claim_headers:
+        headers[name] = Token(f"$lb_in{scope.number}_{name.replace('-', '_')}") if scope.trusted else Token('""')
+    headers |= {name: Token("$remote_addr") for name in scope.address_headers}
     headers |= auth.forwarded(context, route, list(context.view.routes).index(route.name))
     if route.rewrite is not None and route.rewrite.host is not None:
         headers["host"] = quote.value(route.rewrite.host, ("routes", route.name, "rewrite", "host"))
     path = ("routes", route.name, "headers", "request")
     headers |= {name.lower(): Token('""', (*path, "remove")) for name in route.request_headers.remove}
     headers |= {
-        name.lower(): header_text.token(context, inlet, route, pool.name, text, (*path, "set", name))
+        name.lower(): header_text.token(context, scope, route, pool.name, text, (*path, "set", name))
         for name, text in route.request_headers.set
     }
     return tuple((quote.plain(name), text) for name, text in sorted(headers.items()))
@@ -169,17 +170,17 @@ def _joined(module: str, names: list[Token]) -> tuple[Token, ...]:
     return tuple(map(Token, lines))
 
 
-def map_claim_headers(context: RenderContext, inlet: Inlet) -> None:
+def map_claim_headers(context: RenderContext, scope: ListenerScope) -> None:
     """Add the maps for the headers that only a trusted peer may send: they are empty from other peers."""
-    if inlet.trusted is None:
+    if scope.trusted is None:
         return
-    for name in inlet.claim_headers:
+    for name in scope.claim_headers:
         variable_suffix = name.replace("-", "_")
         entries = ((Token("default"), Token('""')), (Token("1"), Token(f"$http_{variable_suffix}")))
-        context.map(inlet.trusted, f"$lb_in{inlet.number}_{variable_suffix}", entries)
+        context.map(scope.trusted, f"$lb_in{scope.number}_{variable_suffix}", entries)
 
 
-def _hidden_headers(context: RenderContext, inlet: Inlet, route: Route) -> tuple[Token, ...]:
+def _hidden_headers(context: RenderContext, scope: ListenerScope, route: Route) -> tuple[Token, ...]:
     """Return the response headers of a replica that are not passed on: removed ones, and ones that are set anew."""
     rules = route.response_headers
     hidden = {*(name.lower() for name in rules.remove), *(name.lower() for name, _ in rules.set)}
@@ -188,7 +189,7 @@ def _hidden_headers(context: RenderContext, inlet: Inlet, route: Route) -> tuple
         context.warn(
             "route.headers", path, f"nginx writes {name!r} itself, without its version, and cannot leave it out"
         )
-    return tuple(quote.plain(name) for name in sorted(hidden | {inlet.request_id_header.lower()}))
+    return tuple(quote.plain(name) for name in sorted(hidden | {scope.request_id_header.lower()}))
 
 
 def _tls(context: RenderContext, pool: Pool) -> Tls | None:

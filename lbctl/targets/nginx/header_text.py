@@ -8,36 +8,37 @@ from lbctl.base.diagnostics import Path
 from lbctl.ir.header_text import Variable, parts, variables
 from lbctl.ir.routes import Route
 from lbctl.targets.nginx import auth, quote
-from lbctl.targets.nginx.inlet import Inlet
-from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.nginx.render_context import ListenerScope, RenderContext
 from lbctl.targets.token import Token
 
 _POOL = "$lb_pool_name"
 
 
-def token(context: RenderContext, inlet: Inlet, route: Route, pool: str | None, text: str, source: Path = ()) -> Token:
+def token(
+    context: RenderContext, scope: ListenerScope, route: Route, pool: str | None, text: str, source: Path = ()
+) -> Token:
     """Return the value of a header for requests of `route` that go to `pool`; None: wherever the request goes."""
     used = variables(text)
     if not used:
         return quote.value(text, source)
-    values = {name: _value(context, inlet, route, pool, name) for name in used}
+    values = {name: _value(context, scope, route, pool, name) for name in used}
     written = (quote.embed(part.text) if part.variable is None else values[part.variable] for part in parts(text))
     return quote.script("".join(written), source)
 
 
-def _value(context: RenderContext, inlet: Inlet, route: Route, pool: str | None, name: Variable) -> str:
+def _value(context: RenderContext, scope: ListenerScope, route: Route, pool: str | None, name: Variable) -> str:
     match name:
         case "client_ip":
             return "${remote_addr}"
         case "request_id":
-            return _braced(inlet.request_id)
+            return _braced(scope.request_id)
         case "tenant":
             tenant = auth.tenant(context, route, list(context.view.routes).index(route.name))
             return _braced(tenant.text) if tenant else ""
         case "host":
             return "${lb_host}"
         case "listener":
-            return inlet.listener
+            return scope.listener
         case "route":
             return route.name
         case "pool":

@@ -5,14 +5,13 @@ from __future__ import annotations
 from lbctl.ir.listeners import Listener, ListenerTls
 from lbctl.ir.routes import Forward, access
 from lbctl.targets import own_lines
-from lbctl.targets.client_headers import CLAIMS
+from lbctl.targets.client_identity import CLAIMS
 from lbctl.targets.nginx import access as clients
-from lbctl.targets.nginx import auth, log, names, own_headers, pick, quote, rules
+from lbctl.targets.nginx import auth, local_replies, log, names, pick, quote, rules
 from lbctl.targets.nginx.blocks import Geo, Identity, LogFormat, ServerBlock
 from lbctl.targets.nginx.forward import FOREVER, map_claim_headers
-from lbctl.targets.nginx.inlet import Inlet
-from lbctl.targets.nginx.place import STREAMS, SYSTEM_LOG, is_system_wide, log_file
-from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.nginx.installation import STREAMS, SYSTEM_LOG, is_system_wide, log_file
+from lbctl.targets.nginx.render_context import ListenerScope, RenderContext
 from lbctl.targets.nginx.route import Routes
 from lbctl.targets.token import Token
 
@@ -25,13 +24,13 @@ _SPELLINGS = {clients.READS_ALL_LINES: "X-Forwarded-For", "x-real-ip": "X-Real-I
 
 def build(context: RenderContext, routes: Routes, listener: Listener, number: int) -> tuple[ServerBlock, LogFormat]:
     """Return the `server` blocks of a listener and the format of its access log."""
-    inlet = _inlet(context, listener, number)
-    map_claim_headers(context, inlet)
+    scope = _scope(context, listener, number)
+    map_claim_headers(context, scope)
     _warn_about_grpc(context, listener)
     tls, path = listener.tls, ("listeners", listener.name)
-    only = routes.only_location(listener, inlet)
+    only = routes.only_location(listener, scope)
     target = None if only else Token(f"@{rules.table(context, listener, number, routes.targets)}")
-    log_format = log.formats(context.view, listener, number, inlet.request_id)
+    log_format = log.formats(context.view, listener, number, scope.request_id)
     server = ServerBlock(
         listen=_listen(context, listener),
         http2=listener.http2 and context.version >= _HAS_HTTP2_ON,
@@ -43,7 +42,7 @@ def build(context: RenderContext, routes: Routes, listener: Listener, number: in
         client_crl=quote.plain(tls.client_crl, (*path, "tls", "client_crl")) if tls and tls.client_crl else None,
         trusted=_trusted_peers(context, listener),
         address_header=_address_header(context, listener),
-        several_addresses=_several_addresses(context, listener, number, inlet.trusted),
+        several_addresses=_several_addresses(context, listener, number, scope.trusted),
         max_body=listener.max_body or 0,
         header_timeout=listener.request_headers_timeout,
         idle_timeout=listener.idle_timeout or FOREVER,
@@ -51,7 +50,7 @@ def build(context: RenderContext, routes: Routes, listener: Listener, number: in
         logged=log.condition(context),
         log_format=log_format.name,
         traffic_log=log.traffic_server(context.view),
-        request_id=(quote.plain(listener.request_id, (*path, "request_id")), Token(inlet.request_id)),
+        request_id=(quote.plain(listener.request_id, (*path, "request_id")), Token(scope.request_id)),
         target=target,
         only=only,
         variables=log.variables(context.view),
@@ -59,13 +58,13 @@ def build(context: RenderContext, routes: Routes, listener: Listener, number: in
         max_header_bytes=listener.max_header_bytes,
         no_route=rules.no_route(number, listener),
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),
-        locations=() if only else routes.locations(listener, inlet),
-        refused=() if only else clients.conditions(context, listener, access(listener), inlet.trusted),
-        checks=routes.checks(listener, inlet),
+        locations=() if only else routes.locations(listener, scope),
+        refused=() if only else clients.conditions(context, listener, access(listener), scope.trusted),
+        checks=routes.checks(listener, scope),
         questions=routes.questions(listener),
         pick_log=pick.log_server(context.view),
-        mirrors=routes.mirrors(listener, inlet),
-        own_headers=own_headers.of(context, listener, inlet),
+        mirrors=routes.mirrors(listener, scope),
+        own_headers=local_replies.headers_of(context, listener, scope),
         own_lines=own_lines.tokens(context.view.proxy, "server", listener.name),
     )
     return server, log_format
@@ -198,13 +197,13 @@ def _address_header(context: RenderContext, listener: Listener) -> Token | None:
     return quote.plain(_SPELLINGS.get(header, header), ("listeners", listener.name, "client_address", "header"))
 
 
-def _inlet(context: RenderContext, listener: Listener, number: int) -> Inlet:
+def _scope(context: RenderContext, listener: Listener, number: int) -> ListenerScope:
     trusted = None
     if listener.client_address is not None:
         trusted = f"$lb_trusted{number}"
         networks = tuple(quote.plain(item) for item in listener.client_address.trusted)
         context.geos.append(Geo(Token("$realip_remote_addr"), Token(trusted), networks))
-    return Inlet(
+    return ListenerScope(
         listener=listener.name,
         number=number,
         request_id_header=listener.request_id,

@@ -16,10 +16,11 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
-from lbctl.targets.nginx import model, names, quote
+from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.blocks import LogFormat
 from lbctl.targets.nginx.pool import shown
 from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.nginx.rules import MODEL_HEADER, model_in_query
 from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
@@ -137,7 +138,7 @@ def maps(context: RenderContext) -> None:
     if _TENANT in used:
         context.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _script('"$lb_tenant"')), (Token('""'), _NULL)])
     if any(by_model(item) for item in context.view.listeners):
-        _text(context, f"{model.HEADER}{model.in_query(context)}", "$lb_log_model", f"[{HARMLESS}]+", r"\z")
+        _text(context, f"{MODEL_HEADER}{model_in_query(context)}", "$lb_log_model", f"[{HARMLESS}]+", r"\z")
     unknown = [(Token(f"{status}:"), _NULL) for status in ("000", "009")]
     left = (Token("400:"), Token("499"))  # a client that leaves while it sends its body
     statuses = [(_DEFAULT, Token("$status")), *unknown, left]

@@ -1,7 +1,7 @@
 """Whether own lines for nginx stay at their place: whole directives, and as many closing braces as opening ones.
 
 The text is read as nginx itself reads it: quotes count only at the beginning of a word, `#` only between words, and a
-closing brace only where a directive could begin.
+closing brace only where a directive could begin. A fleet whose own lines would leave their place is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lbctl.targets.own_lines import Misplaced
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.snapshot import View
+from lbctl.targets.own_lines import Misplaced, refusal
 
 _PIECE = re.compile(
     r"""(?P<space>[ \t\r\n]+)|(?P<comment>\#[^\n]*)|(?P<end>;)|(?P<open>\{)|(?P<close>\})
@@ -133,3 +135,10 @@ class _Reader:
 def misplaced(text: str) -> Iterator[Misplaced]:
     """Yield what would leave the place of the lines."""
     yield from (item for item in directives(text) if isinstance(item, Misplaced))
+
+
+def refusals(view: View) -> Iterator[Diagnostic]:
+    """Yield the errors for which a fleet with this proxy is not accepted."""
+    proxy = view.proxy
+    for item in proxy.include:
+        yield from (refusal(proxy, item, each) for each in misplaced(item.text))

@@ -123,7 +123,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View, tenant: To
     connect = max(1, policy.timeout // 4)
     return PickSubrequest(
         path=quote.plain(question_path(route_number, pool.name)),
-        target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool, route, view.proxy)}"),
+        target=quote.value(f"http://{upstream_name(view).text}{picker.question(pool, route, view.proxy)}"),
         proxy=quote.value(view.proxy.name),
         tenant=tenant,
         key_file=quote.plain(names.included(_KEY_FILE, view.proxy)) if view.picker_key else None,

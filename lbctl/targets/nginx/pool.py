@@ -1,7 +1,7 @@
 """A pool as an `upstream`: which replicas are in it, with which weight, and which of them are backups.
 
 nginx has two ranks, servers and `backup`, and no backups beside hash and random. A pool that a route may use only in
-some regions is an upstream of its own, without the replicas elsewhere.
+some regions is a separate upstream, without the replicas elsewhere.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from math import gcd
 from lbctl.base.hosts import is_ip
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
+from lbctl.ir.routes import Forward
 from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
 from lbctl.targets import locality, replica_token, replica_weights
@@ -405,3 +406,28 @@ def shown(address: Address) -> str | None:
     if address.path:
         return f"unix:{address.path}"
     return str(address) if is_ip(address.host) else None
+
+
+def warn_about_fallback_limits(context: RenderContext) -> None:
+    """Warn about fallback pools whose breaker does not hold.
+
+    nginx counts a request once, in the location of the pool that it went to first. `max_conns` holds everywhere, for
+    each line of an upstream.
+    """
+    routes = [(route, route.action) for route in context.view.routes.values() if isinstance(route.action, Forward)]
+    fallbacks = {item.fallback for _, item in routes if item.fallback and set(item.pools) != {item.fallback}}
+    for pool in (context.view.pools[name] for name in sorted(fallbacks)):
+        replicas, each = len(pool.replicas), limits.most_of_replica(pool)
+        is_in_one_line = replicas == 1 or not panics(pool)
+        is_in_one_upstream = pool.balance.pick is None and not any(
+            route.regions for route, action in routes if pool.name in (*action.pools, action.fallback)
+        )
+        is_held = each and 0 < replicas * each <= limits.most(pool) and is_in_one_line and is_in_one_upstream
+        if pool.is_limited and not is_held:
+            context.warn(
+                "pool.circuit_breaker",
+                ("pools", pool.name, "circuit_breaker"),
+                f"nginx counts a request in the pool that it goes to first: {pool.name} gets more than its limit of "
+                "what comes to it as fallback",
+                "limits that hold there: `per_replica`, with `max_ejection: 100%` in `health.passive`",
+            )

@@ -12,11 +12,11 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets import own_lines
 from lbctl.targets.locality import placeless
-from lbctl.targets.nginx import busy, fallback_limits, limits, listener, log, names, pick, quote
+from lbctl.targets.nginx import busy, limits, listener, log, names, pick, quote
 from lbctl.targets.nginx.blocks import LogFormat, ServerBlock
-from lbctl.targets.nginx.own_answers import ERRORS
-from lbctl.targets.nginx.place import is_system_wide
-from lbctl.targets.nginx.pool import Upstreams
+from lbctl.targets.nginx.installation import is_system_wide
+from lbctl.targets.nginx.local_replies import ERRORS
+from lbctl.targets.nginx.pool import Upstreams, warn_about_fallback_limits
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
 from lbctl.targets.request_grammar import AMBIGUOUS, HOST
@@ -50,7 +50,7 @@ def render(view: View) -> Bundle:
     text, sources = _without_dollar(*write("nginx", "nginx.conf.j2", _values(context)), context.files)
     _warn_about_sizes(context)
     busy.warn(context)
-    fallback_limits.warn(context)
+    warn_about_fallback_limits(context)
     main = File(_main(view.proxy), names.finished(text, view.proxy), sources, written_credentials.in_text(view))
     files = (replace(item, text=names.finished(item.text, view.proxy)) for item in context.files)
     return Bundle((main, *files), (*context.diagnostics, *placeless(view)))
@@ -77,7 +77,7 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     log.maps(context)
     _warn_about_sizes(context)
     busy.warn(context)
-    fallback_limits.warn(context)
+    warn_about_fallback_limits(context)
     return (*context.diagnostics, *placeless(view))
 
 

@@ -1,4 +1,7 @@
-"""What all parts of a configuration add to while it is rendered: maps, draws, zones and diagnostics."""
+"""The state of one rendering, to which all parts of a configuration add, and the variables of each listener.
+
+Parts add maps, draws, zones and diagnostics.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,28 @@ from lbctl.targets.nginx.blocks import Draw, Geo, Map, Zone
 from lbctl.targets.nginx.names import Lookups
 from lbctl.targets.target import File
 from lbctl.targets.token import Token
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerScope:
+    """What a listener provides to its requests: the names of its variables, and whether some peers are trusted."""
+
+    listener: str
+    number: int
+    request_id_header: str
+    """The header that carries the request's id."""
+    request_id: str
+    """The variable with the request's id."""
+    forwarded_for: str
+    """The variable with the value of X-Forwarded-For."""
+    forwarded_proto: str
+    """The variable with the value of X-Forwarded-Proto."""
+    claim_headers: tuple[str, ...]
+    """The headers that only a trusted peer may send, except x-forwarded-for and x-forwarded-proto."""
+    address_headers: tuple[str, ...]
+    """The headers that carry the client's address to replicas."""
+    trusted: str | None
+    """The variable that is 1 for a trusted peer; None if the listener trusts no peer."""
 
 
 @dataclass(slots=True)

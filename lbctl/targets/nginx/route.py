@@ -12,13 +12,11 @@ from functools import partial
 
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route, access, retry_after
-from lbctl.targets import model_list, own_lines
+from lbctl.targets import own_lines, response_bodies
 from lbctl.targets.assess import CLOSED
-from lbctl.targets.error_body import NO_REPLICA
 from lbctl.targets.nginx import access as clients
 from lbctl.targets.nginx import auth, busy, external, header_text, limits, names, pick, quote, split
 from lbctl.targets.nginx.forward import forwarding
-from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.location_blocks import (
     Answer,
     CheckLocation,
@@ -30,7 +28,8 @@ from lbctl.targets.nginx.location_blocks import (
 )
 from lbctl.targets.nginx.own_lines import lines_of
 from lbctl.targets.nginx.pool import Upstreams
-from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.nginx.render_context import ListenerScope, RenderContext
+from lbctl.targets.response_bodies import NO_REPLICA
 from lbctl.targets.token import Token
 
 _CONTENT_TYPE = "content-type"
@@ -60,12 +59,12 @@ class Routes:
         targets = {name: _target(context, route, numbers[name]) for name, route in context.view.routes.items()}
         return cls(context, upstreams, numbers, targets)
 
-    def locations(self, listener: Listener, inlet: Inlet) -> tuple[Location, ...]:
+    def locations(self, listener: Listener, scope: ListenerScope) -> tuple[Location, ...]:
         """Return the locations of all routes that `listener` leads to, in the order of their names."""
         used = sorted({rule.route for rule in listener.rules})
-        return tuple(item for name in used for item in self._of_route(listener, inlet, self.context.view.routes[name]))
+        return tuple(item for name in used for item in self._of_route(listener, scope, self.context.view.routes[name]))
 
-    def only_location(self, listener: Listener, inlet: Inlet) -> Location | None:
+    def only_location(self, listener: Listener, scope: ListenerScope) -> Location | None:
         """Return the location of a listener that treats every request alike, so that none has to be chosen.
 
         It sends all of them to one pool. Return None for any other listener.
@@ -74,41 +73,41 @@ class Routes:
         is_one = len(listener.rules) == 1 and listener.rules[0] == Rule(listener.rules[0].route)
         if not is_one or not isinstance(action, Forward) or len(_reached(action)) != 1 or action.pins or action.mirror:
             return None
-        locations = self.locations(listener, inlet)
+        locations = self.locations(listener, scope)
         return locations[0] if len(locations) == 1 and locations[0].forwarding is not None else None
 
-    def _headers(self, inlet: Inlet, route: Route, pool: str = "") -> Pairs:
+    def _headers(self, scope: ListenerScope, route: Route, pool: str = "") -> Pairs:
         """Return the response headers that the route sets."""
         path = ("routes", route.name, "headers", "response", "set")
         return tuple(
-            (quote.plain(name), header_text.token(self.context, inlet, route, pool, text, (*path, name)))
+            (quote.plain(name), header_text.token(self.context, scope, route, pool, text, (*path, name)))
             for name, text in route.response_headers.set
         )
 
-    def mirrors(self, listener: Listener, inlet: Inlet) -> tuple[Mirrored, ...]:
+    def mirrors(self, listener: Listener, scope: ListenerScope) -> tuple[Mirrored, ...]:
         """Return the locations to which requests of `listener` are copied."""
         used = sorted({rule.route for rule in listener.rules})
-        mirrors = (self._mirror(listener, inlet, self.context.view.routes[name]) for name in used)
+        mirrors = (self._mirror(listener, scope, self.context.view.routes[name]) for name in used)
         return tuple(item for item in mirrors if item is not None)
 
-    def _of_route(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
+    def _of_route(self, listener: Listener, scope: ListenerScope, route: Route) -> list[Location]:
         if clients.unknown(self.context, listener, route):
             pools = _reached(route.action) if isinstance(route.action, Forward) else [""]
-            headers = self._headers(inlet, route)
+            headers = self._headers(scope, route)
             return [_unavailable(route, pool, _variables(route), headers, CLOSED.body) for pool in pools]
-        refused = clients.conditions(self.context, listener, access(listener).of(route), inlet.trusted)
-        return [replace(item, refused=refused) for item in self._locations(listener, inlet, route)]
+        refused = clients.conditions(self.context, listener, access(listener).of(route), scope.trusted)
+        return [replace(item, refused=refused) for item in self._locations(listener, scope, route)]
 
-    def _locations(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
+    def _locations(self, listener: Listener, scope: ListenerScope, route: Route) -> list[Location]:
         action = route.action
         if isinstance(action, Respond):
-            body = model_list.body_of(action, listener, self.context.view)
-            answering = _answering(route, replace(action, body=body), self._headers(inlet, route))
+            body = response_bodies.body_of(action, listener, self.context.view)
+            answering = _answering(route, replace(action, body=body), self._headers(scope, route))
             return self._guarded(route, answering[0]) if route.needs_credentials else answering
         if isinstance(action, Redirect):
-            return [Location(_name(route), _variables(route), self._headers(inlet, route), redirect=True)]
+            return [Location(_name(route), _variables(route), self._headers(scope, route), redirect=True)]
         rule = _rule(listener, route)
-        return [item for pool in _reached(action) for item in self._to_pool(listener, inlet, route, rule, pool)]
+        return [item for pool in _reached(action) for item in self._to_pool(listener, scope, route, rule, pool)]
 
     def _guarded(self, route: Route, answering: Location) -> list[Location]:
         """Return a location of nginx's own answer as one that asks for credentials.
@@ -122,15 +121,15 @@ class Routes:
         name = _name(route, "answer")
         return [_guard(replace(answering, answer=None, check=check), name.text, ()), replace(answering, name=name)]
 
-    def _to_pool(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> list[Location]:
+    def _to_pool(self, listener: Listener, scope: ListenerScope, route: Route, rule: Rule, pool: str) -> list[Location]:
         """Return the locations that lead to the pool.
 
         Before the one that forwards is one that asks the picker, where replicas are picked, or that leaves busy
         replicas. nginx does each of a few things once in a location, and in an order of its own: so another one asks a
         service before the picker is asked or a tenant is limited, and another one reads the body for the picker.
         """
-        location = self._forwarding(listener, inlet, route, rule, pool)
-        picked = self._picked(inlet, route, rule, pool, location)
+        location = self._forwarding(listener, scope, route, rule, pool)
+        picked = self._picked(scope, route, rule, pool, location)
         first = self._when_busy(route, pool, picked or location)
         if picked is None and (first is location or route.retry.idempotent or not _reconnects(route)):
             return self._in_steps(route, pool, first)
@@ -180,7 +179,7 @@ class Routes:
             directives = busy.falling_back(self.context, directives, prefix, again)
         return replace(location, forwarding=directives)
 
-    def _picked(self, inlet: Inlet, route: Route, rule: Rule, pool: str, location: Location) -> Location | None:
+    def _picked(self, scope: ListenerScope, route: Route, rule: Rule, pool: str, location: Location) -> Location | None:
         """Return the location that asks the picker before `location`; None where nothing is picked."""
         upstream = self.upstreams.of(pool, route.regions)
         replicas = self.upstreams.replicas(pool, route.regions) if self._picks(pool) else ()
@@ -188,7 +187,7 @@ class Routes:
             return None
         chosen = pick.picked(self.context, self.context.view.pools[pool], upstream, replicas)
         again = names.location(route.name, pool) + names.AGAIN
-        forwarded = forwarding(self.context, inlet, route, rule, self.context.view.pools[pool], chosen.upstream)
+        forwarded = forwarding(self.context, scope, route, rule, self.context.view.pools[pool], chosen.upstream)
         assert forwarded is not None
         forwarded = replace(forwarded, on_502=location.forwarding.on_502, on_504=location.forwarding.on_504)
         number = self.numbers[route.name]
@@ -202,12 +201,12 @@ class Routes:
     def _picks(self, pool: str) -> bool:
         return self.context.view.picker is not None and self.context.view.pools[pool].balance.pick is not None
 
-    def checks(self, listener: Listener, inlet: Inlet) -> tuple[CheckLocation, ...]:
+    def checks(self, listener: Listener, scope: ListenerScope) -> tuple[CheckLocation, ...]:
         """Return the locations that ask services about requests of `listener`."""
         routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
         checked = (route for route in routes if route.auth and route.auth.external)
         checks = (
-            external.location(route, self.numbers[route.name], inlet, self._uncounted(_counted_by_tenant(route)))
+            external.location(route, self.numbers[route.name], scope, self._uncounted(_counted_by_tenant(route)))
             for route in checked
         )
         return tuple(item for item in checks if item is not None)
@@ -228,29 +227,29 @@ class Routes:
         tenant = auth.tenant(self.context, route, number)
         return pick.question(route, number, self.context.view.pools[pool], self.context.view, tenant)
 
-    def _forwarding(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> Location:
+    def _forwarding(self, listener: Listener, scope: ListenerScope, route: Route, rule: Rule, pool: str) -> Location:
         action = route.action
         assert isinstance(action, Forward)
         variables = (*_variables(route, pool, self.context), *_retry_after(route))
         if limits.uncountable(self.context, route):
-            return _unavailable(route, pool, variables, self._headers(inlet, route, pool), CLOSED.body)
+            return _unavailable(route, pool, variables, self._headers(scope, route, pool), CLOSED.body)
         upstream = self.upstreams.of(pool, route.regions)
         fallback = action.fallback if action.fallback != pool else None
         if upstream is None:
             if fallback is not None:
                 return Location(_name(route, pool), variables, elsewhere=_at(route, fallback))
-            return _unavailable(route, pool, variables, self._headers(inlet, route, pool))
-        directives = forwarding(self.context, inlet, route, rule, self.context.view.pools[pool], upstream)
+            return _unavailable(route, pool, variables, self._headers(scope, route, pool))
+        directives = forwarding(self.context, scope, route, rule, self.context.view.pools[pool], upstream)
         if directives is None:
-            return _unavailable(route, pool, variables, self._headers(inlet, route, pool))
+            return _unavailable(route, pool, variables, self._headers(scope, route, pool))
         number = self.numbers[route.name]
         replicas = self.upstreams.size(pool, route.regions)
         directives = self._with_fallback(route, directives, fallback, replicas)
         return Location(
             name=_name(route, pool),
             variables=variables,
-            response_headers=(*self._headers(inlet, route, pool), *self._cookie(listener, route, pool)),
-            limits=(*self._limits(listener, inlet, route), limits.breaker(self.context, self.context.view.pools[pool])),
+            response_headers=(*self._headers(scope, route, pool), *self._cookie(listener, route, pool)),
+            limits=(*self._limits(listener, scope, route), limits.breaker(self.context, self.context.view.pools[pool])),
             tenant=auth.tenant(self.context, route, number) if not (route.auth and route.auth.external) else None,
             check=external.check(route, number),
             refusal=429 if any(item.concurrent for item in route.rate_limits) else 503,
@@ -261,11 +260,11 @@ class Routes:
             own_lines=own_lines.tokens(self.context.view.proxy, "location", route.name),
         )
 
-    def _limits(self, listener: Listener, inlet: Inlet, route: Route) -> tuple[Limit, ...]:
+    def _limits(self, listener: Listener, scope: ListenerScope, route: Route) -> tuple[Limit, ...]:
         route_limits = limits.of_route(self.context, route, self.numbers[route.name])
         if listener.max_connections is None:
             return route_limits
-        return (*route_limits, limits.listener(self.context, inlet.number, listener.max_connections))
+        return (*route_limits, limits.listener(self.context, scope.number, listener.max_connections))
 
     def _cookie(self, listener: Listener, route: Route, pool: str) -> tuple[tuple[Token, Token], ...]:
         action = route.action
@@ -304,7 +303,7 @@ class Routes:
             return False
         return action.mirror.percent > 0 and self.upstreams.of(action.mirror.pool, route.regions) is not None
 
-    def _mirror(self, listener: Listener, inlet: Inlet, route: Route) -> Mirrored | None:
+    def _mirror(self, listener: Listener, scope: ListenerScope, route: Route) -> Mirrored | None:
         action = route.action
         if not isinstance(action, Forward) or action.mirror is None or not self._copies(route):
             return None
@@ -312,7 +311,7 @@ class Routes:
         upstream = self.upstreams.of(pool.name, route.regions)
         assert upstream is not None
         number = self.numbers[route.name]
-        directives = forwarding(self.context, inlet, route, _rule(listener, route), pool, upstream, copy=True)
+        directives = forwarding(self.context, scope, route, _rule(listener, route), pool, upstream, copy=True)
         if directives is None:
             return None
         draw = split.sample(self.context, number, action.mirror.percent)

@@ -7,6 +7,8 @@ kept.
 
 An expression of the fleet can give up on a long path (PCRE's limits). That is neither a match nor a mismatch: its digit
 is 2, and where all other conditions of its rule hold, the answer is 400 instead of a later, wider rule.
+
+nginx finds the model of a request in the header x-model, else in the query of a GET. It reads no body.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from lbctl.base.diagnostics import Path
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.targets import query_model
-from lbctl.targets.nginx import model, names, quote
-from lbctl.targets.nginx.own_answers import ERRORS
+from lbctl.targets.nginx import names, quote
+from lbctl.targets.nginx.local_replies import ERRORS
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
+MODEL_HEADER = "$http_x_model"
+_MODEL_QUERY = "$lb_query_model"
 NO_ROUTE = "lb_404"
 _UNDECIDED = "lb_undecided"
 _URI = "$uri"
@@ -60,6 +64,14 @@ def no_route(number: int, listener: Listener) -> Token:
     return Token(_reason(number)) if by_model(listener) else ERRORS["no_route"]
 
 
+def model_in_query(context: RenderContext) -> str:
+    """Return the variable with the model in the query of a GET, as it was sent; it is empty next to the header."""
+    if not context.has_map(_MODEL_QUERY):
+        entries = ((Token("default"), Token('""')), (quote.plain("~^GET\\n\\z"), Token("$arg_model")))
+        context.map(f"$request_method\n{MODEL_HEADER}", _MODEL_QUERY, entries)
+    return _MODEL_QUERY
+
+
 def _reason(number: int) -> str:
     return f"$lb_l{number}_no_route"
 
@@ -72,7 +84,7 @@ def _but_model(
         if rule.models:
             digits = ["."] * len(order)
             for source, patterns, _ in conditions:
-                if not source.startswith(model.HEADER):
+                if not source.startswith(MODEL_HEADER):
                     digits[order[source, patterns]] = "1"
             yield _regex(rule, digits)
 
@@ -83,7 +95,7 @@ def _no_route(context: RenderContext, source: str, number: int, expressions: Ite
     if distinct:
         entries = [(quote.plain(f"~^\\n{item}"), ERRORS["no_model"]) for item in distinct]
         entries += [(quote.plain(f"~^[^\\n]+\\n{item}"), ERRORS["unknown_model"]) for item in distinct]
-        named = f"{model.HEADER}{model.in_query(context)}"
+        named = f"{MODEL_HEADER}{model_in_query(context)}"
         context.map(f"{named}\n{source}", _reason(number), ((Token("default"), ERRORS["no_route"]), *entries))
 
 
@@ -112,7 +124,7 @@ def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
         )
         context.warn("route.match.model", (*match, "model"), message)
         patterns = tuple(pattern for name in rule.models for pattern in _models(name))
-        conditions.append((f"{model.HEADER}\n{model.in_query(context)}", patterns, (*match, "model")))
+        conditions.append((f"{MODEL_HEADER}\n{model_in_query(context)}", patterns, (*match, "model")))
     if rule.path.kind == "regex":
         conditions.append((_URI, (quote.whole(rule.path.value),), (*match, "path_regex")))
     return conditions

@@ -10,7 +10,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
-from lbctl.targets.nginx import check, place
+from lbctl.targets.nginx import check, installation
 from lbctl.targets.nginx.capabilities import CAPABILITIES
 from lbctl.targets.target import Bundle, Capability, Complaint, Shedding, Version
 
@@ -56,13 +56,13 @@ class Nginx:
 
     def unfit_for_service(self, view: View) -> str:
         """Return what systemd makes of an access log on standard output."""
-        if not set(place.STREAMS).intersection(self.log_files(view)):
+        if not set(installation.STREAMS).intersection(self.log_files(view)):
             return ""
         return "which cannot open the access log /dev/stdout: a socket under systemd"
 
     def log_files(self, view: View) -> Sequence[str]:
         """Return the paths of the access logs, which nginx opens by their names."""
-        return place.log_files(view)
+        return installation.log_files(view)
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
         """Return nothing: the files beside an nginx's configuration are named after it."""
@@ -88,7 +88,7 @@ class Nginx:
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors for which a fleet with this proxy is not accepted."""
-        from lbctl.targets.nginx.refusals import refusals
+        from lbctl.targets.nginx.own_lines import refusals
 
         return refusals(view)
 

@@ -12,7 +12,7 @@ from lbctl.ir.snapshot import Snapshot, View, drained_of, view, weights_of
 from lbctl.targets import target
 from lbctl.targets.assess import Assessment, assess, close
 from lbctl.targets.envoy import ads, external, hosted, listeners, picking, resources, tls
-from lbctl.targets.envoy.plan import ClusterPlan, PlannedCluster, plan
+from lbctl.targets.envoy.cluster_names import ClusterPlan, PlannedCluster, plan
 from lbctl.targets.load import Loaded
 from lbctl.xds.build import validate
 from lbctl.xds.build.build_cache import BuildCache, BuiltResource

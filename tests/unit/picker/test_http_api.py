@@ -80,7 +80,7 @@ def test_busy_replica_is_avoided_for_a_constant_time(line: str, rest: str) -> No
 
 def test_question_reports_if_busy_replicas_are_avoided() -> None:
     retry = Retry(when=("connect_failure", "replica_busy"), busy_statuses=(503,))
-    target = picker.target(POOL, replace(ROUTE, retry=retry, regions=()), Proxy("h", "haproxy", ()))
+    target = picker.question(POOL, replace(ROUTE, retry=retry, regions=()), Proxy("h", "haproxy", ()))
     service = _service()
     answer = HttpApi(service, bytes).handle(HttpRequest("GET", target, {}, b""))
     service.answered(answer.headers["x-lbctl-pick-id"], ResponseStart(moved=True))
@@ -103,7 +103,7 @@ def test_replica_nearest_to_the_proxy_is_picked(region: str | None, zone: str | 
     places = (Candidate("a", "10.0.0.1:80", region="eu", zone="a%"), Candidate("b", "10.0.0.2:80", region="us"))
     spare = Candidate("c", "10.0.0.3:80", region="us", priority=1)
     proxy = Proxy("h", "haproxy", (), region=region, zone=zone)
-    service, target = PickService(), picker.target(POOL, ROUTE, proxy)
+    service, target = PickService(), picker.question(POOL, ROUTE, proxy)
     table = PoolTable("p", PickPolicy(()), (*places, spare), locality=Locality("zone", 70.0))
     service.set_table("p", table if region else PoolTable("p", PickPolicy(()), places[:1]))
     answer = HttpApi(service, bytes).handle(HttpRequest("GET", target, {}, b""))

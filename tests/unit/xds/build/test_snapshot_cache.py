@@ -557,7 +557,7 @@ def test_listeners_and_routes_need_only_a_part_of_the_view() -> None:
     """They are built from a part of the view, so that less has to be compared. The full view yields the same bytes."""
     from lbctl.ir.snapshot import view
     from lbctl.targets.envoy import ads, resources
-    from lbctl.targets.envoy.plan import plan
+    from lbctl.targets.envoy.cluster_names import plan
 
     for changes in [(), *((item,) for item in _CHANGES)]:
         fleet = load_text(fleet_with(changes))

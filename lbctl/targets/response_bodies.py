@@ -1,7 +1,11 @@
-"""The list of the models that clients of a listener can use, as the OpenAI API returns it.
+"""The JSON bodies of answers that a proxy gives by itself: errors, and the list of models.
 
-A name is listed if a request that carries it reaches replicas: the names that routes match, and the model and the
-adapters of each pool that a route leads to. A pattern of a route lists the names of its pools that it covers.
+An error has the fields that the SDKs of OpenAI read: `message`, `type`, `param` and `code`. `code` repeats `type`,
+since clients branch on either; only that of an unknown model is the one that OpenAI's API has for it.
+
+The list has the models that clients of a listener can use, as the OpenAI API returns it. A name is listed if a request
+that carries it reaches replicas: the names that routes match, and the model and the adapters of each pool that a route
+leads to. A pattern of a route lists the names of its pools that it covers.
 """
 
 from __future__ import annotations
@@ -13,6 +17,25 @@ from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import model_matches
 from lbctl.ir.routes import Forward, Respond
 from lbctl.ir.snapshot import View
+
+
+def error_body(message: str, kind: str) -> str:
+    """Return the body as one line of JSON; the arguments are lbctl's own text."""
+    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": kind}}, separators=(",", ":"))
+
+
+NO_REPLICA = error_body("no replica available", "unavailable")
+
+
+def model_not_found(message: str) -> str:
+    """Return the body for a request that a route would take, were it not for the model."""
+    error = {"message": message, "type": "not_found", "param": "model", "code": "model_not_found"}
+    return json.dumps({"error": error}, separators=(",", ":"))
+
+
+NO_ROUTE = error_body("no route", "not_found")
+NO_MODEL = model_not_found("the request names no model: a JSON body names it in `model`, or the header x-model does")
+UNKNOWN_MODEL = model_not_found("no route takes this model")
 
 
 def body_of(action: Respond, listener: Listener, view: View) -> str:

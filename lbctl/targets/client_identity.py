@@ -1,16 +1,22 @@
-"""Request headers that would let a client speak in the name of a proxy; they are removed from untrusted peers.
+"""Who a client is: the headers that could claim it, the networks it may come from, and the challenge of a 401.
 
-They say who the client is, how and for which host its request came, or that a method or path is meant that differs from
-the one by which the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address`
-nobody may. Names are compared with `_` as `-`, since many servers (CGI, WSGI) treat the two alike.
+Some request headers would let a client speak in the name of a proxy; they are removed from untrusted peers. They state
+who the client is, how and for which host its request came, or that a method or path is meant that differs from the one
+by which the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address` nobody may.
+Names are compared with `_` as `-`, since many servers (CGI, WSGI) treat the two alike.
+
+A client with an IPv4 address may come as an IPv4-mapped IPv6 address. It is one of IPv4 everywhere: networks of IPv4
+hold for it, and those of IPv6 do not, `::/0` included.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from ipaddress import IPv6Network, ip_network
 
-from lbctl.ir.routes import Route
+from lbctl.ir.routes import Auth, Route
+from lbctl.targets.response_bodies import error_body
 
 FORWARDED_PREFIX = "x-forwarded-"
 """All headers with this prefix are removed; nginx removes headers by whole names, those in `CLAIMS`."""
@@ -55,14 +61,20 @@ _ESCAPED = re.compile(r"\[-_\]|\\.")
 """One character of a header's name, as patterns write `-` and `_`."""
 _FRAMING = ("content_length", "transfer_encoding")
 """Headers that servers which treat `_` as `-` would read as the framing; they are removed from every request."""
-
-
 _MAX_GROUP_CHARACTERS = 64
 """The number of characters of all names in one of the `claim_groups`.
 
 Envoy refuses an expression of more than 100 instructions unless its bootstrap says otherwise, and a character is one
 instruction or, as `[-_]`, two.
 """
+REFUSED_ADDRESS_MESSAGE = "clients of this address are not served here"
+"""The message of the 403."""
+REFUSED_ADDRESS_KIND = "forbidden"
+"""The type of the 403."""
+REFUSED_ADDRESS_BODY = error_body(REFUSED_ADDRESS_MESSAGE, REFUSED_ADDRESS_KIND)
+"""The body of the 403."""
+_MAPPED = IPv6Network("::ffff:0:0/96")
+BEARER = "Bearer"
 
 
 def claim_groups(names: Iterable[str] = ()) -> list[str]:
@@ -150,3 +162,28 @@ def _whole_names(names: Iterable[str]) -> list[str]:
 def _name_pattern(name: str) -> str:
     pattern = "".join("[-_]" if char in "-_" else re.escape(char) for char in name.lower())
     return f"{pattern}.*" if name in (FORWARDED_PREFIX, INTERNAL_PREFIX) else pattern
+
+
+def unmapped_networks(networks: Iterable[str]) -> Iterator[str]:
+    """Yield the networks, those of IPv6 without the IPv4-mapped addresses."""
+    for item in networks:
+        network = ip_network(item)
+        if isinstance(network, IPv6Network) and network.supernet_of(_MAPPED):
+            yield from map(str, sorted(network.address_exclude(_MAPPED)))
+        else:
+            yield item
+
+
+def mapped_network(network: str) -> str | None:
+    """Return the network of IPv4-mapped IPv6 addresses that is this one of IPv4; None for one of IPv6."""
+    parsed = ip_network(network)
+    return f"::ffff:{parsed.network_address}/{96 + parsed.prefixlen}" if parsed.version == 4 else None
+
+
+def challenge(auth: Auth | None) -> str:
+    """Return the challenge of a route: a user and a password, or a key or token; empty where a service has its own."""
+    if auth is not None and auth.external is not None:
+        return ""
+    if auth is None or auth.api_keys is None or auth.api_keys.realm is None:
+        return BEARER
+    return f'Basic realm="{auth.api_keys.realm}", charset="UTF-8"'

@@ -1,0 +1,73 @@
+"""The parts that every bootstrap written by lbctl has: the page of Envoy's figures for Prometheus, and runtime limits.
+
+The page is a listener that leads to one page of the admin interface, and to no other. It is a GET without a query, so
+that nothing of the interface can be changed or asked in another form. The limits are a static layer: only a restart
+changes it, and no file next to the bootstrap does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from envoy.config.bootstrap.v3 import bootstrap_pb2
+from envoy.extensions.filters.http.router.v3 import router_pb2
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+
+from lbctl.ir.address import Address
+from lbctl.targets.envoy import local_reply
+from lbctl.targets.envoy.protos import address, duration, extension
+
+_METRICS = "metrics|lbctl"
+"""The name of the listener and of its cluster; none of a fleet's has such a name."""
+_PAGE = "/stats/prometheus"
+_PROGRAM = "re2.max_program_size.error_level"
+_PROGRAM_SIZE = 1_000_000
+"""By default Envoy rejects regular expressions of more than 100 instructions, and `[a-z]{1,63}` has 130. This is more
+than RE2 allows in its 8 MiB (some 350,000), so RE2's own bound applies. Matching takes linear time."""
+_CONNECTIONS = "envoy.resource_limits.listener.{}.connection_limit"
+
+
+def add_metrics(message: bootstrap_pb2.Bootstrap, bind: Address | None, admin: Address | None) -> None:
+    """Add the listener and the cluster of the admin interface; nothing without both addresses."""
+    if bind is None or admin is None:
+        return
+    endpoint = {"endpoint": {"address": address(admin)}}
+    message.static_resources.clusters.add(
+        name=_METRICS,
+        type="STATIC",
+        connect_timeout=duration(1_000),
+        load_assignment={"cluster_name": _METRICS, "endpoints": [{"lb_endpoints": [endpoint]}]},
+    )
+    chain = {"filters": [extension("envoy.filters.network.http_connection_manager", _manager())]}
+    message.static_resources.listeners.add(name=_METRICS, address=address(bind), filter_chains=[chain])
+
+
+def _manager() -> hcm_pb2.HttpConnectionManager:
+    get = {"name": ":method", "string_match": {"exact": "GET"}}
+    regex = {"pattern": {"regex": ".*"}, "substitution": _PAGE}
+    page = {
+        "match": {"path": "/metrics", "headers": [get]},
+        "route": {"cluster": _METRICS, "regex_rewrite": regex, "timeout": duration(30_000)},
+    }
+    other = {
+        "match": {"prefix": "/"},
+        "direct_response": {"status": 404, "body": {"inline_string": local_reply.error(404)}},
+    }
+    return hcm_pb2.HttpConnectionManager(
+        stat_prefix="metrics",
+        request_headers_timeout=duration(10_000),
+        stream_idle_timeout=duration(30_000),
+        route_config={"name": _METRICS, "virtual_hosts": [{"name": "*", "domains": ["*"], "routes": [page, other]}]},
+        http_filters=[extension("envoy.filters.http.router", router_pb2.Router(suppress_envoy_headers=True))],
+    )
+
+
+def add_limits(message: bootstrap_pb2.Bootstrap, connections: Mapping[str, int]) -> None:
+    """Add the layer to a bootstrap.
+
+    `connections` maps the name of a listener to its maximum of connections.
+    """
+    layer = message.layered_runtime.layers.add(name="limits").static_layer
+    layer[_PROGRAM] = _PROGRAM_SIZE
+    for name, limit in connections.items():
+        layer[_CONNECTIONS.format(name)] = limit
