@@ -1,6 +1,7 @@
 """Metrics of replicas and GPUs: metrics pages in, signals with a unit and an age out. No I/O, no clock.
 
-A new kind of source is a table in `engines` or a module, one line here, and its name in `lbctl.model.telemetry`.
+A new kind of source is a table in `engines`, in `gpu_exporters` or in a module, one line here, and its name in
+`lbctl.model.telemetry`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _MODULES = Registry(
     {
-        "vllm": "lbctl.signals.vllm",
+        "vllm": "lbctl.signals.vllm:VLLM",
         "sglang": "lbctl.signals.sglang",
         "tgi": "lbctl.signals.engines:TGI",
         "triton": "lbctl.signals.triton",
@@ -24,13 +25,13 @@ _MODULES = Registry(
         "lmdeploy": "lbctl.signals.engines:LMDEPLOY",
         "nim": "lbctl.signals.engines:NIM",
         "llamacpp": "lbctl.signals.engines:LLAMACPP",
-        "ray": "lbctl.signals.ray",
+        "ray": "lbctl.signals.vllm:RAY",
         "torchserve": "lbctl.signals.engines:TORCHSERVE",
         "tfserving": "lbctl.signals.engines:TFSERVING",
         "kserve": "lbctl.signals.engines:KSERVE",
-        "dcgm": "lbctl.signals.dcgm",
-        "nvidia_gpu_exporter": "lbctl.signals.nvidia_gpu_exporter",
-        "amd": "lbctl.signals.amd",
+        "dcgm": "lbctl.signals.gpu_exporters:DCGM",
+        "nvidia_gpu_exporter": "lbctl.signals.gpu_exporters:NVIDIA_GPU_EXPORTER",
+        "amd": "lbctl.signals.gpu_exporters:AMD",
     }
 )
 KINDS = _MODULES.names

@@ -1,4 +1,4 @@
-"""vLLM: v1 (engines by label) and v0.
+"""vLLM, v1 (engines by label) and v0, by itself and within Ray Serve.
 
 Despite their names the `_perc` metrics are ratios. Every number is per engine of the process, so counts are summed; the
 cache usage of a replica is the mean over engines. Steps are counted when they produce tokens: a long prompt that is
@@ -52,7 +52,7 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
     }
 
 
-TABLE = MetricsTable(
+VLLM = MetricsTable(
     kind="vllm",
     title="vLLM",
     series=series(),
@@ -65,3 +65,36 @@ TABLE = MetricsTable(
         "vllm:gpu_prefix_cache_hit_rate": "vllm:prefix_cache_hits_total and vllm:prefix_cache_queries_total",
     },
 )
+
+_OF_RAY = {
+    "queue": (MetricSeries("ray_serve_deployment_queued_queries"),),
+    "running": (
+        MetricSeries("ray_serve_num_ongoing_requests_at_replicas"),
+        MetricSeries("ray_serve_replica_processing_queries"),
+    ),
+    "finished": (
+        MetricSeries("ray_serve_deployment_request_counter_total"),
+        MetricSeries("ray_serve_deployment_request_counter"),
+    ),
+}
+_WITHIN_RAY = (series("ray_vllm_"), series("ray_vllm:"))
+
+RAY = MetricsTable(
+    kind="ray",
+    title="Ray Serve",
+    series={
+        quantity: (*(item for source in _WITHIN_RAY for item in source[quantity]), *_OF_RAY.get(quantity, ()))
+        for quantity in _WITHIN_RAY[0]
+    },
+    evidence="tokens",
+    heartbeat="requests",
+    notes=(
+        "evidence, and progress by steps, only from a vLLM inside Ray; a plain deployment stays on its capacity",
+        "name the deployment in `match_labels`: the page is of a whole node",
+    ),
+)
+"""Ray Serve, and vLLM inside it.
+
+A page covers a node: `match_labels` (deployment, application, replica) selects the lines of a replica. Newer versions
+of Ray write `_` for the colon of vLLM's names.
+"""

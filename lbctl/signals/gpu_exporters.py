@@ -1,0 +1,127 @@
+"""Metrics tables of exporters for GPUs, each followed by what is special about its page."""
+
+from __future__ import annotations
+
+from lbctl.signals.devices import GpuLabels
+from lbctl.signals.source import MetricSeries, MetricsTable
+
+_NO_EVIDENCE = "a busy GPU says nothing of the requests that keep it busy"
+_DCGM_SLOWED = ("power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
+
+DCGM = MetricsTable(
+    kind="dcgm",
+    title="DCGM exporter",
+    series={
+        "gpu": (
+            MetricSeries("DCGM_FI_DEV_GPU_UTIL", scale=0.01),
+            MetricSeries("DCGM_FI_PROF_GR_ENGINE_ACTIVE", versions="profiling metrics; MIG slices too"),
+        ),
+        "gpu_memory_free": (MetricSeries("DCGM_FI_DEV_FB_FREE", scale=2.0**20),),
+        "temperature": (MetricSeries("DCGM_FI_DEV_GPU_TEMP", whole=True),),
+        "throttle": (
+            MetricSeries(
+                "DCGM_EXP_CLOCK_EVENTS_COUNT",
+                combine="any",
+                where=(("clock_event", _DCGM_SLOWED),),
+                whole=True,
+                versions="not among the default counters",
+            ),
+        ),
+        "xid": (
+            MetricSeries(
+                "DCGM_EXP_XID_ERRORS_COUNT", code="xid", whole=True, versions="not among the default counters"
+            ),
+            MetricSeries("DCGM_FI_DEV_XID_ERRORS", whole=True),
+        ),
+    },
+    no_evidence=_NO_EVIDENCE,
+    gpus=GpuLabels(("UUID", "gpu", "device"), instance="GPU_I_ID"),
+    notes=(
+        "samples every 30 s by default (`DCGM_EXPORTER_INTERVAL`): set it to the interval of the pool",
+        "a MIG slice is named by its GPU and instance, as `0:3`",
+    ),
+)
+"""NVIDIA's DCGM exporter: one page per host, GPUs by index and UUID, MIG slices by instance.
+
+A blank is written as a huge integer and is refused. `DCGM_FI_DEV_XID_ERRORS` is the code of the last error, not a
+count, and never resets. The utilisation of a GPU is not that of its slices, for which the time in which the engine was
+active is used. The exporter samples every 30 s by default, so its values are older than the scrape.
+"""
+
+_SMI_REASONS = (
+    "hw_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "sw_thermal_slowdown",
+    "sw_power_cap",
+)
+
+
+def _smi_throttle(prefix: str, versions: str) -> MetricSeries:
+    first, *others = (f"nvidia_smi_{prefix}{reason}" for reason in _SMI_REASONS)
+    return MetricSeries(first, combine="any", also=tuple(others), whole=True, versions=versions)
+
+
+NVIDIA_GPU_EXPORTER = MetricsTable(
+    kind="nvidia_gpu_exporter",
+    title="nvidia_gpu_exporter",
+    series={
+        "gpu": (MetricSeries("nvidia_smi_utilization_gpu_ratio"),),
+        "gpu_memory_free": (MetricSeries("nvidia_smi_memory_free_bytes"),),
+        "temperature": (MetricSeries("nvidia_smi_temperature_gpu"),),
+        "throttle": (
+            _smi_throttle("clocks_event_reasons_", "newer drivers"),
+            _smi_throttle("clocks_throttle_reasons_", "older drivers"),
+        ),
+    },
+    no_evidence=_NO_EVIDENCE,
+    gpus=GpuLabels(("uuid",), index="nvidia_smi_index"),
+)
+"""nvidia_gpu_exporter (the output of nvidia-smi): GPUs by UUID without `GPU-`, the index in a separate metric.
+
+Units are in the names: ratios and bytes. There is no XID.
+"""
+
+_AMD_PREFIXES = ("", "amd_")
+_AMD_VIOLATIONS = (
+    "gpu_violation_processor_hot_residency_percentage",
+    "gpu_violation_ppt_residency_percentage",
+    "gpu_violation_socket_thermal_residency_percentage",
+    "gpu_violation_vr_thermal_residency_percentage",
+    "gpu_violation_hbm_thermal_residency_percentage",
+)
+
+
+def _amd(name: str, scale: float = 1.0, less: str = "", versions: str = "") -> tuple[MetricSeries, ...]:
+    return tuple(
+        MetricSeries(prefix + name, scale=scale, less=prefix + less if less else "", versions=versions)
+        for prefix in _AMD_PREFIXES
+    )
+
+
+def _amd_throttle(prefix: str) -> MetricSeries:
+    first, *others = (prefix + name for name in _AMD_VIOLATIONS)
+    return MetricSeries(first, scale=0.01, also=tuple(others), versions="MI3xx")
+
+
+AMD = MetricsTable(
+    kind="amd",
+    title="AMD device metrics exporter",
+    series={
+        "gpu": _amd("gpu_gfx_activity", 0.01),
+        "gpu_memory_free": (*_amd("gpu_free_vram", 1e6), *_amd("gpu_total_vram", 1e6, less="gpu_used_vram")),
+        "temperature": (
+            *_amd("gpu_junction_temperature", versions="MI3xx"),
+            *_amd("gpu_edge_temperature", versions="MI2xx"),
+        ),
+        "throttle": tuple(map(_amd_throttle, _AMD_PREFIXES)),
+    },
+    no_evidence=_NO_EVIDENCE,
+    gpus=GpuLabels(("gpu_id", "GPU_UUID", "gpu_uuid", "serial_number", "SERIAL_NUMBER"), instance="gpu_partition_id"),
+    notes=("there is no XID; `gpu_health` is not read: its values are not documented",),
+)
+"""AMD's device metrics exporter.
+
+Names may have the prefix `amd_`; percentages are 0–100, memory is in MB. Used and free memory are hidden on an SR-IOV
+host, and in partitioned mode only partition 0 reports.
+"""
