@@ -1,14 +1,18 @@
 """One decision for people: the request's features, every replica with what speaks for and against it, the choice.
 
 It uses the functions of the decision itself, so that what is shown is what happens.
+
+A request for an explanation: its headers and body, from a session's key and a body that people give.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from lbctl.ir.pools import PickPolicy
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import ADAPTER_TOKENS, Consideration, Reason, consider, eligible, pick, why_not
@@ -194,3 +198,26 @@ def _none_sentence(table: PoolTable) -> str:
     if not table.candidates:
         return f"No replica gets the request: {table.pool} has none; the proxy's `otherwise` decides."
     return f"No replica gets the request: none of {table.pool} may be picked; the proxy's `otherwise` decides."
+
+
+def explained_request(policy: PickPolicy, session: str | None, body: bytes) -> tuple[Mapping[str, list[str]], bytes]:
+    """Return the headers and the body of a request whose first session key has this value.
+
+    A key of the body is put into an empty body; one that is given is left as it is. Raises ValueError where the policy
+    has no session keys.
+    """
+    if session is None:
+        return {}, body
+    if not policy.session:
+        raise ValueError("it has no session keys")
+    key = policy.session[0]
+    if key.header:
+        return {key.header: [session]}, body
+    return {}, body or json.dumps(_nested(key.body, session)).encode()
+
+
+def _nested(path: str, value: str) -> object:
+    nested: object = value
+    for step in reversed(path.split(".")[1:]):
+        nested = {step: nested}
+    return nested

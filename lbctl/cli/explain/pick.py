@@ -23,9 +23,8 @@ from lbctl.cli.terminal import format_table, wrapped
 from lbctl.ir import pools as ir
 from lbctl.ir.locality import Place
 from lbctl.pick.affinity import AffinityMemory
-from lbctl.pick.asked import request_of
 from lbctl.pick.books import Books
-from lbctl.pick.explain import document, explain
+from lbctl.pick.explain import document, explain, explained_request
 from lbctl.pick.features import Features, read
 from lbctl.pick.table import Candidate, PoolTable
 
@@ -126,7 +125,7 @@ def _pool(pools: tuple[ir.Pool, ...], name: str) -> ir.Pool:
 
 def _features(table: PoolTable, query: PickQuery) -> Features:
     try:
-        headers, body = request_of(table.policy, query.session, _body(query.body))
+        headers, body = explained_request(table.policy, query.session, _body(query.body))
     except ValueError as error:
         raise click.ClickException(f"{table.pool}: {error}") from None
     return read(table, headers, body, len(body), place=Place(query.region, query.zone), tenant=query.tenant or "")

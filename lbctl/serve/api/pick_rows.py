@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lbctl.api import schema
 from lbctl.ir.locality import Place
-from lbctl.pick.asked import request_of
+from lbctl.pick.explain import explained_request
 from lbctl.picker.messages import Caller, PickerQuestion
 from lbctl.picker.statistics import DecisionSample
 from lbctl.runtime.errors import BadRequestError, NotSavedError
@@ -29,7 +29,7 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
         raise BadRequestError(f"no pool {question.pool!r} has the algorithm pick")
     given = (question.body or "").encode()
     try:
-        headers, content = request_of(table.policy, question.session, given)
+        headers, content = explained_request(table.policy, question.session, given)
     except ValueError as error:
         raise BadRequestError(f"the pool {question.pool!r}: {error}") from None
     length = len(content) if question.body_bytes is None else question.body_bytes
