@@ -58,7 +58,7 @@ def command(headless: bool, duration: str | None, kind: str | None, form: str) -
     Press keys to start faults and canaries, or run a script with --headless. The exit code is 1 if a process exits, and
     4 if no proxy is installed.
     """
-    from lbctl.up.choose import installed, missing_proxy
+    from lbctl.up.proxy_choice import installed, missing_proxy
 
     live = not headless and sys.stdin.isatty() and sys.stdout.isatty()
     seconds = _seconds(duration) if duration else None if live else _HEADLESS_SECONDS

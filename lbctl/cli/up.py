@@ -119,9 +119,9 @@ def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int | _N
     """Report everything that keeps the fleet from being run, else run it and return the exit code."""
     from lbctl.apply.check import MissingBinaryError
     from lbctl.cli import fleet
-    from lbctl.up.choose import NoProxyError, choose
-    from lbctl.up.overlay import conflicts
+    from lbctl.up.fleet_additions import conflicts
     from lbctl.up.places import AlreadyRunningError
+    from lbctl.up.proxy_choice import NoProxyError, choose
 
     problems = list(conflicts(loaded))
     try:
@@ -144,7 +144,7 @@ def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int | _N
 
 def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _NotStarted:
     from lbctl.cli import fleet
-    from lbctl.up.overlay import needs_guard
+    from lbctl.up.fleet_additions import needs_guard
     from lbctl.up.places import NoHomeError, home_of, private_directory
     from lbctl.up.prepare import prepare_run
 
@@ -239,9 +239,8 @@ def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:
 def _run(prepared: PreparedRun, program: Program, settings: ServeSettings, place: Path, api: tuple[str, ...]) -> int:
     import asyncio
 
-    from lbctl.up.banner import banner
-    from lbctl.up.console import Console
-    from lbctl.up.overlay import guard_message
+    from lbctl.up.console import Console, banner
+    from lbctl.up.fleet_additions import guard_message
     from lbctl.up.run import Programs, UpError, log_of, run
 
     console = Console()

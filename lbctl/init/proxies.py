@@ -11,7 +11,7 @@ from lbctl.model.load import SourceText
 from lbctl.targets import target
 from lbctl.targets.load import Loaded, complete
 from lbctl.up.launchers import LAUNCHERS
-from lbctl.up.suitability import suitability
+from lbctl.up.proxy_choice import suitability
 
 
 def advice(text: str) -> tuple[str, ...]:

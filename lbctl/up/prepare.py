@@ -23,9 +23,8 @@ from lbctl.serve.picker.generated_key import needs_own_key, own_key
 from lbctl.targets import target
 from lbctl.targets.load import Loaded, complete
 from lbctl.targets.prepare import prepare
-from lbctl.up.keys import KeyFiles, key_files_by_route, make_missing
+from lbctl.up.fleet_additions import KeyFiles, added_file, key_files_by_route, make_missing
 from lbctl.up.launchers import LAUNCHERS, NAME
-from lbctl.up.overlay import overlay
 
 OVERLAY = "up.yaml"
 
@@ -76,7 +75,7 @@ def prepare_run(
     if own_key_file is not None:
         allow(own_key_file)
     file = place / OVERLAY
-    file.write_text(overlay(program.kind, program.binary, program.version, place, own_key_file), encoding="utf-8")
+    file.write_text(added_file(program.kind, program.binary, program.version, place, own_key_file), encoding="utf-8")
     whole = _load((*paths, str(file)), diagnostics)
     if whole is None:
         return None

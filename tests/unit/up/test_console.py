@@ -13,9 +13,8 @@ from lbctl.ir.routes import ApiKeys, Auth
 from lbctl.ir.topology import Topology
 from lbctl.serve.settings import Options, settings
 from lbctl.targets.load import Loaded
-from lbctl.up.banner import banner
-from lbctl.up.keys import KeyFiles
-from lbctl.up.overlay import guard_message
+from lbctl.up.console import banner
+from lbctl.up.fleet_additions import KeyFiles, guard_message
 from lbctl.up.prepare import PreparedRun
 from tests.support.fleets import fleet_of, load_fleet, pool
 

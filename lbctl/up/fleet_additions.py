@@ -1,17 +1,23 @@
-"""The second file of the fleet that `up` runs: the entry of its proxy, and the key check of a fleet that has none.
+"""What `up` adds to a fleet: the entry of its proxy, and for a fleet without `auth` an API key and its check.
 
-The user's files stay as they are; `lbctl serve` reads both as one fleet. A fleet in which no route has `auth` gets
-`defaults.route.auth` here, so that nothing is served without a key. Nothing secret is in this file.
+The user's files stay as they are; `lbctl serve` reads them and the file of `up` as one fleet. A fleet in which no route
+has `auth` gets `defaults.route.auth` there, so that nothing is served without a key. Nothing secret is in that file. A
+key is made for each key file that is missing, and printed once: those that routes name, or the one of `up` itself.
+HAProxy compares hashes, so its file holds one; nginx and Envoy compare keys as they are.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from lbctl.apply.api_keys import append_line, key_line, new_key
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.compile.files import file_of
 from lbctl.compile.proxies import version_text
+from lbctl.compile.secrets import key_files
 from lbctl.ir.routes import Forward
 from lbctl.ir.topology import Topology
 from lbctl.model.node import descend
@@ -21,6 +27,8 @@ from lbctl.up.launchers import LAUNCHERS, NAME
 
 NOT_RUNNABLE = "LB970"
 _NO_AUTH_ON_RESPONSES = "   # lbctl: ignore LB106 (it is for the routes to pools)"
+TENANT = "local"
+"""The tenant of a key that `up` has made."""
 
 
 def needs_guard(loaded: Loaded) -> bool:
@@ -55,7 +63,7 @@ def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("defaults",), hint=hint))
 
 
-def overlay(kind: str, binary: str, version: tuple[int, ...], place: Path, key_file: Path | None) -> str:
+def added_file(kind: str, binary: str, version: tuple[int, ...], place: Path, key_file: Path | None) -> str:
     """Return the text of the file. With `key_file`, every route asks for one of its keys."""
     entry = {"kind": kind, **LAUNCHERS.get(kind).entry(binary, place)}
     if version:
@@ -66,3 +74,31 @@ def overlay(kind: str, binary: str, version: tuple[int, ...], place: Path, key_f
         lines.append(f"defaults: {json.dumps(auth)}{_NO_AUTH_ON_RESPONSES}")
     lines.append(f"proxies: {json.dumps({NAME: entry})}")
     return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """The key files of the API keys of a fleet."""
+
+    new: Mapping[Path, str]
+    """The key that was made for each file that was missing."""
+    by_route: Mapping[str, Path]
+    """The key file of each route that asks for API keys."""
+
+
+def key_files_by_route(loaded: Loaded, own: Path | None) -> dict[str, Path]:
+    """Return the key file of each route; `own` is the file for all routes of a fleet without `auth`."""
+    if own is not None:
+        return {route.name: own for route in loaded.compiled.topology.routes}
+    named = (item for item in key_files(loaded.source) if not item.is_jwks and not item.is_sent)
+    return {str(item.path[1]): file_of(loaded.source, item.node) for item in named}
+
+
+def make_missing(by_route: Mapping[str, Path], *, plain: bool) -> KeyFiles:
+    """Make a key for each file that does not exist. Raises OSError."""
+    new: dict[Path, str] = {}
+    for file in dict.fromkeys(by_route.values()):
+        if not file.exists():
+            new[file] = new_key()
+            append_line(str(file), key_line(new[file], TENANT, plain=plain))
+    return KeyFiles(new, by_route)

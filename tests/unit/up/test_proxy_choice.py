@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.targets import KINDS
-from lbctl.up.suitability import best, suitability
+from lbctl.up.proxy_choice import best, suitability
 from tests.support.fleets import fleet_of, load_fleet, pool
 
 
