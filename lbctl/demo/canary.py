@@ -20,7 +20,7 @@ import aiohttp
 from lbctl.demo.canary_fleet import ANSWER, NEW, PROMPT, REQUEST_RATE, CanaryPlan, CanarySite
 from lbctl.demo.load import LoadGenerator, Outcomes, poisson
 from lbctl.demo.replica import HOST
-from lbctl.simulate.lengths import conversation
+from lbctl.simulate.load import conversation
 
 _BLOCK = 1.0
 """Seconds of arrivals that are drawn at once."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from lbctl.base.percentiles import percentile_of
 from lbctl.demo.replica import HOST
 from lbctl.simulate import load
-from lbctl.simulate.lengths import Lengths
+from lbctl.simulate.load import Lengths
 
 FIRST_BYTE_TIMEOUT = 60.0
 """Seconds for which a client waits for the first byte; then it closes its connection, and has failed."""

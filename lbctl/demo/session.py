@@ -21,7 +21,7 @@ from lbctl.demo.observer import DecisionObserver
 from lbctl.demo.replica import HOST
 from lbctl.demo.report import FIRST_TOKEN_TIMEOUT, DemoReport, report
 from lbctl.ir.address import Address
-from lbctl.simulate.lengths import conversation
+from lbctl.simulate.load import conversation
 from lbctl.targets.load import load
 from lbctl.up.prepare import Program, prepare_run
 from lbctl.up.run import Programs, run

@@ -10,7 +10,7 @@ from typing import Any
 
 from lbctl.ir.pools import CircuitBreaker, Pool
 from lbctl.ir.snapshot import part
-from lbctl.simulate import choosers, columns
+from lbctl.simulate import balancing, state
 from lbctl.simulate.compiled import BYTE, FLOAT, INTEGER, LONG, NATURAL, SHORT, column, filled, shared
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.engines import WAYS
@@ -22,13 +22,13 @@ _WIDE = ("run_request", "run_done", "read_request", "read_left")
 _SECONDS = ("begun", "itl_seconds", "busy_seconds")
 
 
-def settings(setup: Setup, trace: Trace) -> columns.RunSettings:
+def settings(setup: Setup, trace: Trace) -> state.RunSettings:
     """Return what does not change during a run."""
     pool, policy = setup.pool, setup.policy
     limit = replica_limit(pool, setup.proxies)
     breaker = pool.circuit_breaker
     total = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
-    return columns.RunSettings(
+    return state.RunSettings(
         len(pool.replicas),
         _BUDGET,
         max(cost.sequences for cost in setup.costs),
@@ -39,7 +39,7 @@ def settings(setup: Setup, trace: Trace) -> columns.RunSettings:
         trace.block,
         limit,
         bool(limit) and policy.skips_full,
-        policy.waits if limit else columns.NOWHERE,
+        policy.waits if limit else state.NOWHERE,
         part(total, setup.proxies),
         part(breaker.max_pending_requests, setup.proxies),
         pool.queue_timeout / 1000 if policy.bounds_waiting else math.inf,
@@ -56,13 +56,13 @@ def replica_limit(pool: Pool, proxies: int) -> int:
     return 0 if limit is None else part(limit, proxies)
 
 
-def requests(trace: Trace, setup: Setup, rule: int, rng: Random) -> columns.Requests:
+def requests(trace: Trace, setup: Setup, rule: int, rng: Random) -> state.Requests:
     """Return the requests of a trace."""
     count = len(trace.times)
     lengths = [len(blocks) for blocks in trace.blocks]
-    is_hashed, draws = rule == choosers.RING, count if rule in choosers.DRAWING else 1
+    is_hashed, draws = rule == balancing.RING, count if rule in balancing.DRAWING else 1
     keys: Sequence[int] = trace.keys or [rng.getrandbits(32) for _ in range(count)] if is_hashed else [0]
-    return columns.Requests(
+    return state.Requests(
         arrived=shared(FLOAT, trace.times),
         prompt=shared(INTEGER, trace.prompts),
         answer=shared(INTEGER, trace.answers),
@@ -82,11 +82,11 @@ def requests(trace: Trace, setup: Setup, rule: int, rng: Random) -> columns.Requ
         rest=column(INTEGER, trace.answers),
         follower=filled(INTEGER, count, -1),
         admitted=filled(INTEGER, count),
-        log=filled(INTEGER, 2 * count if rule == choosers.PICKED else 1),
+        log=filled(INTEGER, 2 * count if rule == balancing.PICKED else 1),
     )
 
 
-def engines(costs: Sequence[CostModel], of_run: columns.RunSettings) -> columns.EngineColumns:
+def engines(costs: Sequence[CostModel], of_run: state.RunSettings) -> state.EngineColumns:
     """Return the engines, which are idle."""
     size = len(costs)
     sets = [max(1, cost.cache // (WAYS * of_run.block)) if of_run.block else 1 for cost in costs]
@@ -108,11 +108,11 @@ def engines(costs: Sequence[CostModel], of_run: columns.RunSettings) -> columns.
         "cached_block": filled(LONG, starts[-1], -1),
         "cached_at": filled(LONG, starts[-1]),
     }
-    for name in columns.EngineColumns._fields:
+    for name in state.EngineColumns._fields:
         if name not in numbers:
             length = size * of_run.slots if name in _WIDE else size
             numbers[name] = filled(FLOAT if name in _SECONDS else LONG, length)
-    return columns.EngineColumns(**numbers)
+    return state.EngineColumns(**numbers)
 
 
 def counter() -> Any:
@@ -120,11 +120,11 @@ def counter() -> Any:
     return filled(LONG, 1)
 
 
-def proxies(setup: Setup, rng: Random) -> columns.ProxyColumns:
+def proxies(setup: Setup, rng: Random) -> state.ProxyColumns:
     """Return the books of the proxies, which know no weights yet."""
     pairs = len(setup.pool.replicas) * setup.proxies
     points = setup.policy.lookup(setup.pool)
-    return columns.ProxyColumns(
+    return state.ProxyColumns(
         active=filled(LONG, pairs),
         total=filled(LONG, setup.proxies),
         given=filled(FLOAT, pairs),

@@ -19,7 +19,7 @@ from lbctl.ir.weight import Weight, from_capacity
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.simulate import engines as engine_functions
-from lbctl.simulate.columns import DECODE, EngineColumns
+from lbctl.simulate.state import DECODE, EngineColumns
 
 
 class SimulatedControlLoop:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from lbctl.simulate.choosers import PICKED
-from lbctl.simulate.columns import DECODE, GAVE_UP, IDLE, PREFILL, EngineColumns, Requests, RunProgress, RunSettings
+from lbctl.simulate.balancing import PICKED
 from lbctl.simulate.compiled import jit
+from lbctl.simulate.state import DECODE, GAVE_UP, IDLE, PREFILL, EngineColumns, Requests, RunProgress, RunSettings
 
 WAYS = 8
 """The blocks of a set of the prefix cache."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
-from lbctl.simulate.choosers import PICKED, choose
-from lbctl.simulate.columns import (
+from lbctl.simulate.balancing import PICKED, choose
+from lbctl.simulate.compiled import jit
+from lbctl.simulate.engines import begin, finish, note, pop, reschedule, shorten
+from lbctl.simulate.limits import count_in_flight, dispatch, forget, refuse, release
+from lbctl.simulate.state import (
     DECODE,
     DONE,
     GAVE_UP,
@@ -19,9 +22,6 @@ from lbctl.simulate.columns import (
     RunProgress,
     RunSettings,
 )
-from lbctl.simulate.compiled import jit
-from lbctl.simulate.engines import begin, finish, note, pop, reschedule, shorten
-from lbctl.simulate.limits import count_in_flight, dispatch, forget, refuse, release
 
 
 @jit

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from lbctl.simulate.choosers import NONE
-from lbctl.simulate.columns import (
+from lbctl.simulate.balancing import NONE
+from lbctl.simulate.compiled import jit
+from lbctl.simulate.engines import begin, enqueue, note, reschedule, shorten
+from lbctl.simulate.state import (
     BROKEN,
     FOR_ONE,
     IDLE,
@@ -16,8 +18,6 @@ from lbctl.simulate.columns import (
     RunProgress,
     RunSettings,
 )
-from lbctl.simulate.compiled import jit
-from lbctl.simulate.engines import begin, enqueue, note, reschedule, shorten
 
 
 @jit

@@ -1,13 +1,84 @@
-"""Synthetic load: Poisson arrivals of requests, single or in bursts."""
+"""Synthetic load: Poisson arrivals, single or in bursts, of requests whose lengths are drawn by chance.
+
+Lengths are those of a production service, or lognormal ones. `conversation` has the quantiles of 19,366 conversations
+with a service of Azure within an hour of November 2023: `AzureLLMInferenceTrace_conv.csv` of
+https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). Between two quantiles lengths are interpolated, and all are
+scaled to the mean that is asked for. Prompt and answer are drawn independently of each other, since they hardly go
+together in that trace (their correlation is -0.11); its arrivals are nearly those of a Poisson process (the deviation
+of the time between two requests is 1.09 times its mean).
+"""
 
 from __future__ import annotations
 
 import math
 import random
 from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from random import Random
 
-from lbctl.simulate.lengths import Lengths
 from lbctl.simulate.trace import Trace
+
+Lengths = Callable[[Random], tuple[int, int]]
+"""Draws the tokens of a prompt and of its answer."""
+_SHARES = (*(number / 20 for number in range(20)), 0.975, 0.99, 0.999, 1.0)
+"""The part of the requests that is no longer than each of the quantiles below."""
+_PROMPTS = (
+    2, 181, 207, 372, 387, 396, 403, 414, 703, 984, 1020, 1045, 1071, 1097, 1130, 1189, 1315, 1876, 2734, 4083,
+    4092, 4142, 6212, 14050,
+)  # fmt: skip
+_ANSWERS = (
+    7, 41, 54, 67, 77, 85, 91, 96, 103, 113, 129, 151, 177, 217, 384, 395, 400, 411, 424, 451, 522, 601, 954, 1000,
+)  # fmt: skip
+_MIN_TOKENS = 2
+"""Tokens of the shortest lognormal answer: with one there is no time between tokens."""
+_STEPS = 2000
+"""The parts of a distribution of which the mean is taken."""
+_HALVINGS = 30
+
+
+def conversation(prompt: float, answer: float) -> Lengths:
+    """Return lengths as those of the conversations, with these means in tokens; each is at least 1."""
+    prompts, answers = _scale(_PROMPTS, prompt), _scale(_ANSWERS, answer)
+    return lambda chance: (
+        _tokens(prompts * _quantile(_PROMPTS, chance.random())),
+        _tokens(answers * _quantile(_ANSWERS, chance.random())),
+    )
+
+
+def lognormal(prompt: float, answer: float, spread: float) -> Lengths:
+    """Return lognormal lengths with these means in tokens. `spread` is the deviation of their logarithms."""
+    shift = spread**2 / 2
+
+    def draw(chance: Random) -> tuple[int, int]:
+        lengths = [math.exp(chance.gauss(math.log(mean) - shift, spread)) for mean in (prompt, answer)]
+        return max(1, round(lengths[0])), max(_MIN_TOKENS, min(round(lengths[1]), round(8 * answer)))
+
+    return draw
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Return the length that this part of the requests (0 to 1) does not exceed."""
+    number = min(bisect_right(_SHARES, share), len(_SHARES) - 1)
+    low, high = _SHARES[number - 1], _SHARES[number]
+    return values[number - 1] + (values[number] - values[number - 1]) * (share - low) / (high - low)
+
+
+def _tokens(length: float) -> int:
+    return max(1, round(length))
+
+
+@lru_cache(maxsize=16)
+def _scale(values: Sequence[float], mean: float) -> float:
+    """Return the factor with which lengths have this mean, though none is shorter than a token."""
+    lengths = [_quantile(values, (number + 0.5) / _STEPS) for number in range(_STEPS)]
+    low, high = 0.0, 2 * mean / (sum(lengths) / _STEPS)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_short = sum(_tokens(middle * length) for length in lengths) < mean * _STEPS
+        low, high = (middle, high) if is_short else (low, middle)
+    return high
 
 
 def poisson(rate: float, seconds: float, lengths: Lengths, seed: str, *, burst: float = 1.0) -> Trace:

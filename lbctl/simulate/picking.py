@@ -19,7 +19,7 @@ from lbctl.pick.decide import pick
 from lbctl.pick.features import Features
 from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.simulate.choosers import NONE
+from lbctl.simulate.balancing import NONE
 from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
 

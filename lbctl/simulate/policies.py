@@ -1,16 +1,26 @@
-"""The policies of a simulation: what each proxy makes of each `balance.algorithm`, and of the weights it is sent."""
+"""The policies of a simulation: what each proxy makes of each `balance.algorithm`, and of the weights it is sent.
+
+A hash is looked up in the points of a ring (HAProxy, nginx), or in Envoy's Maglev table, which is written as a ring.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lbctl.ir.pools import Pool
 from lbctl.ir.weight import Weight
-from lbctl.simulate import choosers, rings
-from lbctl.simulate.columns import FOR_ANY, FOR_ONE, NOWHERE
+from lbctl.simulate import balancing
+from lbctl.simulate.state import FOR_ANY, FOR_ONE, NOWHERE
 from lbctl.targets import replica_weights
 
+_HASH_KEYS = 1 << 32
+"""The number of keys of a hash: each is below it."""
+_POINTS_OF_REPLICA = 128
+"""Points of a replica with the mean capacity."""
+_MAGLEV_PLACES = 65_537
+"""Places of Envoy's table."""
 _Convert = Callable[[Pool], Callable[[Sequence[Weight]], Sequence[float]]]
 
 
@@ -66,7 +76,7 @@ class Policy:
 
     def ramps(self, pool: Pool) -> bool:
         """Return whether a replica that joins begins with a low weight."""
-        return pool.slow_start is not None and self.rule not in (choosers.RING, choosers.PICKED)
+        return pool.slow_start is not None and self.rule not in (balancing.RING, balancing.PICKED)
 
     @property
     def bounds_load(self) -> bool:
@@ -80,9 +90,9 @@ class Policy:
 
     def lookup(self, pool: Pool) -> list[tuple[int, int]]:
         """Return (point, number of the replica) of what hashes are looked up in; a single one for other algorithms."""
-        if self.rule != choosers.RING:
+        if self.rule != balancing.RING:
             return [(0, 0)]
-        return rings.maglev(pool) if self.proxy == "envoy" else rings.points(pool)
+        return _maglev_points(pool) if self.proxy == "envoy" else _ring_points(pool)
 
     @property
     def name(self) -> str:
@@ -108,21 +118,59 @@ _NGINX_RELOAD = 30.0
 POLICIES = {
     policy.name: policy
     for policy in (
-        Policy("envoy", "round_robin", choosers.DEADLINES_BY_WEIGHT, _rates),
-        Policy("envoy", "least_request", choosers.DEADLINES, _deadlines),
-        Policy("envoy", "random", choosers.DEADLINES_BY_WEIGHT, _rates, even_rule=choosers.RANDOM),
-        Policy("envoy", "hash", choosers.RING, _rates),
-        Policy("envoy", "pick", choosers.PICKED, _rates),
-        Policy("haproxy", "round_robin", choosers.SMOOTH, _rates),
-        Policy("haproxy", "least_request", choosers.LEASTCONN, _in_flight),
-        Policy("haproxy", "random", choosers.RANDOM, _rates),
-        Policy("haproxy", "hash", choosers.RING, _rates),
-        Policy("haproxy", "pick", choosers.PICKED, _rates),
-        Policy("nginx", "round_robin", choosers.SMOOTH, _rates, _NGINX_RELOAD),
-        Policy("nginx", "least_request", choosers.LEAST_CONN, _in_flight, _NGINX_RELOAD),
-        Policy("nginx", "random", choosers.RANDOM, _rates, _NGINX_RELOAD),
-        Policy("nginx", "hash", choosers.RING, _rates, _NGINX_RELOAD),
-        Policy("nginx", "pick", choosers.PICKED, _rates, _NGINX_RELOAD),
+        Policy("envoy", "round_robin", balancing.DEADLINES_BY_WEIGHT, _rates),
+        Policy("envoy", "least_request", balancing.DEADLINES, _deadlines),
+        Policy("envoy", "random", balancing.DEADLINES_BY_WEIGHT, _rates, even_rule=balancing.RANDOM),
+        Policy("envoy", "hash", balancing.RING, _rates),
+        Policy("envoy", "pick", balancing.PICKED, _rates),
+        Policy("haproxy", "round_robin", balancing.SMOOTH, _rates),
+        Policy("haproxy", "least_request", balancing.LEASTCONN, _in_flight),
+        Policy("haproxy", "random", balancing.RANDOM, _rates),
+        Policy("haproxy", "hash", balancing.RING, _rates),
+        Policy("haproxy", "pick", balancing.PICKED, _rates),
+        Policy("nginx", "round_robin", balancing.SMOOTH, _rates, _NGINX_RELOAD),
+        Policy("nginx", "least_request", balancing.LEAST_CONN, _in_flight, _NGINX_RELOAD),
+        Policy("nginx", "random", balancing.RANDOM, _rates, _NGINX_RELOAD),
+        Policy("nginx", "hash", balancing.RING, _rates, _NGINX_RELOAD),
+        Policy("nginx", "pick", balancing.PICKED, _rates, _NGINX_RELOAD),
     )
 }
 """Name → policy."""
+
+
+def _ring_points(pool: Pool) -> list[tuple[int, int]]:
+    """Return (point, number of the replica) in order, as many for each as its capacity says."""
+    total = sum(replica.capacity for replica in pool.replicas)
+    result = []
+    for index, replica in enumerate(pool.replicas):
+        share = max(1, round(_POINTS_OF_REPLICA * len(pool.replicas) * replica.capacity / total))
+        result += [(zlib.crc32(f"{replica.name}_{number}".encode()), index) for number in range(share)]
+    return sorted(result)
+
+
+def _maglev_points(pool: Pool) -> list[tuple[int, int]]:
+    """Return the places of Envoy's table as evenly spaced points."""
+    return [
+        ((place + 1) * _HASH_KEYS // _MAGLEV_PLACES - 1, replica) for place, replica in enumerate(_maglev_table(pool))
+    ]
+
+
+def _maglev_table(pool: Pool) -> list[int]:
+    """Replicas take places in turns, each in a separate order and as often as its capacity says."""
+    largest = max(replica.capacity for replica in pool.replicas)
+    seeds = [zlib.crc32(replica.name.encode()) for replica in pool.replicas]
+    place = [seed % _MAGLEV_PLACES for seed in seeds]
+    skip = [zlib.crc32(replica.name[::-1].encode(), 1) % (_MAGLEV_PLACES - 1) + 1 for replica in pool.replicas]
+    due = [0.0] * len(seeds)
+    table, free = [-1] * _MAGLEV_PLACES, _MAGLEV_PLACES
+    while free:
+        for index, replica in enumerate(pool.replicas):
+            due[index] += replica.capacity / largest
+            if due[index] < 1.0 or not free:
+                continue
+            due[index] -= 1.0
+            while table[place[index]] >= 0:
+                place[index] = (place[index] + skip[index]) % _MAGLEV_PLACES
+            table[place[index]] = index
+            free -= 1
+    return table

@@ -9,13 +9,12 @@ from random import Random
 
 from lbctl.control.inputs import Observation
 from lbctl.ir.weight import Weight
-from lbctl.simulate import build, choosers, columns
-from lbctl.simulate.agenda import Agenda
-from lbctl.simulate.availability import Availability
+from lbctl.simulate import balancing, build, state
+from lbctl.simulate.action_queue import ActionQueue
 from lbctl.simulate.control import SimulatedControlLoop
+from lbctl.simulate.failures import Availability, break_off, revive, waiting_for
 from lbctl.simulate.kernel import advance, change_speed
 from lbctl.simulate.limits import count_in_flight, dispatch, forget, lose, release
-from lbctl.simulate.outage import break_off, revive, waiting_for
 from lbctl.simulate.picking import SimulatedPicker
 from lbctl.simulate.setup import Setup, merged
 from lbctl.simulate.trace import Trace
@@ -32,8 +31,8 @@ class Replay:
 
     setup: Setup
     """What was run."""
-    requests: columns.Requests
-    engines: columns.EngineColumns
+    requests: state.Requests
+    engines: state.EngineColumns
     end: float
     """When the last answer ended, in seconds."""
 
@@ -60,16 +59,16 @@ class _Run:
         self.requests = build.requests(trace, setup, self.settings.policy, rng)
         self.engines = build.engines(setup.costs, self.settings)
         self._proxies = build.proxies(setup, rng)
-        self._progress = columns.RunProgress(*(build.counter() for _ in columns.RunProgress._fields))
+        self._progress = state.RunProgress(*(build.counter() for _ in state.RunProgress._fields))
         self._state = (self.requests, self.engines, self._proxies, self.settings, self._progress)
-        is_picked = self.settings.policy == choosers.PICKED
+        is_picked = self.settings.policy == balancing.PICKED
         self._picker = SimulatedPicker(setup, trace, rng) if is_picked else None
         self._attempts = setup.retry.attempts if "connect_failure" in setup.retry.when else 0
         self._pushed: list[float] = []
         self._ordered: list[Weight | None] = []
         self._pushed_at = -math.inf
-        self._agenda, self._ends = Agenda(), Agenda()
-        self._availability = Availability(setup, self._agenda, rng)
+        self._actions, self._ends = ActionQueue(), ActionQueue()
+        self._availability = Availability(setup, self._actions, rng)
         self._next_sample = self._loop.interval or math.inf
         self.now = 0.0
 
@@ -84,11 +83,11 @@ class _Run:
                 self._skip_samples(arrival - _WARM_UP)
             if self.now > self._last_leave:
                 self._next_sample = math.inf  # every request is placed, and weights place no more
-            event = min(self._agenda.next_time(), self._ends.next_time(), self._next_sample)
+            event = min(self._actions.next_time(), self._ends.next_time(), self._next_sample)
             time = min(event, max(self.now + _CHUNK, self._horizon()))
             time = self._advance(time)
             self._ends.run(time)
-            self._agenda.run(time)
+            self._actions.run(time)
             if self._next_sample <= time:
                 self._sample(time)
             self._push(time)
@@ -96,7 +95,7 @@ class _Run:
                 progress(min(1.0, time / self._last) if self._last else 1.0)
 
     def _plan(self) -> None:
-        """Put what the setup says into the agenda; the run goes on until all of it has happened."""
+        """Put what the setup says into the queues; the run goes on until all of it has happened."""
         for change in self._setup.changes:
             self._ends.at(change.at, self._changes_speed(self._names.index(change.replica), change.factor))
         for outage in merged(self._setup.outages):
@@ -151,7 +150,7 @@ class _Run:
             now = float(self.requests.arrived[request])
             self._progress.arrival[0] += 1
             self._send(request, refused if self._picker is None else self._pick(request, now), now)
-            until = min(until, max(now, self._agenda.next_time()))
+            until = min(until, max(now, self._actions.next_time()))
         self.now = until
         return until
 
@@ -163,14 +162,14 @@ class _Run:
             (self._picker.finished if entry & 1 else self._picker.first_token)(int(entry) >> 1, now)
         self._progress.logged[0] = 0
         replica = self._picker.choose(request, now)
-        return self._otherwise(request, ()) if replica == choosers.NONE else replica
+        return self._otherwise(request, ()) if replica == balancing.NONE else replica
 
     def _otherwise(self, request: int, tried: Collection[int]) -> int:
         """Return the replica where the proxy has the fewest requests: it chooses by itself where nothing is picked."""
         base = int(self.requests.proxy[request]) * self.settings.replicas
         active, weight = self._proxies.active, self._proxies.weight
         able = [item for item in range(self.settings.replicas) if weight[base + item] > 0.0 and item not in tried]
-        return min(able, key=lambda item: int(active[base + item]), default=choosers.NONE)
+        return min(able, key=lambda item: int(active[base + item]), default=balancing.NONE)
 
     def _send(self, request: int, replica: int, now: float, tried: Collection[int] = ()) -> None:
         """Send a request to a replica; where that refuses the connection, to others, as often as the fleet says.
@@ -202,18 +201,18 @@ class _Run:
     def _choose_again(self, request: int, tried: Sequence[int]) -> int:
         if self._picker is not None:
             replica = self._picker.alternative(request, tried)
-            return self._otherwise(request, tried) if replica == choosers.NONE else replica
-        if self.settings.policy in choosers.DRAWING:
+            return self._otherwise(request, tried) if replica == balancing.NONE else replica
+        if self.settings.policy in balancing.DRAWING:
             self.requests.draw[request] = self._rng.getrandbits(32)
             self.requests.second_draw[request] = self._rng.getrandbits(32)
         base, weight = int(self.requests.proxy[request]) * self.settings.replicas, self._proxies.weight
         before = {base + replica: weight[base + replica] for replica in tried}
         for slot in before:
             weight[slot] = 0.0
-        replica = int(choosers.choose(self._proxies, self.requests, self.settings, request))
+        replica = int(balancing.choose(self._proxies, self.requests, self.settings, request))
         for slot, value in before.items():
             weight[slot] = value
-        if replica == choosers.NONE and self._setup.policy.repeats and weight[base + tried[-1]] > 0.0:
+        if replica == balancing.NONE and self._setup.policy.repeats and weight[base + tried[-1]] > 0.0:
             return tried[-1]  # where no other has room, a redispatch ends at the same one
         return replica
 
@@ -273,7 +272,7 @@ class _Run:
         size, active = self.settings.replicas, self._proxies.active
         in_flight = [sum(int(active[at]) for at in range(replica, len(active), size)) for replica in range(size)]
         samples = self._loop.sample(self.engines, in_flight, now)
-        self._agenda.at(self._next_sample + self._setup.delay, self._observes(samples))
+        self._actions.at(self._next_sample + self._setup.delay, self._observes(samples))
         self._next_sample += self._loop.interval or math.inf
 
     def _observes(self, samples: dict[str, Observation]) -> Callable[[float], None]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.percentiles import rank
-from lbctl.simulate.columns import DONE, SHED, Requests
 from lbctl.simulate.compiled import FLOAT, filled, jit, smallest
 from lbctl.simulate.replay import Replay
+from lbctl.simulate.state import DONE, SHED, Requests
 
 PERCENTILES = (50, 95, 99)
 

@@ -31,7 +31,7 @@ import yaml
 from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
-from lbctl.simulate.lengths import lognormal
+from lbctl.simulate.load import lognormal
 from lbctl.targets.replica_weights import quantise
 from tests.benchmarks.descriptors import many_connections
 from tests.support.fleets import write_fleet

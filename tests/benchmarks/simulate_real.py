@@ -28,7 +28,7 @@ from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, lateness, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.ir.pools import Pool
 from lbctl.simulate.engine import CostModel, cache_tokens, saturated_rate
-from lbctl.simulate.lengths import conversation
+from lbctl.simulate.load import conversation
 from lbctl.simulate.policies import POLICIES
 from lbctl.simulate.replay import replay
 from lbctl.simulate.results import Summary, summarise

@@ -12,7 +12,7 @@ from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.quantities import QuantityError, parse_duration, parse_per_second
 from lbctl.ir.pools import Pool, Replica
 from lbctl.simulate import capacity, load
-from lbctl.simulate.lengths import conversation
+from lbctl.simulate.load import conversation
 from lbctl.simulate.setup import Outage, SpeedChange
 from lbctl.simulate.trace import Trace
 

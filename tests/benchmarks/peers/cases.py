@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from lbctl.simulate.engine import saturated_rate
-from lbctl.simulate.lengths import conversation
-from lbctl.simulate.load import poisson
+from lbctl.simulate.load import conversation, poisson
 from tests.benchmarks.peers import prompts
 from tests.benchmarks.peers.client import Planned
 from tests.benchmarks.peers.engines import CURVE, SCALE

@@ -12,7 +12,7 @@ import pytest
 from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, poisson
 from lbctl.demo.replica import HOST, PacedReplica
 from lbctl.simulate.engine import CostModel
-from lbctl.simulate.lengths import lognormal
+from lbctl.simulate.load import lognormal
 from tests.support.signals import reading
 
 _STEP = 0.01

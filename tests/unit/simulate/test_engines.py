@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbctl.simulate import kernel
-from lbctl.simulate.columns import DONE, GAVE_UP
 from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest
 from lbctl.simulate.setup import SpeedChange
+from lbctl.simulate.state import DONE, GAVE_UP
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, load, pool, replayed
 

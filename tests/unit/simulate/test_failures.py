@@ -9,11 +9,11 @@ import pytest
 
 from lbctl.ir.pools import ActiveCheck, CircuitBreaker, HttpCheck, LoadShedding, PassiveCheck, Pool, SlowStart
 from lbctl.ir.routes import Retry
-from lbctl.simulate.columns import BROKEN, DONE, SHED
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES
 from lbctl.simulate.replay import Replay
 from lbctl.simulate.setup import Outage, SpeedChange
+from lbctl.simulate.state import BROKEN, DONE, SHED
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, UNLIMITED, load, pool, replayed
 

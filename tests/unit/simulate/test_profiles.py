@@ -15,7 +15,7 @@ from lbctl.demo.replica import PacedReplica
 from lbctl.signals.source import SourceReading
 from lbctl.simulate import calibrate, profiles
 from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest, saturated_rate
-from lbctl.simulate.lengths import lognormal
+from lbctl.simulate.load import lognormal
 from tests.support.gpus import BASE, results, speed
 from tests.support.paths import DATA
 

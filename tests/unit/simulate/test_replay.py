@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from lbctl.ir.pools import Telemetry, Weighting
-from lbctl.simulate.columns import DONE
 from lbctl.simulate.control import SimulatedControlLoop
 from lbctl.simulate.replay import Replay
 from lbctl.simulate.results import summarise
 from lbctl.simulate.setup import SpeedChange
+from lbctl.simulate.state import DONE
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, load, pool, replayed
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lbctl.ir.pools import CircuitBreaker
-from lbctl.simulate.lengths import conversation
-from lbctl.simulate.load import poisson
+from lbctl.simulate.load import conversation, poisson
 from lbctl.simulate.results import Latency, summarise
 from lbctl.simulate.setup import Outage
 from lbctl.simulate.trace import Trace

@@ -18,7 +18,7 @@ from lbctl.cli import run
 from lbctl.demo.load import LoadGenerator, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
-from lbctl.simulate.lengths import lognormal
+from lbctl.simulate.load import lognormal
 from tests.support.simulate_command import synthetic
 
 FAST = CostModel(a=3e-3, b=0.05e-3, c=2e-8, p=0.01e-3, sequences=24)

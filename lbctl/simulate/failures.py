@@ -1,4 +1,4 @@
-"""Which replicas proxies use: those that died, came back or joined, as health checks and failed connections show it.
+"""Replicas that die, come back or join: the effect on their engines, and how proxies notice it.
 
 An active check finds a dead replica after `unhealthy_threshold` failures, at a random phase of its interval and for all
 proxies at the same time. A proxy by itself leaves a replica out for `ejection_time` after so many refused connections.
@@ -10,18 +10,63 @@ import math
 from random import Random
 
 from lbctl.control import slow_start
-from lbctl.simulate.agenda import Action, Agenda
+from lbctl.simulate.action_queue import Action, ActionQueue
+from lbctl.simulate.engines import WAYS, reschedule
 from lbctl.simulate.setup import Setup
+from lbctl.simulate.state import FOR_ONE, IDLE, PENDING, EngineColumns, ProxyColumns, Requests, RunSettings
 
 _STEPS = 32
 """Steps of a slow start where the proxy itself has one."""
 
 
+def break_off(requests: Requests, engines: EngineColumns, settings: RunSettings, replica: int, now: float) -> list[int]:
+    """Empty a dead engine and close its port; return the requests whose clients still waited, by their arrival."""
+    base = replica * settings.slots
+    inside = [int(engines.run_request[base + slot]) for slot in range(engines.running[replica])]
+    inside += [int(engines.read_request[base + slot]) for slot in range(engines.reading[replica])]
+    request = int(engines.head[replica])
+    for _ in range(engines.waiting[replica]):
+        inside.append(request)
+        request = int(requests.follower[request])
+    if engines.kind[replica] != IDLE:
+        engines.busy_seconds[replica] += now - engines.begun[replica]
+    engines.up[replica] = engines.running[replica] = engines.reading[replica] = 0
+    engines.waiting[replica] = engines.left[replica] = engines.context[replica] = 0
+    engines.kind[replica], engines.end[replica] = IDLE, math.inf
+    reschedule(engines, replica)
+    start = int(engines.cache_start[replica])
+    for slot in range(start, start + WAYS * int(engines.cache_sets[replica]) if settings.block else start):
+        engines.cached_block[slot] = -1
+    broken = sorted(request for request in inside if requests.state[request] == PENDING)
+    for request in broken:
+        requests.replica[request], requests.admitted[request] = -1, 0
+        requests.need[request], requests.rest[request] = requests.prompt[request], requests.answer[request]
+    return broken
+
+
+def revive(engines: EngineColumns, replica: int) -> None:
+    """Open the port of a replica again."""
+    engines.up[replica] = 1
+
+
+def waiting_for(requests: Requests, proxies: ProxyColumns, settings: RunSettings, replica: int) -> list[int]:
+    """Take out and return the requests that wait in proxies for this replica and no other."""
+    taken = []
+    for slot in range(replica, len(proxies.head), settings.replicas) if settings.waits == FOR_ONE else ():
+        request = int(proxies.head[slot])
+        proxies.head[slot] = -1
+        while request >= 0:
+            if requests.state[request] == PENDING:
+                taken.append(request)
+            request = int(requests.follower[request])
+    return sorted(taken)
+
+
 class Availability:
     """The replicas of one run, by their numbers."""
 
-    def __init__(self, setup: Setup, agenda: Agenda, rng: Random) -> None:
-        self._setup, self._agenda, self._rng = setup, agenda, rng
+    def __init__(self, setup: Setup, actions: ActionQueue, rng: Random) -> None:
+        self._setup, self._actions, self._rng = setup, actions, rng
         names = [replica.name for replica in setup.pool.replicas]
         self._absent = {names.index(name) for name in setup.joins}
         self._dead: set[int] = set()
@@ -61,7 +106,9 @@ class Availability:
         self._changes[replica] += 1
         check = self._setup.pool.active
         if check is not None:
-            self._agenda.at(self._checked(now, check.unhealthy_threshold), self._finds(replica, self._changes[replica]))
+            self._actions.at(
+                self._checked(now, check.unhealthy_threshold), self._finds(replica, self._changes[replica])
+            )
 
     def came_back(self, replica: int, now: float) -> None:
         """A replica listens again; without active checks the proxies' slow start begins at once."""
@@ -70,7 +117,7 @@ class Availability:
         self._changes[replica] += 1
         check = self._setup.pool.active
         time = self._checked(now, check.healthy_threshold) if check and replica in self.checked_out else now
-        self._agenda.at(time, self._finds(replica, self._changes[replica]))
+        self._actions.at(time, self._finds(replica, self._changes[replica]))
 
     def joined(self, replica: int, now: float) -> None:
         """A replica joins the pool."""
@@ -106,7 +153,7 @@ class Availability:
         window = rules.window / 1000
         step = slow_start.step(rules, self._pace) if self._pace else window / _STEPS
         for number in range(1, math.ceil(window / step) + 1):
-            self._agenda.at(now + min(window, number * step), self._note_change)
+            self._actions.at(now + min(window, number * step), self._note_change)
 
     def _note_change(self, _: float) -> None:
         self.changed = True
@@ -124,7 +171,7 @@ class Availability:
         self._failures[key] = 0
         self.ejected.add(key)
         self.changed = True
-        self._agenda.at(now + passive.ejection_time / 1000, lambda _: self._readmit(key))
+        self._actions.at(now + passive.ejection_time / 1000, lambda _: self._readmit(key))
 
     def _count(self, proxy: int) -> int:
         return sum(each == proxy for each, _ in self.ejected)

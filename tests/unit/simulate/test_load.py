@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from lbctl.simulate.lengths import conversation, lognormal
+from lbctl.simulate.load import conversation, lognormal
 from tests.support.paths import DATA
 
 TRACE = DATA / "traces" / "azure-2023-conversation.csv"

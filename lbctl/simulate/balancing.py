@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from lbctl.simulate.columns import ProxyColumns, Requests, RunSettings
 from lbctl.simulate.compiled import jit
+from lbctl.simulate.state import ProxyColumns, Requests, RunSettings
 
 SMOOTH, LEAST_CONN, LEASTCONN, DEADLINES, DEADLINES_BY_WEIGHT, RANDOM, RING, PICKED = range(8)
 """Smooth weighted round robin (nginx, HAProxy); nginx's least_conn; HAProxy's leastconn; Envoy's least request, and its

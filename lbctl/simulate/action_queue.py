@@ -1,4 +1,4 @@
-"""What happens in a simulation beside requests and iterations: a queue of actions by time."""
+"""A queue of actions by time: what happens in a simulation in addition to requests and iterations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 Action = Callable[[float], None]
 
 
-class Agenda:
+class ActionQueue:
     """Actions that are due at a time, in seconds; those of one time in the order in which they were added."""
 
     def __init__(self) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from lbctl.ir.pools import Balance
-from lbctl.simulate import choosers
-from lbctl.simulate.columns import ProxyColumns, Requests, RunSettings
+from lbctl.simulate import balancing
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES
 from lbctl.simulate.setup import SpeedChange
+from lbctl.simulate.state import ProxyColumns, Requests, RunSettings
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, drained, load, pool, replayed, shares
 
@@ -34,28 +34,28 @@ def settings_for(size: int, **more: float) -> RunSettings:
 
 def test_smooth_round_robin_matches_nginx() -> None:
     proxies = columns([5.0, 1.0, 1.0])
-    assert [choosers.smooth(proxies, settings_for(3), 0, -1.0) for _ in range(7)] == [0, 0, 1, 0, 2, 0, 0]
+    assert [balancing.smooth(proxies, settings_for(3), 0, -1.0) for _ in range(7)] == [0, 0, 1, 0, 2, 0, 0]
 
 
 def test_nginx_picks_the_fewest_connections_per_weight() -> None:
-    assert choosers.least_conn(columns([4.0, 2.0, 1.0], [4, 1, 1]), settings_for(3), 0) == 1
+    assert balancing.least_conn(columns([4.0, 2.0, 1.0], [4, 1, 1]), settings_for(3), 0) == 1
     ties = columns([2.0, 1.0], [2, 1])
-    assert [choosers.least_conn(ties, settings_for(2), 0) for _ in range(3)] == [0, 1, 0]
+    assert [balancing.least_conn(ties, settings_for(2), 0) for _ in range(3)] == [0, 1, 0]
 
 
 def test_haproxy_picks_an_idle_server_of_any_weight() -> None:
-    assert choosers.leastconn(columns([256.0, 1.0], [1, 0]), settings_for(2), 0) == 1
-    assert choosers.leastconn(columns([4.0, 1.0], [5, 1]), settings_for(2), 0) == 0
-    assert choosers.leastconn(columns([1.0, 1.0], turn=[9, 3]), settings_for(2), 0) == 1
+    assert balancing.leastconn(columns([256.0, 1.0], [1, 0]), settings_for(2), 0) == 1
+    assert balancing.leastconn(columns([4.0, 1.0], [5, 1]), settings_for(2), 0) == 0
+    assert balancing.leastconn(columns([1.0, 1.0], turn=[9, 3]), settings_for(2), 0) == 1
 
 
 def test_envoy_picks_the_earliest_deadline() -> None:
     proxies = columns([2.0, 1.0])
     proxies.due[:] = [0.5, 1.0]
-    assert [choosers.earliest(proxies, settings_for(2), 0, False) for _ in range(6)] == [0, 0, 1, 0, 0, 1]
+    assert [balancing.earliest(proxies, settings_for(2), 0, False) for _ in range(6)] == [0, 0, 1, 0, 0, 1]
     busy = columns([2.0, 1.0], [5, 0])
     busy.due[:] = [0.5, 1.0]
-    assert [choosers.earliest(busy, settings_for(2), 0, True) for _ in range(3)] == [0, 1, 1]
+    assert [balancing.earliest(busy, settings_for(2), 0, True) for _ in range(3)] == [0, 1, 1]
 
 
 def request_with(first: float, second: float, key: int = 0) -> Requests:
@@ -70,13 +70,13 @@ def request_with(first: float, second: float, key: int = 0) -> Requests:
 )
 def test_envoy_picks_the_less_busy_of_two(first: float, second: float, expected: int) -> None:
     equal = columns([1.0, 1.0, 1.0, 1.0], [4, 0, 3, 0])
-    assert choosers.least_request(equal, request_with(first, second), settings_for(4), 0, 0) == expected
+    assert balancing.least_request(equal, request_with(first, second), settings_for(4), 0, 0) == expected
 
 
 def test_envoy_draws_only_replicas_with_a_weight() -> None:
     rest = columns([1.0, 0.0, -1.0, 1.0], [9, 0, 0, 1])
-    assert choosers.least_request(rest, request_with(0.1, 0.6), settings_for(4), 0, 0) == 3
-    assert choosers.least_request(rest, request_with(0.1, 0.1), settings_for(4), 0, 0) == 0
+    assert balancing.least_request(rest, request_with(0.1, 0.6), settings_for(4), 0, 0) == 3
+    assert balancing.least_request(rest, request_with(0.1, 0.1), settings_for(4), 0, 0) == 0
 
 
 def ring(weights: list[float], active: list[int] | None = None) -> ProxyColumns:
@@ -86,44 +86,44 @@ def ring(weights: list[float], active: list[int] | None = None) -> ProxyColumns:
 
 @pytest.mark.parametrize(("key", "expected"), [(0, 0), (100, 0), (101, 1), (200, 1), (300, 2), (301, 0)])
 def test_a_ring_maps_a_key_to_the_next_point(key: int, expected: int) -> None:
-    assert choosers.ring(ring([1.0] * 3), request_with(0, 0, key), settings_for(3, bound=0.0), 0, 0) == expected
+    assert balancing.ring(ring([1.0] * 3), request_with(0, 0, key), settings_for(3, bound=0.0), 0, 0) == expected
 
 
 def test_a_ring_skips_replicas_without_weight() -> None:
-    assert choosers.ring(ring([1.0, 0.0, -1.0]), request_with(0, 0, 150), settings_for(3, bound=0.0), 0, 0) == 0
-    assert choosers.ring(ring([0.0] * 3), request_with(0, 0, 150), settings_for(3, bound=0.0), 0, 0) == choosers.NONE
+    assert balancing.ring(ring([1.0, 0.0, -1.0]), request_with(0, 0, 150), settings_for(3, bound=0.0), 0, 0) == 0
+    assert balancing.ring(ring([0.0] * 3), request_with(0, 0, 150), settings_for(3, bound=0.0), 0, 0) == balancing.NONE
 
 
 def test_bounded_load_moves_on_to_the_next_point_with_room() -> None:
     """There are 8 requests with the new one. At a bound of 1.25 each of three replicas may have 3⅓, and one of twice
     the weight 5."""
     bounded = settings_for(3, bound=1.25)
-    assert choosers.ring(ring([1.0] * 3, [3, 2, 2]), request_with(0, 0, 50), bounded, 0, 0) == 1
-    assert choosers.ring(ring([1.0] * 3, [2, 3, 2]), request_with(0, 0, 50), bounded, 0, 0) == 0
-    assert choosers.ring(ring([1.0] * 3, [3, 3, 1]), request_with(0, 0, 50), bounded, 0, 0) == 2
-    assert choosers.ring(ring([2.0, 1.0, 1.0], [4, 2, 1]), request_with(0, 0, 50), bounded, 0, 0) == 0
-    assert choosers.ring(ring([2.0, 1.0, 1.0], [5, 1, 1]), request_with(0, 0, 50), bounded, 0, 0) == 1
+    assert balancing.ring(ring([1.0] * 3, [3, 2, 2]), request_with(0, 0, 50), bounded, 0, 0) == 1
+    assert balancing.ring(ring([1.0] * 3, [2, 3, 2]), request_with(0, 0, 50), bounded, 0, 0) == 0
+    assert balancing.ring(ring([1.0] * 3, [3, 3, 1]), request_with(0, 0, 50), bounded, 0, 0) == 2
+    assert balancing.ring(ring([2.0, 1.0, 1.0], [4, 2, 1]), request_with(0, 0, 50), bounded, 0, 0) == 0
+    assert balancing.ring(ring([2.0, 1.0, 1.0], [5, 1, 1]), request_with(0, 0, 50), bounded, 0, 0) == 1
 
 
 def test_envoy_rounds_its_bound_up() -> None:
     """8 × 1.25 are 10 slots: 4 for each of three replicas. Envoy counts without the new request."""
     bounded = settings_for(3, bound=1.25, jumps=True)
-    assert choosers.ring(ring([1.0] * 3, [4, 2, 1]), request_with(0, 0, 50), bounded, 0, 0) == 0
-    assert choosers.ring(ring([1.0] * 3, [5, 1, 1]), request_with(0, 0, 50), bounded, 0, 0) != 0
+    assert balancing.ring(ring([1.0] * 3, [4, 2, 1]), request_with(0, 0, 50), bounded, 0, 0) == 0
+    assert balancing.ring(ring([1.0] * 3, [5, 1, 1]), request_with(0, 0, 50), bounded, 0, 0) != 0
 
 
 def test_envoy_overflow_ignores_weights() -> None:
     bounded = settings_for(3, bound=1.25, jumps=True)
     books_of_three = ring([1.0, 9.0, 1.0], [9, 0, 0])
-    second = [choosers.ring(books_of_three, request_with(0, 0, key), bounded, 0, 0) for key in range(100)]
+    second = [balancing.ring(books_of_three, request_with(0, 0, key), bounded, 0, 0) for key in range(100)]
     assert set(second) == {1, 2}
     assert second.count(2) == pytest.approx(50, abs=15)
-    assert second == [choosers.ring(books_of_three, request_with(0, 0, key), bounded, 0, 0) for key in range(100)]
+    assert second == [balancing.ring(books_of_three, request_with(0, 0, key), bounded, 0, 0) for key in range(100)]
 
 
 def test_envoy_picks_the_least_overloaded_if_all_are_full() -> None:
     full = settings_for(3, bound=0.1, jumps=True)
-    assert choosers.ring(ring([1.0] * 3, [4, 3, 2]), request_with(0, 0, 50), full, 0, 0) == 2
+    assert balancing.ring(ring([1.0] * 3, [4, 3, 2]), request_with(0, 0, 50), full, 0, 0) == 2
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name.endswith((":round_robin", ":random"))])
