@@ -11,7 +11,6 @@ from pydantic_core import ErrorDetails
 
 from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, quoting_hint, show
 from lbctl.ir.secrets import cookie_may_hold_credential, looks_like_secret, may_hold_credential
-from lbctl.model import other_names
 from lbctl.model.node import Node, descend, position_of
 from lbctl.model.section import Section
 from lbctl.model.shape import is_named_map, section_at, section_below
@@ -21,6 +20,41 @@ _CODES_ABOUT_KEYS = frozenset({"LB008", "LB014", "LB015"})
 _MAX_PLACES = 3
 """The most maps that a hint names for a key that stands beside them."""
 _YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
+_FOREIGN_KEYS = {
+    "backup": "priority: 1 (used when no replica of priority 0 is left)",
+    "max_fails": "health.passive.consecutive_connect_failures of the pool",
+    "fail_timeout": "health.passive.ejection_time of the pool",
+    "server": "address",
+    "servers": "replicas",
+    "upstream": "pool",
+    "upstreams": "pools",
+    "backend": "pool",
+    "backends": "pools",
+    "retries": "retry: {attempts: …}",
+    "port": "address: HOST:PORT",
+    "host": "address: HOST:PORT",
+    "gpus": "gpu_count",
+    "canary": "split: {POOL: 95, OTHER: 5}, and `rollout` for steps",
+}
+"""A key of other proxies' configurations → what to write instead, which begins with a key."""
+_FOREIGN_KEYS_IN = {
+    ("http", "headers"): "for a key of the servers, write credentials of the pool: checks send it too",
+}
+"""The section and an unknown key in it → the hint."""
+_FOREIGN_VALUES = {
+    "least_conn": "least_request",
+    "leastconn": "least_request",
+    "least_connections": "least_request",
+    "roundrobin": "round_robin",
+    "rr": "round_robin",
+    "weighted_round_robin": "round_robin",
+    "p2c": "least_request",
+    "ip_hash": "hash",
+    "ring_hash": "hash",
+    "consistent_hash": "hash",
+    "maglev": "hash",
+}
+"""A choice of other proxies' configurations → the choice that means the same."""
 
 
 def diagnostics_of(error: ValidationError, root: Node, shape: type[Section], at: Path = ()) -> Iterator[Diagnostic]:
@@ -75,7 +109,7 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
         section = section_at(shape, inner[:-1])
         keys = [field.alias or name for name, field in section.model_fields.items()] if section else []
         key = str(inner[-1])
-        hint = other_names.KEYS_IN.get((str(inner[-2]) if inner[1:] else "", key)) or _instead_of_key(key, keys)
+        hint = _FOREIGN_KEYS_IN.get((str(inner[-2]) if inner[1:] else "", key)) or _instead_of_key(key, keys)
         hint = hint or (section and _further_in(key, section)) or did_you_mean(key, keys)
         return "LB011", f"unknown key {show(key)}", hint or f"known here: {', '.join(keys)}"
     if kind == "missing":
@@ -92,7 +126,7 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
 
 def _instead_of_key(key: str, keys: list[str]) -> str:
     """Return a hint for a key of other proxies' configurations, or an empty string."""
-    other = other_names.KEYS.get(key, "")
+    other = _FOREIGN_KEYS.get(key, "")
     return f"write {other}" if re.split(r"\W", other)[0] in keys else ""
 
 
@@ -130,7 +164,7 @@ def _as_map(section: type[Section], value: str | int) -> str:
         keys = [name for name in section.model_fields if name in ("path_prefix", "path")][-1:]
     if len(keys) == 1 and value.isprintable():
         return f'write {{{keys[0]}: "{value}"}}'
-    choice = other_names.VALUES.get(value.lower(), value)
+    choice = _FOREIGN_VALUES.get(value.lower(), value)
     keys = [name for name, field in section.model_fields.items() if _takes(field.annotation, choice)]
     return f"write {{{keys[0]}: {choice}}}" if len(keys) == 1 else "write key: value"
 
@@ -166,7 +200,7 @@ def _literal(value: Any, ctx: dict[str, Any], _message: str) -> tuple[str, str]:
 
 
 def _instead_of_value(value: str, allowed: list[str]) -> str:
-    other = other_names.VALUES.get(value.lower())
+    other = _FOREIGN_VALUES.get(value.lower())
     return f"write {other}" if other in allowed else did_you_mean(value, allowed)
 
 

@@ -15,13 +15,13 @@ from lbctl.model.control import Control, Proxy
 from lbctl.model.errors import diagnostics_of
 from lbctl.model.listener import Listener
 from lbctl.model.load import SourceText, merged, texts
-from lbctl.model.merge import merge
 from lbctl.model.node import Node, descend, plain_value, position_of
 from lbctl.model.pool import Pool
 from lbctl.model.prune import without_faults
 from lbctl.model.route import Route
 from lbctl.model.section import Section
 from lbctl.model.section_cache import SectionCache
+from lbctl.model.shape import section_below
 
 
 class Defaults(Section):
@@ -164,7 +164,7 @@ def _with_defaults(root: Node, defaults: Node) -> Node:
         name, section = _SECTIONS_WITH_DEFAULTS.get(kind, ("", Section))
         objects = sections.get(name)
         if objects is not None and isinstance(objects.value, dict):
-            merged = {key: merge(section, base, own) for key, own in objects.value.items()}
+            merged = {key: _merge(section, base, own) for key, own in objects.value.items()}
             sections[name] = Node(
                 merged, objects.file, objects.line, objects.column, objects.key_line, objects.key_column
             )
@@ -186,3 +186,17 @@ def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> Non
             for diagnostic in diagnostics_of(error, root, section, ("defaults", kind)):
                 if diagnostic.code != "LB014":
                     diagnostics.add(diagnostic)
+
+
+def _merge(section: type[Section], base: Node, own: Node) -> Node:
+    """Merge `own` over `base`: maps deeply, lists and scalars as a whole; `own`'s choice replaces that of `base`."""
+    if not isinstance(base.value, dict) or not isinstance(own.value, dict):
+        return own
+    dropped = {
+        key for choice in section.CHOICES if any(name in own.value for name in choice.keys) for key in choice.keys
+    }  # fmt: skip
+    merged = {key: node for key, node in base.value.items() if key not in dropped and key not in own.value}
+    for key, node in own.value.items():
+        inherited = base.value.get(key)
+        merged[key] = node if inherited is None else _merge(section_below(section, key) or Section, inherited, node)
+    return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column)

@@ -2,21 +2,25 @@
 
 Others may write to a store. So a stored fleet decides what proxies serve, and never what runs on the machine of a
 member: commands, and the paths and addresses that a member or its proxies write or open, are those of its own files.
+
+A proxy connects to Unix sockets, listens on them, and writes its access log, with the rights with which it is started.
+Where everybody may have written a stored fleet, it may name only the sockets and log files that the member's own files
+name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from pydantic import ValidationError
 
-from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, show
 from lbctl.model.control import Control, Proxy
 from lbctl.model.control_section import FAULTS_OF_THE_REST, lines_of, only_lines, with_control
 from lbctl.model.fleet import FleetSource, parse
-from lbctl.model.load import SourceText
+from lbctl.model.load import SourceText, merged
 from lbctl.model.node import Node, descend, plain_value
 
 _SECTIONS = ("control", "proxies")
@@ -26,6 +30,8 @@ _OWN_KEYS = frozenset({
 """The keys of a proxy that say what runs on its machine, and which files and sockets are opened there."""
 _OWNERS = ("listeners", "routes", "pools")
 """The sections whose objects own lines may be for."""
+_SOCKET = "unix:"
+_LOG = ("access_log", "path")
 
 
 def own_sections(texts: Sequence[SourceText]) -> FleetSource | None:
@@ -121,3 +127,30 @@ def _validated(node: Node) -> Proxy:
         values = node.value if isinstance(node.value, dict) else {}
         rest = {key: value for key, value in values.items() if key not in _OWN_KEYS}
         return Proxy.model_validate(plain_value(Node(dict(rest), node.file, node.line, node.column)))
+
+
+def own_places(texts: Sequence[SourceText]) -> frozenset[str] | None:
+    """Return the sockets and log files that a member's files name; None where these cannot be read."""
+    faults = Diagnostics()
+    root = merged(texts, faults)
+    return None if root is None or faults.failed else frozenset(str(node.value) for _, node in _places(root))
+
+
+def foreign_places(source: FleetSource, own: frozenset[str]) -> Iterator[Diagnostic]:
+    """Yield LB516 for each socket and log file of a stored fleet that the member's files do not name."""
+    for path, node in _places(source.root):
+        if path[0] not in ("control", "proxies") and node.value not in own:
+            message = f"{show(node.value)} is not in the files of this member, and the stored fleet is not signed"
+            hint = "give the members a control.store.key_file, or name it in the files of each member"
+            yield Diagnostic("LB516", message, node.position, path, hint)
+
+
+def _places(root: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+    if isinstance(root.value, dict):
+        for key, node in root.value.items():
+            yield from _places(node, (*path, key))
+    elif isinstance(root.value, list):
+        for index, node in enumerate(root.value):
+            yield from _places(node, (*path, index))
+    elif isinstance(root.value, str) and (root.value.startswith(_SOCKET) or path[-2:] == _LOG):
+        yield path, root

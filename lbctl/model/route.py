@@ -7,7 +7,6 @@ from pydantic import ConfigDict, Field, PlainValidator, ValidationError, model_v
 from lbctl.base import quantities as q
 from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.model import values as v
-from lbctl.model.header_text import HeaderTexts
 from lbctl.model.section import Choice, OneOf, Section, refuse
 
 
@@ -239,7 +238,7 @@ class Auth(Section):
 
 
 class HeaderRules(Section):
-    set: HeaderTexts = Field(
+    set: v.HeaderTexts = Field(
         {},
         description="Headers that are set; they replace those of the same name. `{client_ip}`, `{request_id}`, "
         "`{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}` in a value are replaced; a header whose value is "

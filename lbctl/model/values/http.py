@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, WithJsonSchema
 
-from lbctl.base.diagnostics import quoting_hint, show
+from lbctl.base.diagnostics import did_you_mean, quoting_hint, show
+from lbctl.ir.header_text import VARIABLES, unknown_words
 from lbctl.model.regex import check_regex
 from lbctl.model.section import refuse
 from lbctl.model.values.grammar import schema, text
@@ -136,3 +137,28 @@ Body = Annotated[
 ]
 Text = Annotated[str, *text(r"[ -~]{1,1024}", "plain text", "printable ASCII, at most 1024 characters")]
 TextOrNone = Annotated[str, *text(r"[ -~]{0,1024}", "plain text", "printable ASCII, at most 1024 characters")]
+
+_WRITTEN_VARIABLES = " ".join(f"{{{name}}}" for name in VARIABLES)
+
+
+def _known_variables(text: str) -> str:
+    for word in unknown_words(text):
+        hint = did_you_mean(word, [f"{{{name}}}" for name in VARIABLES])
+        raise refuse(
+            "LB140", f"{show(word)} is no variable", f"{hint + '; ' if hint else ''}one of {_WRITTEN_VARIABLES}"
+        )
+    return text
+
+
+HeaderText = Annotated[
+    HeaderValue,
+    AfterValidator(_known_variables),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": HEADER_VALUE,
+            "grammar": f"a header's value: printable ASCII; of words in braces only {_WRITTEN_VARIABLES}",
+        }
+    ),
+]
+HeaderTexts = Annotated[dict[HeaderName, HeaderText], BeforeValidator(unique_headers)]

@@ -24,8 +24,7 @@ from lbctl.ir.topology import Topology
 from lbctl.model.control_section import with_control
 from lbctl.model.fleet import FleetSource
 from lbctl.model.load import SourceText, texts
-from lbctl.model.machine_places import foreign_places, own_places
-from lbctl.model.own_sections import own_sections, with_own
+from lbctl.model.own_sections import foreign_places, own_places, own_sections, with_own
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.fingerprints import Fingerprints, Signature, changed_at, fleet_files, signature
