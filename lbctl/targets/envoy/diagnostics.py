@@ -60,8 +60,6 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
             (*path, "balance"),
             "Envoy's random ignores weights, and these replicas differ: round_robin keeps their shares",
         )
-    if pool.balance.algorithm == "hash" and pool.balance.pick is None and pool.slow_start:
-        yield _warning("pool.slow_start", (*path, "slow_start"), "Envoy has no slow start with hash: left out")
     if affinity.lacks_ip_addresses(pool):
         yield _warning(
             "pool.affinity",
