@@ -1,7 +1,7 @@
 """The replicas of a pool as the fleet lists them: their names, and the data-parallel ranks of one host.
 
-A replica with `ports: N` stands for N ranks, each a replica with a port and a part of the GPUs. Every rank has its own
-health, drain and signals, since each is a separate server.
+A replica with `ports: N` is a group of N ranks, each a replica with a port and a part of the GPUs. Every rank has its
+own health, drain and signals, since each is a separate server.
 """
 
 from __future__ import annotations

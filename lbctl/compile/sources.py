@@ -2,8 +2,8 @@
 
 Targets and the running control plane use the Topology's own paths, in which a replica is named by its name
 (`pools.llama.replicas.a100-0`): a list index means nothing once the replicas are sorted. Settings use them too. The
-paths of the YAML differ in a few: a capacity is written as weight or GPU, and entries without an order of their own are
-sorted. A setting that nobody wrote is a default.
+paths of the YAML differ in a few: a capacity is written as weight or GPU, and entries whose order means nothing are
+sorted. A setting without a place in the YAML is a default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A queue of actions by time: what happens in a simulation in addition to requests and iterations."""
+"""A queue of actions by time: changes in a simulation in addition to requests and iterations."""
 
 from __future__ import annotations
 

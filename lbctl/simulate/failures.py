@@ -1,4 +1,4 @@
-"""Replicas that die, come back or join: the effect on their engines, and how proxies notice it.
+"""Replicas that die, restart or join: the effect on their engines, and how proxies notice it.
 
 An active check finds a dead replica after `unhealthy_threshold` failures, at a random phase of its interval and for all
 proxies at the same time. A proxy by itself leaves a replica out for `ejection_time` after so many refused connections.

@@ -1,6 +1,6 @@
 """Synthetic load: Poisson arrivals, single or in bursts, of requests whose lengths are drawn by chance.
 
-Lengths are those of a production service, or lognormal ones. `conversation` has the quantiles of 19,366 conversations
+Lengths follow a production service, or are lognormal. `conversation` has the quantiles of 19,366 conversations
 with a service of Azure within an hour of November 2023: `AzureLLMInferenceTrace_conv.csv` of
 https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). Between two quantiles lengths are interpolated, and all are
 scaled to the mean that is asked for. Prompt and answer are drawn independently of each other, since they hardly go

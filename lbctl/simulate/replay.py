@@ -95,7 +95,7 @@ class _Run:
                 progress(min(1.0, time / self._last) if self._last else 1.0)
 
     def _plan(self) -> None:
-        """Put what the setup says into the queues; the run goes on until all of it has happened."""
+        """Put the changes of the setup into the queues; the run goes on until all of them have happened."""
         for change in self._setup.changes:
             self._ends.at(change.at, self._changes_speed(self._names.index(change.replica), change.factor))
         for outage in merged(self._setup.outages):

@@ -1,9 +1,9 @@
 """Who a client is: the headers that could claim it, the networks it may come from, and the challenge of a 401.
 
 Some request headers would let a client speak in the name of a proxy; they are removed from untrusted peers. They state
-who the client is, how and for which host its request came, or that a method or path is meant that differs from the one
-by which the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address` nobody may.
-Names are compared with `_` as `-`, since many servers (CGI, WSGI) treat the two alike.
+an identity of the client, how and for which host its request came, or that a method or path is meant that differs from
+the one by which the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address` no
+peer may. Names are compared with `_` as `-`, since many servers (CGI, WSGI) treat the two alike.
 
 A client with an IPv4 address may come as an IPv4-mapped IPv6 address. It is one of IPv4 everywhere: networks of IPv4
 hold for it, and those of IPv6 do not, `::/0` included.

@@ -1,6 +1,6 @@
 """What `up` prints: the lines of its programs on standard error, and the facts about the fleet once it can be used.
 
-The lines are in colour on a terminal and plain elsewhere. Where nobody reads standard error any more, nothing is
+The lines are in colour on a terminal and plain elsewhere. If standard error has no reader any more, nothing is
 printed: the programs run on, and are ended in order.
 """
 

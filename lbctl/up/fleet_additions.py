@@ -1,4 +1,4 @@
-"""What `up` adds to a fleet: the entry of its proxy, and for a fleet without `auth` an API key and its check.
+"""The additions of `up` to a fleet: the entry of its proxy, and for a fleet without `auth` an API key and its check.
 
 The user's files stay as they are; `lbctl serve` reads them and the file of `up` as one fleet. A fleet in which no route
 has `auth` gets `defaults.route.auth` there, so that nothing is served without a key. Nothing secret is in that file. A
