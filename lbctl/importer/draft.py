@@ -45,9 +45,10 @@ _GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", 
 """Keys of a listener without which its routes would no longer be protected."""
 _WHOLE = {
     ("listeners", "bind"): "the whole listener is left out",
+    ("routes", "listeners"): "the whole route is left out",
     ("routes", "match"): "the whole route is left out, and another one may take its requests",
 }
-"""Keys that an object cannot be without, and what happens to it if one is refused."""
+"""Keys that an object needs (of a list: one item), and what happens to the object without them."""
 _WAITING = _WHOLE.keys() | {("listeners", key) for key in _GUARDING}
 """Keys whose loss concerns a whole object, or the routes of a listener: they stay until everything is laid into it."""
 _BY_HAND = "the comment at its place has the line of the configuration: write the key by hand"
@@ -175,7 +176,7 @@ class Draft:
         answers = key != ("routes", "respond") and bool((self.get(path[:2]) or {}).get("respond"))
         if path[0] == "listeners" and (len(path) == 2 or key in _WAITING):
             self._close_routes_of(str(path[1]))
-        if key in _WHOLE:
+        if key in _WHOLE and not (key == ("routes", "listeners") and len(self.get(path[:3])) > 1):
             lost = self.drop(path[:2])
             why = f"{why}; {_WHOLE[key]}"
         elif decides and not answers:

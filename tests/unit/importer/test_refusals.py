@@ -39,7 +39,7 @@ _CASES = {
         f"server {{ {_SERVED} }} server {{ listen 99999; location /other/ {{ {_PASS} }} }}",
         [
             f"listeners.port-99999.bind: '0.0.0.0:99999': {_WHOLE_LISTENER}",
-            "routes.other.listeners.0: there is no listener 'port-99999'",
+            "routes.other.listeners.0: there is no listener 'port-99999'; the whole route is left out",
         ],
     ),
     "match": (
@@ -85,6 +85,17 @@ def test_refused_value_leaves_room_for_a_valid_one(tmp_path: Path) -> None:
     text = f"upstream u {{ server 10.0.0.1:8000; }} server {{ listen 80; {locations} }}"
     pool = imported_text("nginx", text, tmp_path)[0].draft.fleet["pools"]["u"]
     assert pool["timeouts"] == {"connect": "3s"}
+
+
+def test_route_goes_with_its_only_listener(tmp_path: Path) -> None:
+    routes = imported_text("nginx", _CASES["bind"][0], tmp_path)[0].draft.fleet["routes"]
+    assert list(routes) == ["served"]
+
+
+def test_route_stays_on_its_other_listeners(tmp_path: Path) -> None:
+    two = f"server {{ listen 81; listen 99999; location /two/ {{ {_PASS} }} }}"
+    routes = imported_text("nginx", f"server {{ {_SERVED} }} {two}", tmp_path)[0].draft.fleet["routes"]
+    assert routes["two"]["listeners"] == ["port-81"]
 
 
 def test_comment_of_a_closed_route_has_only_valid_values(tmp_path: Path) -> None:
