@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.importer import prefixes, validate, withheld, write
+from lbctl.importer import prefixes, redaction, validate, write
 from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
 
 _NAMED_BY_REPLICA = "mcp-session-id"
@@ -38,7 +38,7 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
     draft = _READERS[kind](files, diagnostics, own)
     if draft is None or diagnostics.failed:
         return None
-    withheld.settle(draft)
+    redaction.settle(draft)
     remaining = validate.settle(draft)
     prefixes.settle(draft)
     draft.ledger.report_secrets()
