@@ -10,7 +10,7 @@ from lbctl.importer.draft import sane_name
 from lbctl.importer.envoy import tls
 from lbctl.importer.envoy.context import EnvoyImport, Handler, handle
 from lbctl.importer.envoy.view import EMPTY, ConfigView
-from lbctl.importer.nginx.values import duration
+from lbctl.importer.values import duration
 
 _POLICIES = {
     "ROUND_ROBIN": "round_robin", "LEAST_REQUEST": "least_request", "RANDOM": "random", "RING_HASH": "hash",

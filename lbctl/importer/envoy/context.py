@@ -9,7 +9,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer.draft import Draft
 from lbctl.importer.envoy.view import ConfigView
 from lbctl.importer.ledger import content
-from lbctl.importer.nginx.values import duration
+from lbctl.importer.values import duration
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from lbctl.importer import credentials, headers
 from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.listeners import Manager
 from lbctl.importer.envoy.view import EMPTY, ConfigView
-from lbctl.importer.nginx.values import duration
+from lbctl.importer.values import duration
 
 Protection = Callable[[Path], None]
 """Lays the protection into one route."""

@@ -16,7 +16,7 @@ from typing import Any
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer.envoy.yaml import read as read_yaml
 from lbctl.importer.limits import read_text
-from lbctl.importer.numbers import is_whole
+from lbctl.importer.values import is_whole
 from lbctl.model.node import Node, plain_value
 
 _ADMIN = "envoy.admin.v3."

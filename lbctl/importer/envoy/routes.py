@@ -17,7 +17,7 @@ from lbctl.importer.envoy.filters import Filters
 from lbctl.importer.envoy.protection import of_the_listener, own
 from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.matching import REFUSES_ALL, Match, apart, carve, covers, hides, identity, overlaps, within
-from lbctl.importer.numbers import is_whole
+from lbctl.importer.values import is_whole
 
 _REDIRECTS = {
     "MOVED_PERMANENTLY": 301, "FOUND": 302, "SEE_OTHER": 303, "TEMPORARY_REDIRECT": 307, "PERMANENT_REDIRECT": 308

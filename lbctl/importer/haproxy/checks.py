@@ -10,8 +10,8 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy import values
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.servers import ServerLine
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import is_whole
 
 _TIMES = {"inter": "interval"}
 _COUNTS = {"rise": "healthy_threshold", "fall": "unhealthy_threshold", "port": "port"}

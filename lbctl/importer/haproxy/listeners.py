@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy import values
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
-from lbctl.importer.nginx.values import written
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import is_whole, written
 
 _FREE_BYTES = 1024
 """HAProxy's default of `tune.maxrewrite`."""

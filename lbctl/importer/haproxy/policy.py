@@ -12,9 +12,8 @@ from lbctl.importer.haproxy.conditions import condition
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.rules import acls, parted
 from lbctl.importer.matching import covers
-from lbctl.importer.nginx.match import HOST
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import HOST, is_whole
 from lbctl.ir.secrets import may_hold_credential
 
 _SHORT = 300_000

@@ -13,8 +13,7 @@ from lbctl.importer.draft import sane_name
 from lbctl.importer.haproxy import checks, sticky, values
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.servers import ServerLine, template
-from lbctl.importer.nginx.match import HOST
-from lbctl.importer.numbers import is_whole
+from lbctl.importer.values import HOST, is_whole
 from lbctl.ir.secrets import may_hold_credential
 
 _ALGORITHMS = {"roundrobin": "round_robin", "static-rr": "round_robin", "leastconn": "least_request"}

@@ -10,8 +10,8 @@ from typing import Any
 from lbctl.importer.haproxy.conditions import AclCondition, Term, condition, split
 from lbctl.importer.haproxy.context import HaproxySection
 from lbctl.importer.haproxy.values import milliseconds
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import is_whole
 
 _NBSRV = re.compile(r"nbsrv\((.+)\)")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import is_whole
 
 _FLAGS = frozenset(
     {

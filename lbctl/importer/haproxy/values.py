@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lbctl.importer.nginx.values import duration
-from lbctl.importer.numbers import is_whole
+from lbctl.importer.values import duration, is_whole
 
 _TIME = re.compile(r"(\d{1,18})(us|ms|s|m|h|d)?")
 _FACTORS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, None: 1}

@@ -11,10 +11,10 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
 from lbctl.importer.nginx import hosted, includes, pools, values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
-from lbctl.importer.nginx.match import HOST, hosts_of, label
+from lbctl.importer.nginx.match import hosts_of, label
 from lbctl.importer.nginx.policy import CLIENT_HOST
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import HOST, is_whole
 
 _VARIABLE = re.compile(r"(\w+://)?\$\{?(\w+)\}?(?:\$(?:request_uri|uri|is_args|args))*")
 _REWRITE = re.compile(r"\^?(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|/\(\.\*\))\$?")

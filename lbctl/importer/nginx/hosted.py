@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
-from lbctl.importer.nginx.match import HOST
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import HOST
 from lbctl.ir.secrets import may_hold_credential
 
 _IN_TEXT = re.compile(r"\$\{(\w+)\}|\$(\w+)")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from lbctl.base.diagnostics import Path
 from lbctl.importer.nginx import values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import is_whole, written
 
 _MAX_BODY_OF_NGINX = "nginx's default of 1 MiB for a request's body answers 413 to long prompts and images"
 _LISTEN_IMPLIED = frozenset({"default_server", "default", "reuseport", "http2", "ssl", "proxy_protocol", "deferred"})
@@ -166,7 +166,7 @@ def _header_bytes(context: NginxImport, path: Path, item: Statement) -> None:
         return
     size = values.bytes_of(item.args[1]) if len(item.args) > 1 and is_whole(item.args[0]) else None
     if size is not None:
-        context.draft.put((*path, "headers", "max_bytes"), values.written(int(item.args[0]) * size), item)
+        context.draft.put((*path, "headers", "max_bytes"), written(int(item.args[0]) * size), item)
 
 
 def _access_log(context: NginxImport, path: Path, item: Statement) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 from lbctl.importer.statement import Statement
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
-HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:\d{1,5})?")
-"""A host with or without a port."""
 _LITERAL = re.compile(r"/[A-Za-z0-9._~!&',;=:@/-]*")
 
 

@@ -9,9 +9,9 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
 from lbctl.importer.nginx import external, values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import duration, is_whole
 from lbctl.ir.secrets import may_hold_credential
 
 _SHORT = 300_000
@@ -76,7 +76,7 @@ def _idle(context: NginxImport, route: Path, item: Statement) -> None:
     written = values.milliseconds(item.args[0])
     if written is None:
         return
-    context.draft.put((*route, "timeouts", "idle"), values.duration(written), item)
+    context.draft.put((*route, "timeouts", "idle"), duration(written), item)
     if item.name.endswith("read_timeout") and written < _SHORT:
         message = f"{item.name} {item.args[0]}: a model that is silent for longer before its first token gets cut off"
         context.draft.ledger.advise(item, message, "`timeouts.idle` is 5m where nothing else is written")

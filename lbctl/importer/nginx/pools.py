@@ -9,8 +9,8 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.importer.nginx import values
 from lbctl.importer.nginx.context import NginxImport, flat
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import duration, is_whole
 
 _IMPLIED = {
     "zone": "every pool gets a zone",
@@ -122,7 +122,7 @@ def _positive(text: str) -> int | None:
 
 def _bounded_time(text: str) -> str | None:
     value = values.milliseconds(text)
-    return values.duration(value) if value is not None and 0 < value < _HUGE_FAIL_TIMEOUT else None
+    return duration(value) if value is not None and 0 < value < _HUGE_FAIL_TIMEOUT else None
 
 
 # ── The algorithm ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,8 +14,8 @@ from lbctl.importer.matching import rank, takes
 from lbctl.importer.nginx import access, forward, includes, metrics, policy
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import label, path_of
-from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
+from lbctl.importer.values import is_whole
 
 _HTTPS = re.compile(r"https://(?:\$host|\$http_host|\$server_name|\$\{host\})(?::443)?(?:\$request_uri|\$uri.*)?/?")
 _PASSES = {"proxy_pass": "proxy", "grpc_pass": "grpc"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from lbctl.importer.values import DAY, HOUR, MINUTE, SECOND, duration
+
 _NUMBER = r"(\d{1,18})"
 _TIME = re.compile(
     rf"(?:{_NUMBER}d)?\s*(?:{_NUMBER}h)?\s*(?:{_NUMBER}m(?!s))?\s*(?:{_NUMBER}s?(?!\w))?\s*(?:{_NUMBER}ms)?"
@@ -11,7 +13,6 @@ _TIME = re.compile(
 _SIZE = re.compile(rf"{_NUMBER}([kKmMgG]?)")
 _UNITS = {"": "B", "k": "KiB", "m": "MiB", "g": "GiB"}
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\s\[\]]+)(?::(?P<port>\d{1,5}))?")
-_DAY, _HOUR, _MINUTE, _SECOND = 86_400_000, 3_600_000, 60_000, 1_000
 
 
 def milliseconds(text: str) -> int | None:
@@ -19,16 +20,8 @@ def milliseconds(text: str) -> int | None:
     match = _TIME.fullmatch(text.strip())
     if not match or not any(match.groups()):
         return None
-    factors = (_DAY, _HOUR, _MINUTE, _SECOND, 1)
+    factors = (DAY, HOUR, MINUTE, SECOND, 1)
     return sum(int(part) * factor for part, factor in zip(match.groups(), factors, strict=True) if part)
-
-
-def duration(value: int) -> str:
-    """Return milliseconds as a fleet writes them, in the largest unit without a fraction."""
-    for unit, size in (("h", _HOUR), ("m", _MINUTE), ("s", _SECOND)):
-        if value >= size and value % size == 0:
-            return f"{value // size}{unit}"
-    return f"{value}ms"
 
 
 def time(text: str) -> str | None:
@@ -47,11 +40,6 @@ def bytes_of(text: str) -> int | None:
     """Return a size of nginx in bytes; None if it is none."""
     match = _SIZE.fullmatch(text)
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()] if match else None
-
-
-def written(size: int) -> str:
-    """Return bytes as a fleet writes them, in KiB where that is whole."""
-    return f"{size >> 10}KiB" if size % 1024 == 0 else f"{size}B"
 
 
 def address(text: str, port: int = 80) -> str | None:

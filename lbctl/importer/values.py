@@ -1,0 +1,30 @@
+"""Values that the configurations of all proxies have, and times and sizes as a fleet writes them."""
+
+from __future__ import annotations
+
+import re
+
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:\d{1,5})?")
+"""A host with or without a port."""
+DAY, HOUR, MINUTE, SECOND = 86_400_000, 3_600_000, 60_000, 1_000
+"""In milliseconds."""
+_MAX_DIGITS = 18
+"""As many as the counters of the proxies have."""
+
+
+def is_whole(text: str) -> bool:
+    """Return whether the text is a whole number, which `int` takes: ASCII digits alone, and not thousands of them."""
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+
+
+def duration(value: int) -> str:
+    """Return milliseconds as a fleet writes them, in the largest unit without a fraction."""
+    for unit, size in (("h", HOUR), ("m", MINUTE), ("s", SECOND)):
+        if value >= size and value % size == 0:
+            return f"{value // size}{unit}"
+    return f"{value}ms"
+
+
+def written(size: int) -> str:
+    """Return bytes as a fleet writes them, in KiB where that is whole."""
+    return f"{size >> 10}KiB" if size % 1024 == 0 else f"{size}B"
