@@ -22,7 +22,7 @@ from lbctl.model.health import Active, Health, Passive
 FEW_SLOTS = 64
 """The largest number of concurrent requests on a replica up to which a pool has few slots.
 
-docs/concepts/live-weights.md has the measurements.
+docs/develop/weighting-study.md has the measurements.
 """
 IN_FLIGHT = 512
 """The default limit of concurrent requests of one replica.

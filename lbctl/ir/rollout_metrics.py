@@ -2,7 +2,7 @@
 
 Proxies report all requests where something is measured, else about one of four for the views: a report costs an Envoy
 about 12 µs of its processor and a HAProxy 20 µs, where a request costs them 57 and 95 µs
-(docs/concepts/observed-traffic.md).
+(docs/reference/traffic-reports.md).
 """
 
 from __future__ import annotations

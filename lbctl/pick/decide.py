@@ -3,7 +3,7 @@
 Of the replicas that may be picked, the one with the least expected wait is taken: the prompt tokens that it has not
 computed yet and the request's own, less what its cache holds of them, divided by what it can do. What a cache holds
 counts only as long as the replica's work and its requests in flight stay within `bound` times the mean, and as long as
-its engine has no queue and no full KV cache while others have room. docs/concepts/picking.md has the measurements
+its engine has no queue and no full KV cache while others have room. docs/develop/picking-study.md has the measurements
 behind this.
 """
 

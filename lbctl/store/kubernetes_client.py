@@ -147,7 +147,9 @@ def _error_of(error: ApiError, name: str) -> StoreError:
     if error.status in (_CONFLICT, _NOT_FOUND):
         return ConflictError(f"{name} has been changed by somebody else: {error}")
     if error.status in _DENIED:
-        return UnusableError(f"Kubernetes refuses the account, see the Role of docs/how-to/kubernetes.md: {error}")
+        return UnusableError(
+            f"Kubernetes refuses the account, see the Role of docs/how-to/deploy-in-kubernetes.md: {error}"
+        )
     if error.status in _INVALID:
         return StoreError(f"Kubernetes refuses a change of {name}: {error}")
     return StoreUnreachableError(f"Kubernetes does not answer: {error}")

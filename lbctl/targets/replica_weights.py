@@ -11,7 +11,7 @@ other, whatever its rate: more requests in flight would only wait (`Pool.few_slo
 
 The exponents of the speed lie half-way between the exactly fair ones, 0 and 1, and the ones that treat a slow-down as
 lost capacity, 1 and 2. Measured with the real proxies, the share stays within five points of the fair one and the queue
-of the slow replica is shorter: docs/concepts/live-weights.md has the numbers.
+of the slow replica is shorter: docs/develop/weighting-study.md has the numbers.
 
 Where the ratios fit exactly into the proxy's range, they stay exact (5 : 5 : 2 : 2 becomes 100 : 100 : 40 : 40, so that
 a later percentage of a weight has resolution). Otherwise the range is shared out by largest remainder (Hamilton's

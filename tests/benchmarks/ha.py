@@ -5,7 +5,7 @@ named. For each fault a row of a Markdown table says how long it took until a me
 2 s), the requests and those that failed (none), the largest step of a weight in an interval (`max_step`), what an Envoy
 was sent again that it had (nothing), and whether the override that was set before is held everywhere. A value beyond
 its limit is marked. `--all` does that with Redis and etcd, and then `ha_sharing`: the tables of
-docs/how-to/several-control-planes.md, in about 25 minutes; `--short` does the same with fewer kills and shorter pauses,
+docs/develop/ha-measurements.md, in about 25 minutes; `--short` does the same with fewer kills and shorter pauses,
 in about eight minutes.
 """
 

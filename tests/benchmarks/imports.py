@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.imports`: the tables of docs/how-to/import-a-configuration.md.
+"""`python -m tests.benchmarks.imports`: the tables of docs/develop/import-samples.md.
 
 It imports and compares every sample.
 """

@@ -3,9 +3,9 @@
 For each change: how long until each proxy sends requests to exactly the pods that should have them (the limit is 1 s),
 as a table of Markdown; then how many requests failed on the way (the limit is none). Each change is timed alone: the
 reload of nginx for the one before, and its `reload.min_interval`, are over when it is made. nginx closes idle
-connections of clients when it is reloaded (docs/concepts/control-plane.md), so that half of its load has a connection
-for each request. `--away SECONDS`: how long the API server is away. With the default of 120 s it takes about three
-minutes.
+connections of clients when it is reloaded (docs/how-to/drive-haproxy-and-nginx.md), so that half of its load has a
+connection for each request.
+`--away SECONDS`: how long the API server is away. With the default of 120 s it takes about three minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/how-to/install-in-production.md: the commands that need root, with their paths below a temporary directory.
+"""The pages about installation: the commands that need root, with their paths below a temporary directory.
 
 Small programs replace commands that need root or systemd: `systemctl` starts and stops `lbctl serve` by its unit,
 `python3 -m venv` and `pip` copy the kit to the place where the wheel has it.
@@ -25,7 +25,8 @@ from tests.support.processes.ports import free_port
 from tests.support.tools import require_tool
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-_PAGE = "docs/how-to/install-in-production.md"
+_PAGES = ("install-in-production", "run-in-containers", "monitor-and-alert", "upgrade-and-back-up")
+_BLOCKS = [block for page in _PAGES for block in blocks(f"docs/how-to/{page}.md")]
 _MOVED = re.compile(r"(?<![\w.$/}])/(opt|etc|usr|var|run|root)/")
 _ADDRESSES = ("127.0.0.1:9001", "127.0.0.1:9002")
 """The addresses of the replicas on the page."""
@@ -56,7 +57,7 @@ exec "$@"
 
 
 class Machine:
-    """A root directory with the programs and files that `docs/how-to/install-in-production.md` needs."""
+    """A root directory with the programs and files that the pages need."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -82,7 +83,7 @@ class Machine:
             (self._bin / name).chmod(0o755)
         for name in ("root", "etc/systemd/system", "etc/profile.d"):
             (root / name).mkdir(parents=True)
-        (fleet,) = [block.text for block in blocks(_PAGE) if block.words.get("file") == "fleet.yaml"]
+        (fleet,) = [block.text for block in _BLOCKS if block.words.get("file") == "fleet.yaml"]
         self.replicas = [socket.create_server(("127.0.0.1", 0)) for _ in _ADDRESSES]
         """Replicas that can be connected to, without which `lbctl status --check` fails."""
         for address, replica in zip(_ADDRESSES, self.replicas, strict=True):
@@ -97,7 +98,7 @@ class Machine:
     def run_blocks_of(self, test: str) -> str:
         """Run the blocks that name this test, in their order, and return their output."""
         place = f"tests/deploy/test_install_page.py::{test}"
-        texts = [block.text for block in blocks(_PAGE) if block.words.get("by") == place]
+        texts = [block.text for block in _BLOCKS if block.words.get("by") == place]
         assert texts
         return self.run("\n".join(texts))
 
@@ -171,7 +172,7 @@ def test_documented_backup_is_restored(installed: Machine) -> None:
     machine = installed
     token = (machine.root / "etc/lbctl/api-token").read_text().split()[0].rpartition(":")[2]
     assert drain(machine, token) == 200
-    texts = [block.text for block in blocks(_PAGE) if "test_documented_backup_is_restored" in block.words.get("by", "")]
+    texts = [block.text for block in _BLOCKS if "test_documented_backup_is_restored" in block.words.get("by", "")]
     backup, restore = texts
     machine.run(backup)
     shutil.rmtree(machine.root / "var/lib/lbctl", ignore_errors=True)

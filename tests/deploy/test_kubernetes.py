@@ -269,7 +269,7 @@ def test_envoy_connects_to_every_member_by_name(objects: list[Object], tmp_path:
 
 
 def test_documented_certificates_are_valid(tmp_path: Path) -> None:
-    (block,) = [block for block in blocks("docs/how-to/kubernetes.md") if block.language == "sh"]
+    (block,) = [block for block in blocks("docs/how-to/deploy-in-kubernetes.md") if block.language == "sh"]
     subprocess.run(["/bin/sh", "-eu", "-c", block.text], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     members = [f"lbctl-serve-{number}.lbctl-serve-members.inference" for number in range(2)]
     hosts = {"lbctl-serve": ("lbctl-serve", *members, "localhost"), "lbctl-envoy": ("lbctl-envoy",)}

@@ -13,7 +13,7 @@ _INTRODUCTION = """\
 # The HTTP API
 
 What `lbctl serve` answers on `control.api.bind`, by default `http://127.0.0.1:18080`. The same as OpenAPI 3.1, for
-generators of clients: `GET /api/v1/openapi.json`. [Who may connect](../concepts/control-plane.md#who-may-connect) says
+generators of clients: `GET /api/v1/openapi.json`. [Who may connect](../concepts/security-model.md#who-may-connect) says
 what is open to whom.
 
 - Every field is always present; `null` where its description says None. Lists keep their order.

@@ -1,4 +1,4 @@
-"""The quick start of README.md and of the guide: two running servers, `init`, `up`, and a request with the key."""
+"""The quick start of README.md and of the site: two running servers, `init`, `up`, and a request with the key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def block_of(page: str) -> Block:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("page", ["README.md", "docs/start/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/start/quickstart.md"])
 def test_quick_start_gives_a_url_with_a_key(page: str, tmp_path: Path) -> None:
     require("envoy")
     commands = [command.text.partition("   #")[0].strip() for command in block_of(page).commands]

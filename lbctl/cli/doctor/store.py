@@ -29,8 +29,8 @@ _SKEW = 1.0
 _NAME = "doctor"
 _ETCD_QUOTA = 2 << 30
 """Bytes of etcd's quota where its operator has set none."""
-_NO_PERMISSION = "give the account the Role of docs/how-to/kubernetes.md"
-_FULL = "docs/how-to/several-control-planes.md says what grows, and what bounds it"
+_NO_PERMISSION = "give the account the Role of docs/how-to/deploy-in-kubernetes.md"
+_FULL = "docs/reference/stores.md says what grows, and what bounds it"
 
 
 def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
@@ -50,7 +50,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
         yield DoctorResult(what, "failed", reason, "start it, or correct control.store.url", absent=True)
         return
     except StoreError as error:
-        yield DoctorResult(what, "failed", str(error), "see docs/how-to/several-control-planes.md")
+        yield DoctorResult(what, "failed", str(error), "see docs/concepts/high-availability.md")
         return
     names = ", ".join(item.name for item in members) or "none"
     led = f"{leader} leads" if leader else "no member leads"

@@ -3,7 +3,7 @@
 A row is a scenario and a policy: the median and the 99th percentile of the time to the first token over the seeds, in
 seconds; the mean time of each further token, in milliseconds; the prompt tokens that were in a cache, sessions that
 changed their replica, requests without a first token in a minute.
-docs/concepts/picking.md has the figures of a run. The speed of a decision is `python -m
+docs/develop/picking-study.md has the figures of a run. The speed of a decision is `python -m
 tests.benchmarks.picking.speed`.
 """
 

@@ -4,8 +4,8 @@ Azure's conversations on GPUs of 5 : 2 : 1, healthy, one halved and one wedged, 
 weights and by the picker, each behind so many Envoys that share the requests; and the beginning of Mooncake's trace on
 four equal replicas beside the routers that have caches in mind. Systems of a case run side by side before sets of
 simulated engines with a prefix cache, at the pace of the clock. A row has the seconds to the first token, requests that
-have failed without one, and the tokens of prompts that were in a cache. docs/concepts/picking.md has the figures of a
-run.
+have failed without one, and the tokens of prompts that were in a cache. docs/develop/picking-study.md has the figures
+of a run.
 """
 
 from __future__ import annotations

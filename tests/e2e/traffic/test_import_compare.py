@@ -46,7 +46,7 @@ def test_all_samples_compare_as_documented(kind: str) -> None:
 
 
 def _documentation() -> str:
-    return (ROOT / "docs" / "how-to" / "import-a-configuration.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "develop" / "import-samples.md").read_text(encoding="utf-8")
 
 
 def test_compare_shows_the_route_of_each_request(capsys: pytest.CaptureFixture[str]) -> None:

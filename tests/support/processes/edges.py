@@ -36,7 +36,7 @@ class Edge(Client):
         self.directory = directory
         self.entry = entry
         # A reload of nginx closes idle connections, and those whose answer had begun before it, also in the moment in
-        # which a client sends its next request on one (docs/concepts/control-plane.md).
+        # which a client sends its next request on one (docs/how-to/drive-haproxy-and-nginx.md).
         self.keeps_connections = entry["kind"] != "nginx"
 
     @property

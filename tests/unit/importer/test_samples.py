@@ -83,7 +83,7 @@ def test_import_is_deterministic_with_short_lines(kind: str, file: Path) -> None
 
 
 def test_table_of_the_documentation_is_current() -> None:
-    table = (ROOT / "docs" / "how-to" / "import-a-configuration.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "develop" / "import-samples.md").read_text(encoding="utf-8")
     rows = [counts(str(case.values[0]), Path(str(case.values[1]))) for case in CASES]
     assert [row for row in rows if row not in table] == []
     assert all(len(samples(kind)) >= 10 for kind in KINDS)

@@ -120,7 +120,7 @@ def test_only_the_leader_recreates_a_deleted_configmap(api: ApiServer) -> None:
 def test_missing_permission_is_reported(api: ApiServer, resource: str) -> None:
     async def work(store: SignedStore, _: str) -> None:
         api.forbidden.add(resource)
-        with pytest.raises(UnusableError, match=f"Role of docs/how-to/kubernetes.*{resource}"):
+        with pytest.raises(UnusableError, match=f"Role of docs/how-to/deploy-in-kubernetes.*{resource}"):
             await store.acquire()
         api.forbidden.clear()
 
