@@ -28,6 +28,8 @@ ROOT_PAGES = {
 """File in the root of the repository → its page in the site."""
 _SOURCES = "files/"
 """Pages that show the other files that pages link."""
+_GENERATED = re.compile(r"\A<!--.*?-->\s+", re.S)
+"""The comment at the beginning of a generated page; mkdocs takes the title from the first line."""
 _MOVED = " has moved to ["
 """Part of the text of a page at the old path of another one."""
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=(?:#[^)\s]*)?\))")
@@ -62,6 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Adapt the Markdown of a page, and keep a page that has moved out of the search."""
     if page.file.src_uri.startswith(_SOURCES):
         return markdown
+    markdown = _GENERATED.sub("", markdown)
     if _MOVED in markdown:
         page.meta["search"] = {"exclude": True}
     here = _repository_path(page.file.src_uri)
