@@ -1,8 +1,9 @@
-"""docs/reference/fleet-file.md: every key of a fleet file, from the model that reads it."""
+"""docs/reference/fleet-file.md and docs/reference/fleet: every key of a fleet file, from the model that reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 from lbctl.cli.schema import described
@@ -10,20 +11,30 @@ from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES, Feature
 from lbctl.targets.target import Rendered, Since
 
-_INTRODUCTION = """\
-<!-- Generated from lbctl/model by `python -m tests.docs.regenerate`; edit the descriptions there. -->
-
+_NOTE = "<!-- Generated from lbctl/model by `python -m tests.docs.regenerate`; edit the descriptions there. -->\n"
+_INTRODUCTION = f"""\
+{_NOTE}
 # Every key of a fleet file
 
-A table for each object. In its title `*` stands for a name that you choose; lists have no step of their own. **Bold**
-keys must stand. Where the default is –, the meaning says what holds without the key, or nothing does.
+Each section of the file has a page, with one table for each object. In a title, `*` is a name that you choose. Keys in
+**bold** are required. Where the default is –, the description states the effect of a missing key.
 
-The last column says who does it: all proxies, some, one from a version on, one by `serve`, which does it in place of a
-proxy that it drives, or `serve`: no proxy by itself, but `lbctl serve` acts on it. What happens on the others stands in
-[the capability table](capabilities.md), and lbctl tells it at every render.
-[How a fleet file is read](configuration.md) has the rules for files and values,
-[examples/fleet.yaml](../../examples/fleet.yaml) all keys in one file.
+The last column lists the proxies that support the key: all, some, or one from a version on. "By `serve`" means that
+`lbctl serve` does it in place of a proxy that it drives. [The capability table](capabilities.md) states what happens on
+the other proxies, and `lbctl render` reports it.
+
+[How a fleet file is read](configuration.md) has the rules for files and values.
+[examples/fleet.yaml](../../examples/fleet.yaml) has all keys in one file.
 """
+_SECTION_INTRODUCTION = """\
+{note}
+# Fleet file: `{section}`
+
+[Every key of a fleet file](../fleet-file.md) explains the columns and lists all sections.
+"""
+_MAIN = "docs/reference/fleet-file.md"
+_OWN_PAGES = ("listeners", "routes", "pools", "proxies", "control")
+"""The sections with a page of their own in docs/reference/fleet."""
 _EMPTY = "Nothing"
 _EXAMPLES = {"body": "$.FIELD"}
 """The value that is shown of a key in a map that is written out."""
@@ -38,16 +49,24 @@ class _Book:
         self._words: dict[str, str] = {}
         self._places = _places(self._schema)
 
-    def text(self) -> str:
-        tables = list(self._tables("", self._schema, "What the file holds."))
-        return "\n".join([_INTRODUCTION, self._contents(), *tables, self._glossary()])
+    def texts(self) -> dict[str, str]:
+        """Return each page by its path in the repository."""
+        tables: dict[str, list[str]] = {}
+        for path, table in self._tables("", self._schema, "The sections of the file."):
+            tables.setdefault(_page(path), []).append(table)
+        main = tables.pop(_MAIN)
+        texts = {
+            page: "\n".join([_SECTION_INTRODUCTION.format(note=_NOTE, section=_section(page)), *own])
+            for page, own in tables.items()
+        }
+        return {_MAIN: "\n".join([_INTRODUCTION, self._contents(), *main, self._glossary()]), **texts}
 
     def _contents(self) -> str:
         """A line for each section of the file, with the objects below it."""
         lines: dict[str, list[str]] = {}
         for path in self._in_order("", self._schema):
             top, _, rest = path.replace(".*", "").partition(".")
-            lines.setdefault(top, []).append(f"[{rest or top}](#{_anchor(path)})")
+            lines.setdefault(top, []).append(f"[{rest or top}]({_target('', path)})")
         rows = [f"- {' · '.join(links)}" for links in lines.values()]
         return "\n".join(
             ["## Contents", "", "- [the file](#the-file)", *rows, "- [kinds of values](#kinds-of-values)", ""]
@@ -63,13 +82,13 @@ class _Book:
                 yield below
                 yield from self._in_order(below, self._schema["definitions"][name])
 
-    def _tables(self, path: str, section: dict[str, Any], meaning: str) -> Iterator[str]:
-        """Its own, and those of what lies below it."""
+    def _tables(self, path: str, section: dict[str, Any], meaning: str) -> Iterator[tuple[str, str]]:
+        """Yield the path and the table of an object, then of those below it."""
         rows = [self._row(path, key, told, key in section.get("required", ())) for key, told in _keys(section)]
         choices = "".join(_choice(each["oneOf"]) for each in section.get("allOf", ()))
         title = f"{'##' if path.count('.') < 2 else '###'} `{path}`" if path else "## The file"
         head = ["| key | value | default | what it is | who |", "|---|---|---|---|---|"]
-        yield "\n".join([title, "", f"{meaning}{choices}", "", *head, *rows, ""])
+        yield path, "\n".join([title, "", f"{meaning}{choices}", "", *head, *rows, ""])
         for name, below, words in _objects(path, section):
             if self._places.get(name) == below:
                 yield from self._tables(below, self._schema["definitions"][name], words)
@@ -85,7 +104,7 @@ class _Book:
     def _value(self, path: str, told: dict[str, Any]) -> str:
         """How it is written; an object as a link to its table."""
         if "$ref" in told:
-            return self._link(_name(told))
+            return self._link(path, _name(told))
         if "oneOf" in told:
             return ", ".join(self._alternative(path, each) for each in told["oneOf"])
         if told.get("type") == "array":
@@ -109,16 +128,42 @@ class _Book:
             self._words[kind] = written
         return kind
 
-    def _link(self, name: str) -> str:
+    def _link(self, here: str, name: str) -> str:
+        """Return a link to the table of an object, for the page of the key at `here`."""
         if name == _EMPTY:
             return "`{}`"
         path = self._places.get(name) or f"{name.removeprefix('Partial').lower()}s.*"
-        return f"[`{path.replace('.*', '')}`](#{_anchor(path)})"
+        return f"[`{path.replace('.*', '')}`]({_target(here.rpartition('.')[0], path)})"
 
 
-def page() -> str:
-    """The text of docs/reference/fleet-file.md."""
-    return _Book().text()
+@cache
+def texts() -> dict[str, str]:
+    """Return the text of each page by its path in the repository."""
+    return _Book().texts()
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    """Return what makes each page."""
+    return {name: partial(texts().__getitem__, name) for name in texts()}
+
+
+def _section(page: str) -> str:
+    return page.rpartition("/")[2].removesuffix(".md")
+
+
+def _page(path: str) -> str:
+    """Return the page that has the table of an object."""
+    top = path.partition(".")[0]
+    return f"docs/reference/fleet/{top}.md" if top in _OWN_PAGES else _MAIN
+
+
+def _target(here: str, path: str) -> str:
+    """Return the link from the table at `here` to the table at `path`."""
+    page, other = _page(here), _page(path)
+    if page == other:
+        return f"#{_anchor(path)}"
+    folder = "" if page != _MAIN and other != _MAIN else "fleet/" if page == _MAIN else "../"
+    return f"{folder}{_section(other)}.md#{_anchor(path)}"
 
 
 def _places(schema: dict[str, Any]) -> dict[str, str]:

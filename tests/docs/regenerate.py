@@ -18,13 +18,13 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/capabilities.md": lambda: capability_page.page(results.section()),
     "docs/reference/cli.md": cli_page.page,
     "docs/reference/gpus.md": gpus.page,
-    "docs/reference/fleet-file.md": reference_page.page,
     "docs/reference/codes.md": rule_pages.document,
     "docs/reference/signals.md": signals_page.page,
     "docs/reference/simulate.md": simulate_page.page,
     "schemas/lbctl.schema.json": schema.page,
     **completion_files.pages(),
     **man_pages.pages(),
+    **reference_page.pages(),
 }
 """Path in the repository → what makes its text."""
 

@@ -1,4 +1,4 @@
-"""docs/reference/fleet-file.md and the schema explain every key."""
+"""The pages about the fleet file and the schema explain every key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from lbctl.cli.schema import described, schema
-from tests.docs.reference_page import page
+from tests.docs.reference_page import texts
 
 UNSHOWN = {"HeaderKey", "Nothing"}
 """Objects without a table: `{header: NAME}` and `{}` are explained where they are used."""
@@ -23,7 +23,7 @@ def sections() -> dict[str, dict[str, Any]]:
 
 def tables() -> dict[str, list[str]]:
     """Return the rows of each table by its title."""
-    parts = re.split(r"^###? ", page(), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^###? ", "\n".join(texts().values()), flags=re.MULTILINE)[1:]
     return {part.splitlines()[0]: re.findall(r"^\| (?:\*\*)?`\w+`.+$", part, re.MULTILINE) for part in parts}
 
 

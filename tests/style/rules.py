@@ -89,6 +89,7 @@ SKIPPED = {
     "docs/reference/capabilities.md": "generated from lbctl/targets",
     "docs/reference/cli.md": "generated from lbctl/cli",
     "docs/reference/gpus.md": "generated from lbctl/compile",
+    "docs/reference/fleet": "generated from lbctl/model",
     "docs/reference/fleet-file.md": "generated from lbctl/model",
     "docs/reference/codes.md": "generated from lbctl/lint",
     "docs/share": "generated from lbctl/cli",
