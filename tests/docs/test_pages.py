@@ -18,9 +18,9 @@ from tests.support.processes.binaries import KINDS, require
 
 WITH_COMMANDS = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
 _WITHOUT_REPLICAS = (
-    "README.md",
     "docs/how-to/connect-remote-envoys.md",
     "docs/how-to/install-in-production.md",
+    "docs/how-to/render-a-configuration.md",
     "docs/how-to/run-the-control-plane.md",
 )
 """The pages that check a fleet whose replicas they do not start."""

@@ -1,4 +1,4 @@
-"""README.md: its proxies start as shown, and its fleet is an example."""
+"""The page about rendering: its proxies start as shown. Also the fleets of README.md and of the front page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.cli import run
 from tests.docs.pages import ROOT, blocks
 from tests.docs.reader import beside_another_envoy
 from tests.support.processes import background
@@ -19,7 +20,7 @@ from tests.support.processes.client import Client
 from tests.support.processes.ports import free_port
 from tests.support.processes.waiting import eventually
 
-(_STARTS,) = [block.text for block in blocks("README.md") if block.language == "sh"]
+(_STARTS,) = [block.text for block in blocks("docs/how-to/render-a-configuration.md") if block.language == "sh"]
 STARTS = {kind: next(line for line in _STARTS.splitlines() if re.search(rf"\b{kind}\b", line)) for kind in KINDS}
 GUARDED = """\
 version: 1
@@ -56,7 +57,13 @@ def test_proxy_starts_as_shown_with_files_next_to_its_own(kind: Kind, tmp_path: 
     background.close()
 
 
-def test_fleet_of_the_readme_is_the_quickstart() -> None:
+def test_fleet_of_the_readme_is_valid(tmp_path: Path) -> None:
     (shown,) = [block.text for block in blocks("README.md") if block.language == "yaml"]
+    (tmp_path / "fleet.yaml").write_text(shown)
+    assert run(["validate", str(tmp_path / "fleet.yaml")]) == 0
+
+
+def test_fleet_of_the_front_page_is_the_quickstart() -> None:
+    (shown,) = [block.text for block in blocks("docs/index.md") if block.language == "yaml"]
     example = (ROOT / "examples" / "quickstart.yaml").read_text(encoding="utf-8")
     assert example.partition("\n")[2] == shown
