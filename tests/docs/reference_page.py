@@ -34,7 +34,7 @@ _SECTION_INTRODUCTION = """\
 """
 _MAIN = "docs/reference/fleet-file.md"
 _OWN_PAGES = ("listeners", "routes", "pools", "proxies", "control")
-"""The sections with a page of their own in docs/reference/fleet."""
+"""The sections with a separate page in docs/reference/fleet."""
 _EMPTY = "Nothing"
 _EXAMPLES = {"body": "$.FIELD"}
 """The value that is shown of a key in a map that is written out."""
