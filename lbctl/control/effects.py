@@ -1,4 +1,7 @@
-"""The effects of the control loop. Each one is complete for its subject, so that only the newest of a kind counts."""
+"""The effects of the control loop: `LoopOutput.after` applies them to what proxies get, and logs record them.
+
+Each effect is complete for its subject, so that only the newest of a kind counts.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ class WeightsChanged:
     pool: str
     weights: Mapping[str, Weight]
     """Replica → weight, for every replica of the pool: within floor and ceiling, after bounded steps."""
+    at_capacity: bool
+    """Whether each weight is the replica's capacity, as it is without the control loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lbctl.control.state import PoolState, weights
-from lbctl.control.weighting.strategy import WHOLE
+from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
 from lbctl.ir.pools import Pool
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight
 
 _V = TypeVar("_V")
+_ByPool = Mapping[str, Mapping[str, _V]]
 Reasons = Mapping[str, tuple[str, ...]]
 """Replica → why it is ejected, for people."""
 
@@ -36,15 +36,25 @@ class LoopOutput:
         replicas = {pool.name: frozenset(item.name for item in pool.replicas) for pool in controlled(topology)}
         return LoopOutput(_within(self.weights, replicas), _within(self.ejections, replicas))
 
-    def with_pool(self, state: PoolState) -> LoopOutput:
-        """Return the output with the newest decisions about one pool."""
-        name, replicas = state.pool.name, state.replicas
-        moved = any(item.trajectory.decided != 1.0 or item.trajectory.decided_parts != WHOLE for item in replicas)
-        ejected = {item.replica.name: item.health.verdict_reasons for item in replicas if item.health.phase == "out"}
-        return LoopOutput(
-            _with_values(self.weights, name, weights(state) if moved else {}),
-            _with_values(self.ejections, name, ejected),
-        )
+    def after(self, effects: Sequence[Effect]) -> LoopOutput:
+        """Return the output with these effects applied, in their order."""
+        if not effects:
+            return self
+        weights = dict(self.weights)
+        ejections: dict[str, dict[str, tuple[str, ...]]] = {}
+        for effect in effects:
+            match effect:
+                case WeightsChanged():
+                    weights[effect.pool] = {} if effect.at_capacity else effect.weights
+                case HealthChanged():
+                    pool = ejections.setdefault(effect.pool, dict(self.ejections.get(effect.pool, {})))
+                    if effect.verdict == "out":
+                        pool[effect.replica] = effect.reasons
+                    else:
+                        pool.pop(effect.replica, None)
+                case ModeChanged():
+                    pass  # proxies get no mode
+        return LoopOutput(_without_empty(weights), _without_empty({**self.ejections, **ejections}))
 
 
 def controlled(topology: Topology) -> tuple[Pool, ...]:
@@ -63,19 +73,14 @@ def shortest_interval(topology: Topology) -> float | None:
     return min((item.interval / 1000 for item in telemetry if item is not None), default=None)
 
 
-def _within(values: Mapping[str, Mapping[str, _V]], replicas: Mapping[str, frozenset[str]]) -> dict[str, dict[str, _V]]:
+def _within(values: _ByPool[_V], replicas: Mapping[str, frozenset[str]]) -> _ByPool[_V]:
     kept = {
         pool: {name: value for name, value in by_replica.items() if name in replicas[pool]}
         for pool, by_replica in values.items()
         if pool in replicas
     }
-    return {pool: by_replica for pool, by_replica in kept.items() if by_replica}
+    return _without_empty(kept)
 
 
-def _with_values(
-    values: Mapping[str, Mapping[str, _V]], pool: str, new: Mapping[str, _V]
-) -> dict[str, Mapping[str, _V]]:
-    after = {**values, pool: new}
-    if not new:
-        del after[pool]
-    return after
+def _without_empty(values: _ByPool[_V]) -> _ByPool[_V]:
+    return {pool: by_replica for pool, by_replica in values.items() if by_replica}

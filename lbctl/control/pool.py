@@ -8,7 +8,7 @@ like.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lbctl.control import health
@@ -18,7 +18,7 @@ from lbctl.control.inputs import Observation
 from lbctl.control.rate_limit import Assessment, StepLimits
 from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory, weights
 from lbctl.control.weighting import STRATEGIES
-from lbctl.control.weighting.strategy import Proposal
+from lbctl.control.weighting.strategy import WHOLE, Proposal
 
 MAX_EJECTION = 50.0
 """Percent of a pool's replicas, where the pool has no passive check."""
@@ -149,26 +149,31 @@ def _effects(before: PoolState, after: PoolState) -> tuple[Effect, ...]:
     effects: list[Effect] = []
     if after.mode != before.mode:
         effects.append(ModeChanged(name, after.mode, after.mode_reason))
-    effects.extend(_health_changes(before, after))
+    effects.extend(health_changes(name, zip(before.replicas, after.replicas, strict=True)))
     trajectories = [
         (new.trajectory, old.trajectory)
         for new, old in zip(after.replicas, before.replicas, strict=True)
         if new.trajectory is not old.trajectory
     ]
     if any(_sends_another(new, old) for new, old in trajectories):
-        effects.append(WeightsChanged(name, weights(after)))
+        effects.append(weights_of(after))
     return tuple(effects)
+
+
+def health_changes(pool: str, replicas: Iterable[tuple[ReplicaState, ReplicaState]]) -> Iterator[HealthChanged]:
+    """Yield an effect for each change of a verdict or of its reasons. `replicas`: each one before and after."""
+    for before, after in replicas:
+        old, new = before.health, after.health
+        if new is not old and (new.verdict, new.verdict_reasons) != (old.verdict, old.verdict_reasons):
+            yield HealthChanged(pool, after.replica.name, new.verdict, new.verdict_reasons)
+
+
+def weights_of(pool: PoolState) -> WeightsChanged:
+    """Return the effect with the weights that were last decided."""
+    trajectories = [item.trajectory for item in pool.replicas]
+    at_capacity = all(item.decided == 1.0 and item.decided_parts == WHOLE for item in trajectories)
+    return WeightsChanged(pool.pool.name, weights(pool), at_capacity)
 
 
 def _sends_another(new: WeightTrajectory, old: WeightTrajectory) -> bool:
     return (new.decided, new.decided_parts) != (old.decided, old.decided_parts)
-
-
-def _health_changes(before: PoolState, after: PoolState) -> list[HealthChanged]:
-    name = after.pool.name
-    return [
-        HealthChanged(name, new.replica.name, new.health.verdict, new.health.verdict_reasons)
-        for new, old in zip(after.replicas, before.replicas, strict=True)
-        if new.health is not old.health
-        and (new.health.verdict, new.health.verdict_reasons) != (old.health.verdict, old.health.verdict_reasons)
-    ]

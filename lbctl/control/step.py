@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from lbctl.control import fleet, health
-from lbctl.control.effects import Effect, WeightsChanged
+from lbctl.control.effects import Effect
 from lbctl.control.events import Event, FleetChanged, Froze, Observed, Readmitted, Ticked, Unfroze
-from lbctl.control.pool import decide
+from lbctl.control.pool import decide, health_changes, weights_of
 from lbctl.control.state import PoolState, State, weights
 from lbctl.ir.weight import from_capacity
 
@@ -60,13 +61,30 @@ def _fleet(state: State, event: FleetChanged) -> Stepped:
     effects: list[Effect] = []
     pools = {}
     for name, pool in after.pools.items():
-        before = state.pools.get(name)
-        capacities = {item.name: from_capacity(item.capacity) for item in pool.pool.replicas}
-        if weights(pool) != (weights(before) if before else capacities):
-            effects.append(WeightsChanged(name, weights(pool)))
+        effects.extend(_effects_of_fleet(state.pools.get(name), pool, event))
         pools[name], decided = decide(pool, pool, {}, event.now)
         effects.extend(decided)
     return State(pools, event.now), tuple(effects)
+
+
+def _effects_of_fleet(before: PoolState | None, after: PoolState, event: FleetChanged) -> Iterator[Effect]:
+    """Yield what the fleet alone changes: weights, and the health of replicas whose address has changed.
+
+    The effects of a new pool are relative to what was sent before a restart.
+    """
+    if after is before:
+        return
+    name = after.pool.name
+    if before is None:
+        capacities = {item.name: from_capacity(item.capacity) for item in after.pool.replicas}
+        sent = event.weights.get(name) or capacities
+    else:
+        sent = weights(before)
+        earlier = {item.replica.name: item for item in before.replicas}
+        stayed = ((earlier[item.replica.name], item) for item in after.replicas if item.replica.name in earlier)
+        yield from health_changes(name, stayed)
+    if weights(after) != sent:
+        yield weights_of(after)
 
 
 def _tick(state: State, event: Ticked) -> Stepped:

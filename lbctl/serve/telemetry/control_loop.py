@@ -86,11 +86,7 @@ class ControlLoop:
         self.reports = {key: report for key, report in self.reports.items() if key in current}
         self.restarts = {key: number for key, number in self.restarts.items() if key in current}
         before = self.output.within(topology)
-        self._handle(FleetChanged(self._clock(), pools, before.weights, before.ejections))
-        output = before
-        for state in self.state.pools.values():
-            output = output.with_pool(state)
-        self._set_output(output)
+        self._handle(FleetChanged(self._clock(), pools, before.weights, before.ejections), before)
         self.freeze(self._frozen)
 
     def adopt(self, output: LoopOutput) -> None:
@@ -115,11 +111,11 @@ class ControlLoop:
         for name, pool in self.state.pools.items():
             reason = pools.get(name)
             if reason != pool.freeze_reason:
-                self._handle(Unfroze(now, name) if reason is None else Froze(now, name, reason))
+                self._handle(Unfroze(now, name) if reason is None else Froze(now, name, reason), self.output)
 
     def readmit(self, pool: str, replica: str) -> None:
         """End the ejection of a replica by deep health, as an operator asked."""
-        self._handle(Readmitted(self._clock(), pool, replica))
+        self._handle(Readmitted(self._clock(), pool, replica), self.output)
 
     def decisions(self, pool: str) -> tuple[Decision, ...]:
         """Return the current decision about each replica of a pool, with its reasons."""
@@ -150,8 +146,8 @@ class ControlLoop:
             }
             ejected = ejected_by_checks.get(pool, frozenset())
             newest = max((report.at for report in reports.values()), default=None)
-            self._handle(Observed(self._clock(), pool, observations, ejected), newest)
-        self._handle(Ticked(self._clock()))
+            self._handle(Observed(self._clock(), pool, observations, ejected), self.output, newest)
+        self._handle(Ticked(self._clock()), self.output)
         took = time.perf_counter() - started
         self._gather = min(max(_MIN_GATHER, _GATHER_FACTOR * took), _MAX_GATHER)
         if pending:
@@ -161,21 +157,16 @@ class ControlLoop:
     def _observation(self, report: ScrapeReport) -> Observation | None:
         return observation_of(report, self._requests_of(report.pool, report.replica))
 
-    def _handle(self, event: Event, sampled_at: float | None = None) -> None:
+    def _handle(self, event: Event, before: LoopOutput, sampled_at: float | None = None) -> None:
+        """Apply the effects of the event to the output `before` it."""
         self.state, effects = step(self.state, event)
-        if isinstance(event, FleetChanged):
-            return
         self._log(effects)
-        output = self.output
-        for name in dict.fromkeys(item.pool for item in effects if isinstance(item, (WeightsChanged, HealthChanged))):
-            output = output.with_pool(self.state.pools[name])
-        self._set_output(output, sampled_at)
+        self._set_output(before.after(effects), sampled_at)
 
     def _set_output(self, output: LoopOutput, sampled_at: float | None = None) -> None:
-        if output == self.output:
-            return
-        self.output, self.sampled_at = output, sampled_at
-        self._on_change()
+        if output != self.output:
+            self.output, self.sampled_at = output, sampled_at
+            self._on_change()
 
     def _log(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,8 +13,13 @@ from hypothesis import strategies as st
 
 from lbctl.control.effects import HealthChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Froze, Observed, Ticked
-from lbctl.control.state import State
+from lbctl.control.loop_output import LoopOutput
+from lbctl.control.state import State, weights
 from lbctl.control.step import step
+from lbctl.ir.address import Address
+from lbctl.ir.pools import MetricsSource, Pool, Telemetry
+from lbctl.ir.topology import Topology
+from lbctl.ir.weight import from_capacity
 from tests.support.control import INTERVAL, NAME, NOW, Talk, pool, replica, seen
 
 pytestmark = pytest.mark.slow
@@ -21,6 +27,7 @@ pytestmark = pytest.mark.slow
 CAPACITIES = (5.0, 5.0, 2.0, 1.0, 1.0)
 FLEET = tuple(replica(f"r{place}", capacity=capacity, gpu=f"G{capacity}") for place, capacity in enumerate(CAPACITIES))
 NAMES = tuple(item.name for item in FLEET)
+TELEMETRY = Telemetry(sources=(MetricsSource("vllm", "http://{host}/metrics"),))
 FLOOR, CEILING, UP, DOWN = 0.05, 4.0, 0.10, 0.50
 
 _VALUES: Mapping[str, Callable[[Random], float]] = {
@@ -114,6 +121,39 @@ def test_equal_histories_have_equal_effects(looks: Any, name: str) -> None:
     for samples, seconds in looks:
         assert first.look(samples, seconds) == second.look(dict(reversed(samples.items())), seconds)
     assert first.state == second.state
+
+
+def random_fleet(random: Random) -> Pool:
+    """Return the pool with some replicas missing, some with another address, and some with another capacity."""
+    moved = Address("moved.internal", 8000)
+    replicas = (
+        replace(
+            item,
+            address=moved if random.random() < 0.2 else item.address,
+            capacity=item.capacity * random.choice((1.0, 1.0, 1.5)),
+        )
+        for item in FLEET
+        if random.random() < 0.9
+    )
+    return pool(tuple(replicas), telemetry=TELEMETRY)
+
+
+@given(history)
+@settings(max_examples=50)
+def test_effects_lead_to_the_weights_and_ejections_of_the_state(looks: Any) -> None:
+    random = Random(len(looks))
+    talk = Talk(pool(FLEET, telemetry=TELEMETRY))
+    output = LoopOutput().after(talk.effects)
+    for samples, seconds in looks:
+        output = output.after(talk.look(samples, seconds))
+        if random.random() < 0.3:
+            fleet = random_fleet(random)
+            output = output.within(Topology((), (), (fleet,))).after(talk.say(FleetChanged(talk.now, (fleet,))))
+        state = talk.state.pools[NAME]
+        capacities = {item.name: from_capacity(item.capacity) for item in state.pool.replicas}
+        assert output.weights.get(NAME, capacities) == weights(state)
+        out = {item.replica.name: item.health.reasons for item in state.replicas if item.health.phase == "out"}
+        assert {name: reasons[: len(out[name])] for name, reasons in output.ejections.get(NAME, {}).items()} == out
 
 
 @given(history)

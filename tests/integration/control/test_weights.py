@@ -87,7 +87,7 @@ def test_moves_smaller_than_the_deadband_are_not_sent() -> None:
     talk.look(halved())
     for speed in (0.52, 0.53, 0.48, 0.54):
         assert talk.look(all_at() | {SLOW: {"speed": speed}}) == ()
-    assert talk.look(all_at() | {SLOW: {"speed": 0.56}}) == (WeightsChanged(NAME, talk.given),)
+    assert talk.look(all_at() | {SLOW: {"speed": 0.56}}) == (WeightsChanged(NAME, talk.given, False),)
 
 
 def test_a_large_batch_explains_a_long_step() -> None:
@@ -265,14 +265,16 @@ def test_weights_continue_after_a_restart() -> None:
     talk = Talk(pool())
     slow = Weight(rate=0.5, room=1.0, speed=0.5)
     effects = talk.say(FleetChanged(NOW + 1, (replace(talk.pool, name="other"),), {"other": {SLOW: slow}}))
-    assert effects == (WeightsChanged("other", {name: slow if name == SLOW else from_capacity(1.0) for name in NAMES}),)
+    assert effects == (
+        WeightsChanged("other", {name: slow if name == SLOW else from_capacity(1.0) for name in NAMES}, False),
+    )
 
 
 def test_a_new_replica_starts_with_its_full_weight() -> None:
     talk = Talk(pool(slow_start=SlowStart()))
     more = replace(talk.pool, replicas=(*talk.pool.replicas, replica("new")))
     effects = talk.say(FleetChanged(talk.now, (more,)))
-    assert effects == (WeightsChanged(NAME, dict.fromkeys((*NAMES, "new"), from_capacity(1.0))),)
+    assert effects == (WeightsChanged(NAME, dict.fromkeys((*NAMES, "new"), from_capacity(1.0)), True),)
     talk.wait(60.0)
     assert talk.weights["new"] == 1.0
 

@@ -13,6 +13,7 @@ from envoy.config.core.v3 import health_check_pb2
 from prometheus_client import CollectorRegistry
 
 from lbctl.control import overrides
+from lbctl.control.effects import Effect, HealthChanged
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
 from lbctl.ir.address import Address
@@ -44,7 +45,9 @@ class _Running:
         self.now = 1000.0
         self.moved = 0
         clock = clock or (lambda: self.now)
-        self.loop = ControlLoop(self._count, LatencyMetrics(CollectorRegistry(), clock), kept, clock)
+        self.effects: list[Effect] = []
+        latency = LatencyMetrics(CollectorRegistry(), clock)
+        self.loop = ControlLoop(self._count, latency, kept, clock, on_effect=self.effects.append)
         self.use_pools(*pools)
 
     def _count(self) -> None:
@@ -127,6 +130,15 @@ def test_stalled_replica_is_ejected_and_can_be_readmitted() -> None:
     assert running.loop.output.ejected == {NAME: frozenset({"a"})}
     running.loop.readmit(NAME, "a")
     assert running.loop.output.ejections == {}
+
+
+def test_ejection_ends_with_another_address() -> None:
+    running = _Running(_pool_of("a", "b", "c"))
+    _stalled(running, "a", 6)
+    elsewhere = (replace(replica("a"), address=Address("another.internal", 8000)), replica("b"), replica("c"))
+    running.use_pools(pool(elsewhere, telemetry=_TELEMETRY))
+    assert running.loop.output.ejections == {}
+    assert HealthChanged(NAME, "a", "in", ()) in running.effects
 
 
 def test_failed_scrape_is_not_an_observation() -> None:

@@ -30,7 +30,7 @@ def health(replica: str, verdict: Verdict, *reasons: str) -> HealthChanged:
 
 
 def weights(**speeds: float) -> WeightsChanged:
-    return WeightsChanged("chat", {name: Weight(speed, 1.0, speed) for name, speed in speeds.items()})
+    return WeightsChanged("chat", {name: Weight(speed, 1.0, speed) for name, speed in speeds.items()}, False)
 
 
 def test_slow_replica_is_recorded_once_until_it_recovers() -> None:
@@ -60,7 +60,7 @@ def test_weights_and_new_reasons_are_not_recorded() -> None:
     records = Records()
     audit = DecisionAudit(records)
     for effect in (
-        WeightsChanged("chat", {}),
+        WeightsChanged("chat", {}, True),
         health("a", "out", "it is hot"),
         health("a", "out", "it is hot", "it is slow"),
         health("b", "floor", "it is slow"),
