@@ -124,8 +124,9 @@ class App:
         if services is not None:
             services.traffic.close()
             await services.discovery.stop()
-            await services.live.end()
-            await services.telemetry.save()
+            if services.leads:
+                await services.live.end()
+                await services.telemetry.save()
         if self._state is not None:
             await self._state.close()
         log.event("ended")
@@ -226,7 +227,8 @@ class App:
             left = live.seconds_to_next_deadline()
             await asyncio.sleep(_DRAIN_POLL if left is None else min(_DRAIN_POLL, max(0.05, left)))
             if left is not None and left <= _DRAIN_POLL:
-                await live.apply(live.inputs, "the deadline of a drain")
+                await live.apply(live.inputs, "the deadline of a drain", save=False)
+                live.save_soon()
 
     async def _follow_picker(self, services: Services) -> None:
         async for _ in services.picker.changes():

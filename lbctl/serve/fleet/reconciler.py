@@ -82,7 +82,7 @@ class Reconciler:
         self._saver = saver
         self._state = state
         self._followed: Mapping[Path, str] = {}
-        self._own_files = OwnFiles(history, publications)
+        self._own_files = OwnFiles(history, publications, saver)
         self._files: OwnFiles | LeaderFiles = self._own_files
 
     @property
@@ -105,21 +105,20 @@ class Reconciler:
 
     def follow(self, leader: SavedFleet | None) -> None:
         """Serve what the leader serves from the next reading on; None: the files, until there is a leader's fleet."""
-        self._files = LeaderFiles(self._history, self._publications, leader.texts if leader else None)
-        self._saver.serve_of_leader(leader)
+        self._files = LeaderFiles(self._history, self._publications, leader)
 
     @property
     def fleet(self) -> SavedFleet | None:
         """The fleet that is served, in the form that is saved; None before the first."""
-        return self._saver.fleet
+        return self._files.leader or self._saver.fleet
 
     async def lead(self) -> None:
         """Serve the own files from now on, and save what is served."""
         async with self._live.turn:
-            self._files = self._own_files
-            await self._saver.save_all()
+            leader, self._files = self._files.leader, self._own_files
+            await self._saver.save_all(leader)
             await self._read(False, _FILES)
-            await self._saver.save(None)
+            await self._files.save(None)
             await self._files.record()
         await self._find_revision()
 
@@ -146,7 +145,7 @@ class Reconciler:
         """Look up the commit of what is served, without the lock: nothing that proxies wait for waits for git."""
         if await self._history.find_revision():
             async with self._live.turn:
-                await self._saver.save(None)
+                await self._files.save(None)
 
     # ── Reading and serving; the caller holds the lock ───────────────────────────────────────────────────────────────
 
@@ -273,5 +272,5 @@ class Reconciler:
         served = self._live.served
         if served is not None and outcome.saved is not None:
             await self._files.served(outcome.saved.texts, served, cause)
-        await self._saver.save(outcome.saved)
+        await self._files.save(outcome.saved)
         return published

@@ -35,8 +35,6 @@ class FleetSaver:
         self._saved: SavedFleet | None = None
         self._newest: SavedFleet | None = None
         """The files that are served, which a failed save may not have saved yet."""
-        self._is_leaders = False
-        """Whether what is served is the leader's, which saves it."""
         self._turn = asyncio.Lock()
         self._drains: Since | None = drains or {}
         """The drains as they are saved; None where that is unknown."""
@@ -50,27 +48,23 @@ class FleetSaver:
         """Take note that the state has this fleet."""
         self._saved = saved
 
-    def serve_of_leader(self, leader: SavedFleet | None) -> None:
-        """Take note that the leader's fleet is served, which nobody saves here; None: the one before still is."""
-        self._newest, self._is_leaders = leader or self._newest, True
-
     def save_later(self) -> None:
         """Save again with the next attempt: what the state has may be newer than what is served."""
         self.is_pending = True
 
-    async def save_all(self) -> None:
-        """Save everything the next time, since the content of the state is unknown, and save again what is served."""
-        self._is_leaders = False
+    async def save_all(self, earlier: SavedFleet | None) -> None:
+        """Save everything the next time, since the content of the state is unknown.
+
+        `earlier`: the last leader's fleet, which is served until another one is published; None where there is none.
+        """
         async with self._turn:
+            self._newest = earlier or self._newest
             self._saved, self._drains, self.is_pending = None, None, True
 
     async def save(self, saved: SavedFleet | None) -> None:
-        """Save the served fleet, the answers of discovery and the drains, as far as they have changed.
-
-        Nothing is saved of what is the leader's.
-        """
+        """Save the served fleet, the answers of discovery and the drains, as far as they have changed."""
         served = self._publisher.served
-        if served is None or self._is_leaders:
+        if served is None:
             return
         answers, drains = served.accepted.answers, dict(served.composed.drains)
         self._newest = files = saved or self._newest or self._saved

@@ -7,18 +7,23 @@ from lbctl.serve.fleet.history import FleetHistory, digest_of
 from lbctl.serve.fleet.inputs import Origin
 from lbctl.serve.fleet.publication_log import PublicationLog
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.fleet.saver import FleetSaver
 from lbctl.store.history import ActiveRollback, Cause
+from lbctl.store.records import SavedFleet
 
 
 class OwnFiles:
-    """The files on disk, or the files of a rollback. Served fleets are in the history and in the audit log."""
+    """The files on disk, or the files of a rollback. Served fleets are saved, and in the history and the audit log."""
 
     confirms_losses = False
     """Whether another process has accepted the loss of replicas and keys."""
+    leader = None
+    """The fleet of another process that is served here."""
 
-    def __init__(self, history: FleetHistory, publications: PublicationLog) -> None:
+    def __init__(self, history: FleetHistory, publications: PublicationLog, saver: FleetSaver) -> None:
         self._history = history
         self._publications = publications
+        self._saver = saver
 
     @property
     def rollback(self) -> ActiveRollback | None:
@@ -38,40 +43,45 @@ class OwnFiles:
         """Add a fleet to the history."""
         await self._history.served(files, fleet, cause)
 
+    async def save(self, saved: SavedFleet | None) -> None:
+        """Save what is served, with these files; None: the files have not changed."""
+        await self._saver.save(saved)
+
     async def record(self) -> None:
         """Append the last publication to the audit log."""
         await self._publications.record()
 
 
 class LeaderFiles:
-    """The files that the leader serves, which records them. Without a leader: the files on disk."""
+    """The files that the leader serves, which saves and records them. Without a leader: the files on disk."""
 
     confirms_losses = True
     """Whether another process has accepted the loss of replicas and keys."""
     rollback = None
     """A rollback of this process; the leader's is in its files."""
 
-    def __init__(
-        self, history: FleetHistory, publications: PublicationLog, files: tuple[SourceText, ...] | None
-    ) -> None:
-        """`files`: None before the leader's files are known."""
+    def __init__(self, history: FleetHistory, publications: PublicationLog, leader: SavedFleet | None) -> None:
+        """`leader`: the leader's fleet; None before it is known."""
+        self.leader = leader
         self._history = history
         self._publications = publications
-        self._files = files
 
     @property
     def origin(self) -> Origin:
         """Where the files are from."""
-        return "files" if self._files is None else "leader"
+        return "files" if self.leader is None else "leader"
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
         """Return the leader's files; None where the files on disk are the same."""
-        if self._files is None or await self._history.on_disk() == digest_of(self._files):
+        if self.leader is None or await self._history.on_disk() == digest_of(self.leader.texts):
             return None
-        return self._files
+        return self.leader.texts
 
     async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
         """Add nothing to the history."""
+
+    async def save(self, saved: SavedFleet | None) -> None:
+        """Save nothing."""
 
     async def record(self) -> None:
         """Leave the last publication out of the audit log."""

@@ -68,6 +68,11 @@ class Services:
     member: FleetMember | None
     """Leads or follows; None where there is one process."""
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process saves what it serves and decides: a follower leaves that to the leader."""
+        return self.member is None or self.member.leads
+
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks that run as long as the process, by name; `app` adds those that follow files and clocks."""
         return {
