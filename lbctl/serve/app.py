@@ -126,7 +126,7 @@ class App:
             await services.discovery.stop()
             if services.leads:
                 await services.live.end()
-                await services.telemetry.save()
+                await services.saving.save()
         if self._state is not None:
             await self._state.close()
         log.event("ended")

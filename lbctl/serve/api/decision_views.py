@@ -21,14 +21,14 @@ from lbctl.targets import xds_kinds
 @operation
 def signals(state: ServedState) -> schema.Signals:
     """Return `/api/v1/signals`."""
-    states, now = state.telemetry.source_states, time.monotonic()
+    states, now = state.scraping.source_states, time.monotonic()
     return schema.Signals(
         tuple(
             row
             for pool in controlled(topology(state.live))
             for row in decision_rows.signals(
                 pool,
-                state.telemetry.loop.reports,
+                state.loop.reports,
                 {item.name: states(pool.name, item.name) for item in pool.replicas},
                 now,
             )
@@ -72,8 +72,8 @@ def _decisions(
     overrides: Overrides,
     acknowledged: schema.Acknowledged,
 ) -> Iterator[schema.Decision]:
-    now, reports = time.monotonic(), state.telemetry.loop.reports
-    for item in state.telemetry.loop.decisions(pool.name):
+    now, reports = time.monotonic(), state.loop.reports
+    for item in state.loop.decisions(pool.name):
         if item.replica in published:
             report = reports.get((pool.name, item.replica))
             by = report.member if report else ""
@@ -97,13 +97,13 @@ def control(state: ServedState) -> tuple[schema.PoolControl, ...]:
                 if each.health.verdict == "floor"
             },
         )
-        for name, item in state.telemetry.loop.state.pools.items()
+        for name, item in state.loop.state.pools.items()
     )
 
 
 def source_counts(state: ServedState) -> schema.SourceCounts:
     """Count the sources of all replicas with telemetry, and those whose last scrape failed."""
-    states = state.telemetry.source_states
+    states = state.scraping.source_states
     return decision_rows.sources(
         (pool.name, source)
         for pool in controlled(topology(state.live))

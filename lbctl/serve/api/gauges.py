@@ -15,7 +15,8 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import weights_of
 from lbctl.serve.api import decision_rows, signal_gauges
 from lbctl.serve.fleet.live import LiveFleet
-from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.telemetry.control_loop import ControlLoop
+from lbctl.serve.telemetry.scraping import FleetScraper
 
 _MODES = ("acting", "frozen", "blind", "held")
 
@@ -23,9 +24,10 @@ _MODES = ("acting", "frozen", "blind", "held")
 class Gauges(Collector):
     """Collects the gauges. `clock` is that of the scraper, in seconds."""
 
-    def __init__(self, live: LiveFleet, telemetry: TelemetryService, clock: Callable[[], float]) -> None:
+    def __init__(self, live: LiveFleet, loop: ControlLoop, scraping: FleetScraper, clock: Callable[[], float]) -> None:
         self._live = live
-        self._telemetry = telemetry
+        self._loop = loop
+        self._scraping = scraping
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
@@ -34,7 +36,7 @@ class Gauges(Collector):
         pools = controlled(served.composed.whole.topology) if served else ()
         yield from self._weights()
         yield from self._pools(pools)
-        yield from signal_gauges.collect(pools, self._telemetry.loop.reports)
+        yield from signal_gauges.collect(pools, self._loop.reports)
         yield self._ages(pools)
         yield from self._sources(pools)
         yield from self._rollouts()
@@ -97,7 +99,7 @@ class Gauges(Collector):
             "1 for the current mode of the pool's weights, 0 for the others.",
             labels=["pool", "mode"],
         )
-        reports = self._telemetry.loop.reports
+        reports = self._loop.reports
         for pool in pools:
             for family, value in (
                 (utilisation, decision_rows.utilisation(pool, reports)),
@@ -105,7 +107,7 @@ class Gauges(Collector):
             ):
                 if value is not None:
                     family.add_metric([pool.name], value)
-            state = self._telemetry.loop.state.pools.get(pool.name)
+            state = self._loop.state.pools.get(pool.name)
             for name in _MODES if state else ():
                 mode.add_metric([pool.name, name], float(state is not None and state.mode == name))
         yield from (utilisation, queue, mode)
@@ -118,7 +120,7 @@ class Gauges(Collector):
         now = self._clock()
         for pool in pools:
             for item in pool.replicas:
-                states = self._telemetry.source_states(pool.name, item.name)
+                states = self._scraping.source_states(pool.name, item.name)
                 source_ages = [age for state in states if (age := state.age(now)) is not None]
                 if source_ages:
                     ages.add_metric([pool.name, item.name], min(source_ages))
@@ -135,7 +137,7 @@ class Gauges(Collector):
             counts: dict[tuple[str, str], int] = {}
             kinds: Counter[str] = Counter()
             for item in pool.replicas:
-                for state in self._telemetry.source_states(pool.name, item.name):
+                for state in self._scraping.source_states(pool.name, item.name):
                     kinds[state.kind] += 1
                     if state.reason:
                         counts[state.kind, state.reason] = counts.get((state.kind, state.reason), 0) + 1

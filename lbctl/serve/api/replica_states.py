@@ -20,7 +20,8 @@ from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.picker.manager import PickerManager
-from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.telemetry.control_loop import ControlLoop
+from lbctl.serve.telemetry.saving import DecisionSaver
 from lbctl.serve.traffic.replica_checks import ReplicaChecks
 from lbctl.serve.traffic.service import Traffic
 from lbctl.xds.protocol.node_status import NodeStatus
@@ -43,8 +44,10 @@ class ReplicaSources:
 
     live: LiveFleet
     """Has the fleet that is published."""
-    telemetry: TelemetryService
+    loop: ControlLoop
     """Has the signals and the decisions."""
+    saving: DecisionSaver
+    """Records changes of states."""
     supervisor: DriverSupervisor
     """Has the state of the driven proxies."""
     nodes: NodeStatus
@@ -68,7 +71,7 @@ class ReplicaStates:
         self._parts = parts
         self._state_times = StateTimes()
         self._drain_times = DrainTimes()
-        self._state_changes = StateChanges(parts.telemetry.note_state)
+        self._state_changes = StateChanges(parts.saving.note_state)
         self._unreached: frozenset[tuple[str, str]] = frozenset()
         """The replicas, each with its pool, that lbctl could not connect to at the last look."""
         self._looked_at: tuple[schema.Pool, ...] = ()
@@ -148,13 +151,13 @@ class ReplicaStates:
                 yield None if pool is None else (rows.pool(pool), self._live_replicas(pool))
 
     def _live_replicas(self, pool: schema.Pool) -> Iterator[schema.LiveReplica]:
-        reports = self._parts.telemetry.loop.reports
+        reports = self._parts.loop.reports
         for item in pool.replicas:
             report = reports.get((pool.name, item.name))
             yield rows.replica(pool.name, item, report.signals.values if report else {})
 
     def _live(self, served: PublishedFleet) -> pool_rows.LiveState:
-        states = self._parts.telemetry.loop.state.pools.values()
+        states = self._parts.loop.state.pools.values()
         proxies = proxy_rows(self._parts.nodes, self._parts.supervisor)
         return pool_rows.LiveState(
             tuple(fleet_proxies(served, proxies, self._parts.supervisor, self._parts.recent)),

@@ -20,7 +20,8 @@ from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
-from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.telemetry.control_loop import ControlLoop
+from lbctl.serve.telemetry.scraping import FleetScraper
 from lbctl.serve.traffic.replica_checks import ReplicaChecks
 from lbctl.serve.traffic.service import Traffic
 from lbctl.store.audit import AuditLog
@@ -53,8 +54,10 @@ class ServedState:
     """What the Envoys have acknowledged and rejected."""
     metrics: Metrics
     """The control plane's own metrics."""
-    telemetry: TelemetryService
+    loop: ControlLoop
     """Has the signals and the decisions."""
+    scraping: FleetScraper
+    """Has the states of the sources of metrics."""
     overrides: OverrideService
     """Executes overrides."""
     rollouts: RolloutService

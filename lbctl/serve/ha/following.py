@@ -10,7 +10,7 @@ from lbctl.runtime.guard import Work, end_tasks
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.parts import RoleTasks, SharedParts
 from lbctl.serve.ha.records import FOLLOWED, LEADER, SharedRecords
-from lbctl.serve.ha.sharing import SHARING
+from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.store.interface import KeyChange, StoreError
 from lbctl.store.saved import SavedState
 
@@ -34,6 +34,7 @@ class Following:
         state: SavedState,
         parts: SharedParts,
         records: SharedRecords,
+        sharing: PoolSharing,
         clock: FleetClock,
         role_tasks: RoleTasks,
         monotonic: Callable[[], float],
@@ -42,6 +43,7 @@ class Following:
         self._state = state
         self._parts = parts
         self._records = records
+        self._sharing = sharing
         self._clock = clock
         self._role_tasks = role_tasks
         self._monotonic = monotonic
@@ -62,12 +64,11 @@ class Following:
     def begin(self) -> None:
         """Leave the decisions to another member, and go on with the fleet that is served."""
         self._parts.reconciler.follow(self._parts.reconciler.fleet)
-        self._parts.telemetry.rest()
+        self._sharing.follow()
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks of a follower by name."""
-        scraping = self._parts.telemetry.tasks_of_scraping()
-        return {"following": self._follow, **scraping, **self._role_tasks.not_acting}
+        return {"following": self._follow, **self._parts.scraping.tasks(), **self._role_tasks.not_acting}
 
     async def _follow(self) -> None:
         """Apply what the leader writes until the task is cancelled."""

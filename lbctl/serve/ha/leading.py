@@ -62,7 +62,8 @@ class Leading:
         `members`: the last announcements.
         """
         await self._write_status()
-        self._parts.telemetry.restart()
+        self._parts.deciding.restart()
+        self._parts.saving.restart(self._parts.live.inputs.decisions)
         await self._parts.reconciler.lead()
         await self._parts.overrides.save()
         await self._parts.rollouts.save()

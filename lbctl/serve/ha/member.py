@@ -67,7 +67,7 @@ class FleetMember:
         self.requests = MemberRequests(self.name, store.keys, clock.now)
         """Signs and verifies the requests between members."""
         self.sharing = PoolSharing(
-            self.name, parts.telemetry, state, min(TTL, election.ttl), authority.clock, news.pools_shared
+            self.name, parts.scraping, parts.loop, state, min(TTL, election.ttl), authority.clock, news.pools_shared
         )
         self.records = SharedRecords(parts, self.sharing)
         self._state = state
@@ -78,7 +78,7 @@ class FleetMember:
         self._addresses = addresses
         self._news = news
         self._steps = steps
-        self._following = Following(state, parts, self.records, clock, role_tasks, authority.clock)
+        self._following = Following(state, parts, self.records, self.sharing, clock, role_tasks, authority.clock)
         self._role: Leading | Following = self._following
         """The leader from the end of its takeover on."""
         self._last_epoch = 0

@@ -11,7 +11,10 @@ from lbctl.serve.fleet.live import LiveFleet
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
-from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.telemetry.control_loop import ControlLoop
+from lbctl.serve.telemetry.deciding import DecisionPublisher
+from lbctl.serve.telemetry.saving import DecisionSaver
+from lbctl.serve.telemetry.scraping import FleetScraper
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,14 @@ class SharedParts:
     """Publishes the fleet."""
     reconciler: Reconciler
     """Reads the files."""
-    telemetry: TelemetryService
+    loop: ControlLoop
     """Decides weights and health."""
+    scraping: FleetScraper
+    """Scrapes the pools of this member."""
+    deciding: DecisionPublisher
+    """Publishes what the control loop decides."""
+    saving: DecisionSaver
+    """Saves what the control loop decides."""
     overrides: OverrideService
     """Holds overrides."""
     rollouts: RolloutService

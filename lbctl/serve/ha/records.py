@@ -123,7 +123,7 @@ class SharedRecords:
         if inputs.rollouts is not before.rollouts:
             parts.rollouts.adopt(before.rollouts)
         if inputs.decisions is not before.decisions:
-            parts.telemetry.adopt()
+            parts.loop.adopt(inputs.decisions)
         return True
 
     def restore_history(self) -> None:

@@ -18,10 +18,12 @@ from hashlib import blake2b
 from lbctl.base.foreign_json import parse
 from lbctl.runtime import log
 from lbctl.serve.ha.fields import MAX_MEMBERS, is_name
+from lbctl.serve.ha.outbox import ReportOutbox
 from lbctl.serve.ha.presence import MAX_SAMPLES, MemberInfo
+from lbctl.serve.telemetry.control_loop import ControlLoop
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.samples import MemberSamples, write_samples
-from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.telemetry.scraping import FleetScraper
 from lbctl.store.interface import StoreError
 from lbctl.store.records import UNREADABLE
 from lbctl.store.saved import SavedState
@@ -47,14 +49,16 @@ class PoolSharing:
     def __init__(
         self,
         name: str,
-        telemetry: TelemetryService,
+        scraping: FleetScraper,
+        loop: ControlLoop,
         state: SavedState,
         ttl: float,
         clock: Callable[[], float],
         on_change: Callable[[tuple[str, ...], tuple[str, ...]], None],
     ) -> None:
-        """`clock`: seconds that also pass while the process is stopped.
+        """Collect the reports of `scraping` for the leader, and hand those of others to `loop` while this one leads.
 
+        `clock`: seconds that also pass while the process is stopped.
         `on_change` is called with the members that share the pools now, and with the pools of this one.
         """
         self.members: tuple[str, ...] = ()
@@ -64,7 +68,8 @@ class PoolSharing:
         self.taken = 0
         """How many samples of other members this one has decided on."""
         self._name = name
-        self._telemetry = telemetry
+        self._scraping = scraping
+        self._loop = loop
         self._state = state
         self._ttl = ttl
         self._clock = clock
@@ -83,15 +88,17 @@ class PoolSharing:
         """The part of this member's samples that is announced next."""
         self.parts = 1
         """The number of announcements that all samples of this member need: more than one where they are too large."""
+        self._outbox = ReportOutbox()
         self._sending: Mapping[tuple[str, str], ScrapeReport] = {}
         """What the announcement that is being written has of this member's reports."""
         self._written = False
         """Whether the store has among whom the pools are shared, since this member leads."""
-        telemetry.share(self.owns)
+        scraping.share(self.owns)
+        scraping.report_to(self._outbox.put)
 
     def owner(self, pool: str) -> str:
         """Return the member that scrapes this pool; empty where that is unknown."""
-        if self._telemetry.patience(pool) < _MAX_DELAY:
+        if self._scraping.patience(pool) < _MAX_DELAY:
             return self._leader
         if pool not in self._owners:
             self._owners[pool] = owner_of(pool, self.members)
@@ -110,11 +117,11 @@ class PoolSharing:
 
     def own(self) -> tuple[str, ...]:
         """Return the pools that this member scrapes now."""
-        return tuple(name for name in self._telemetry.pools if self.owns(name))
+        return tuple(name for name in self._scraping.pools if self.owns(name))
 
     def pools_of(self, member: str) -> tuple[str, ...]:
         """Return the pools that a member owns."""
-        return tuple(name for name in self._telemetry.pools if self.owner(name) == member)
+        return tuple(name for name in self._scraping.pools if self.owner(name) == member)
 
     async def samples(self) -> str:
         """Return what this member has scraped for the one that decides; empty where there is nothing.
@@ -122,7 +129,9 @@ class PoolSharing:
         Where all of it is too large, this is the next part: each replica's sample then goes every second or third time.
         """
         room = _MAX_CHARACTERS // max(1, len(self.members) - 1)
-        while measured := self._telemetry.measured(self._part, self.parts):
+        owned = frozenset(self.own())
+        self._outbox.keep({key for key in self._scraping.plans if key[0] in owned})
+        while measured := self._outbox.part(self._part, self.parts):
             text = await asyncio.to_thread(write_samples, measured, time.monotonic())
             if len(text) <= room or len(measured) == 1:
                 self._sending = measured
@@ -143,21 +152,27 @@ class PoolSharing:
 
     def renewed(self, asked_at: float) -> None:
         """Note that the announcement was renewed, by a request of that time."""
-        self._telemetry.announced(self._sending)
+        self._outbox.announced(self._sending)
         had_ended = self._clock() >= self._until
         self._until = asked_at + _MARGIN * self._ttl
         if had_ended:
-            self._telemetry.share(self.owns)
+            self._scraping.share(self.owns)
 
     def check(self) -> None:
         """Stop scraping where the lease of this member's pools has ended."""
         if self._clock() >= self._until and self.members not in ((), (self._name,)):
-            self._telemetry.share(self.owns)
+            self._scraping.share(self.owns)
 
     async def take_over(self, announced: Iterable[MemberInfo]) -> None:
-        """Begin to share the pools, with a store that may have lost what was written."""
+        """Decide on the own reports, and begin to share the pools, with a store that may have lost what was written."""
+        self._scraping.report_to(self._loop.report)
+        self._outbox.keep(())
         self._written = False
         await self.lead(announced)
+
+    def follow(self) -> None:
+        """Collect the own reports for another member, which decides."""
+        self._scraping.report_to(self._outbox.put)
 
     async def lead(self, announced: Iterable[MemberInfo] | None) -> None:
         """Share the pools among the members that are there, and take their samples.
@@ -213,7 +228,7 @@ class PoolSharing:
         self._owners = {}
         self._others = {name: item for name, item in self._others.items() if name in names}
         self._texts = {name: text for name, text in self._texts.items() if name in names}
-        self._telemetry.share(self.owns)
+        self._scraping.share(self.owns)
         self._on_change(names, self.pools_of(self._name))
 
     async def _take(self, info: MemberInfo) -> None:
@@ -222,7 +237,7 @@ class PoolSharing:
             return
         self._texts[info.name] = info.samples
         other = self._others.setdefault(info.name, MemberSamples(info.name))
-        received, plans = time.monotonic(), self._telemetry.plans
+        received, plans = time.monotonic(), self._scraping.plans
         try:
             reports = await asyncio.to_thread(other.read, info.samples, received, plans)
         except UNREADABLE as error:
@@ -233,7 +248,8 @@ class PoolSharing:
         self._damaged.discard(info.name)
         reports = [item for item in reports if self.owner(item.pool) == info.name]
         self.taken += len(reports)
-        self._telemetry.take(reports)
+        for report in reports:
+            self._loop.report(report)
 
 
 def owner_of(pool: str, members: Iterable[str]) -> str:

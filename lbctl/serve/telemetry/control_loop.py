@@ -23,6 +23,7 @@ from lbctl.control.step import step
 from lbctl.ir.topology import Topology
 from lbctl.runtime import log
 from lbctl.serve.metrics.latency import LatencyMetrics
+from lbctl.serve.telemetry.decision_audit import DecisionAudit
 from lbctl.serve.telemetry.reports import ScrapeReport
 
 _MIN_GATHER = 0.01
@@ -49,14 +50,14 @@ class ControlLoop:
         saved: LoopOutput = LoopOutput(),  # noqa: B008 -- a frozen value
         clock: Callable[[], float] = time.monotonic,
         requests_of: RequestsOf = lambda _pool, _replica: UNKNOWN_REQUESTS,
-        on_effect: Callable[[Effect], None] = lambda _: None,
+        audit: DecisionAudit | None = None,
         ejected: Callable[[], Mapping[str, frozenset[str]]] = dict,
     ) -> None:
         """Start with the output that was `saved` before a restart. `clock` is that of the scraper.
 
-        `on_effect` is called with each decision. `ejected` returns pool → the replicas that active checks have ejected.
+        `audit` records the decisions. `ejected` returns pool → the replicas that active checks have ejected.
         """
-        self._on_effect = on_effect
+        self._audit = audit
         self.output = saved
         """The weights and ejections that proxies should have now."""
         self.state = State()
@@ -85,6 +86,8 @@ class ControlLoop:
         current = {(pool.name, item.name) for pool in pools for item in pool.replicas}
         self.reports = {key: report for key, report in self.reports.items() if key in current}
         self.restarts = {key: number for key, number in self.restarts.items() if key in current}
+        if self._audit is not None:
+            self._audit.keep(current)
         before = self.output.within(topology)
         self._handle(FleetChanged(self._clock(), pools, before.weights, before.ejections), before)
         self.freeze(self._frozen)
@@ -170,7 +173,8 @@ class ControlLoop:
 
     def _log(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            self._on_effect(effect)
+            if self._audit is not None:
+                self._audit.note(effect)
             match effect:
                 case HealthChanged():
                     level = log.event if effect.verdict == "in" else log.warn

@@ -33,10 +33,9 @@ from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
-from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.wiring import rooms
 from lbctl.serve.wiring.inputs import Inputs, OnFleet, RestoredState, Shared, restore
-from lbctl.serve.wiring.rooms import FleetParts, OperatorParts, TrafficParts
+from lbctl.serve.wiring.rooms import FleetParts, OperatorParts, TelemetryParts, TrafficParts
 from lbctl.serve.wiring.services import Services
 from lbctl.store.open import answered
 from lbctl.store.saved import SavedState
@@ -68,16 +67,16 @@ def build(inputs: Inputs) -> Services:
     control = rooms.build_control(inputs, audit, observed.traffic, supervisor)
     picker = rooms.build_picker(inputs, control.loop, supervisor, observed.traffic)
     fleet = rooms.build_fleet(inputs, guard, audit, events, observed.traffic, picker)
-    telemetry = rooms.build_telemetry(inputs, guard, fleet, control)
+    telemetry = rooms.build_telemetry(inputs, guard, fleet.live, control)
     recent = rooms.build_recent(inputs, supervisor)
     known = KnownMembers(inputs.shared.name if inputs.shared else "")
     steps = rooms.build_steps(inputs, supervisor, recent, known)
     replicas = rooms.build_replicas(inputs, fleet, telemetry, supervisor, observed, recent, picker)
     operator = rooms.build_operator(
-        inputs, fleet, telemetry, observed.traffic, events, steps, replicas.unavailable, replicas.unchecked
+        inputs, fleet, telemetry.loop, observed.traffic, events, steps, replicas.unavailable, replicas.unchecked
     )
     _subscribe(fleet.publisher, telemetry, supervisor, observed, recent, picker, events)
-    deciding = telemetry.tasks_of_decisions()
+    deciding = {**telemetry.scraping.tasks(), **telemetry.deciding.tasks()}
     acting = _acting_tasks(telemetry, operator, fleet.live, supervisor)
     not_acting = {"checks of picked pools": supervisor.check_picked}
     tasks = RoleTasks(deciding, acting, not_acting)
@@ -94,7 +93,9 @@ def build(inputs: Inputs) -> Services:
         publisher=fleet.publisher,
         live=fleet.live,
         reconciler=fleet.reconciler,
-        telemetry=telemetry,
+        loop=telemetry.loop,
+        scraping=telemetry.scraping,
+        saving=telemetry.saving,
         overrides=operator.overrides,
         rollouts=operator.rollouts,
         supervisor=supervisor,
@@ -116,11 +117,12 @@ def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:
 
 
 def _subscribe(
-    publisher: Publisher, telemetry: TelemetryService, supervisor: DriverSupervisor, observed: TrafficParts,
+    publisher: Publisher, telemetry: TelemetryParts, supervisor: DriverSupervisor, observed: TrafficParts,
     recent: RecentSnapshots, picker: PickerManager, events: EventLog,
 ) -> None:  # fmt: skip
     """Let every part that follows the published fleet know of each new one."""
-    publisher.subscribe("telemetry: new fleet", telemetry.use_fleet)
+    publisher.subscribe("control loop: new fleet", telemetry.deciding.use_fleet)
+    publisher.subscribe("scraper: new fleet", telemetry.scraping.use_fleet)
     publisher.subscribe("drivers: new fleet", supervisor.use_fleet)
     publisher.subscribe("traffic: new fleet", observed.traffic.use_fleet)
     publisher.subscribe("load reports: new fleet", observed.load_reports.use_fleet)
@@ -133,11 +135,11 @@ def _subscribe(
 
 
 def _acting_tasks(
-    telemetry: TelemetryService, operator: OperatorParts, live: LiveFleet, supervisor: DriverSupervisor
+    telemetry: TelemetryParts, operator: OperatorParts, live: LiveFleet, supervisor: DriverSupervisor
 ) -> Mapping[str, Work]:
     """Return the tasks that save and execute decisions, by name; of several members the leader alone runs them."""
     return {
-        "save decisions": telemetry.save_periodically,
+        "save decisions": telemetry.saving.run,
         "expiry of overrides": operator.overrides.run,
         "rollouts": operator.rollouts.run,
         "analysis of rollouts": operator.rollouts.run_analysis,
@@ -147,14 +149,17 @@ def _acting_tasks(
 
 
 def _member(
-    inputs: Inputs, fleet: FleetParts, telemetry: TelemetryService, operator: OperatorParts, guard: Guard,
+    inputs: Inputs, fleet: FleetParts, telemetry: TelemetryParts, operator: OperatorParts, guard: Guard,
     role_tasks: RoleTasks, events: EventLog, steps: StepsInForce, known: KnownMembers,
 ) -> FleetMember | None:  # fmt: skip
     """Build the election and what follows it; None where this process is the only one."""
     shared, endpoints = inputs.shared, inputs.endpoints
     if shared is None:
         return None
-    parts = SharedParts(fleet.live, fleet.reconciler, telemetry, operator.overrides, operator.rollouts, fleet.history)
+    parts = SharedParts(
+        fleet.live, fleet.reconciler, telemetry.loop, telemetry.scraping, telemetry.deciding, telemetry.saving,
+        operator.overrides, operator.rollouts, fleet.history,
+    )  # fmt: skip
     election = Election(
         shared.store, inputs.state, shared.authority, shared.ttl, partial(events.store_changed, shared.name)
     )
@@ -167,7 +172,7 @@ def _member(
 def _served_state(
     inputs: Inputs,
     fleet: FleetParts,
-    telemetry: TelemetryService,
+    telemetry: TelemetryParts,
     operator: OperatorParts,
     supervisor: DriverSupervisor,
     events: EventLog,
@@ -185,7 +190,8 @@ def _served_state(
         fleet.reconciler,
         inputs.nodes,
         inputs.metrics,
-        telemetry,
+        telemetry.loop,
+        telemetry.scraping,
         operator.overrides,
         operator.rollouts,
         operator.rollbacks,
@@ -202,11 +208,11 @@ def _served_state(
 
 
 def _register_gauges(
-    metrics: Metrics, fleet: FleetParts, telemetry: TelemetryService, picker: PickerManager, observed: TrafficParts,
+    metrics: Metrics, fleet: FleetParts, telemetry: TelemetryParts, picker: PickerManager, observed: TrafficParts,
     member: FleetMember | None, api: ServedApi,
 ) -> None:  # fmt: skip
     """Add the gauges that are computed when the page of metrics is read, in the order in which it shows them."""
-    metrics.registry.register(Gauges(fleet.live, telemetry, time.monotonic))
+    metrics.registry.register(Gauges(fleet.live, telemetry.loop, telemetry.scraping, time.monotonic))
     metrics.registry.register(PickGauges(picker))
     if member is not None:
         metrics.registry.register(MemberGauges(member))

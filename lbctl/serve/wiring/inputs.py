@@ -17,7 +17,7 @@ from lbctl.serve.fleet.reader import Writers
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
-from lbctl.serve.telemetry.service import saved_loop_output
+from lbctl.serve.telemetry.saving import saved_loop_output
 from lbctl.store.lease import Authority
 from lbctl.store.records import SavedFleet
 from lbctl.store.saved import SavedState

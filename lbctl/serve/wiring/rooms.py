@@ -34,7 +34,9 @@ from lbctl.serve.picker.generated_key import own_key
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.tables import FleetMeasurements
 from lbctl.serve.telemetry.control_loop import ControlLoop
-from lbctl.serve.telemetry.service import Control, TelemetryService
+from lbctl.serve.telemetry.deciding import Control, DecisionPublisher
+from lbctl.serve.telemetry.saving import DecisionSaver, NoWriteAhead, StoreWriteAhead
+from lbctl.serve.telemetry.scraping import FleetScraper
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.replica_checks import ReplicaChecks
@@ -78,6 +80,20 @@ class FleetParts:
     """The fleets that were served."""
     reconciler: Reconciler
     """Reads the files, and has valid fleets published."""
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryParts:
+    """What decides weights and health."""
+
+    loop: ControlLoop
+    """Decides on reports of the scraper."""
+    scraping: FleetScraper
+    """Scrapes metrics."""
+    deciding: DecisionPublisher
+    """Publishes what the control loop decides."""
+    saving: DecisionSaver
+    """Saves what the control loop decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,28 +183,24 @@ class _Places:
         return self._traffic.log_address(topology)
 
 
-def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, control: Control) -> TelemetryService:
-    """Build the scraper, and what publishes decisions: where members share a store, saved before they are sent."""
-    return TelemetryService(
-        fleet.live,
-        inputs.metrics.latency,
-        inputs.state,
-        control,
-        guard,
-        inputs.authority,
-        inputs.shared is not None,
-    )
+def build_telemetry(inputs: Inputs, guard: Guard, live: LiveFleet, control: Control) -> TelemetryParts:
+    """Build what scrapes, decides and saves. Where members share a store, decisions are saved before they are sent."""
+    loop, authority = control.loop, inputs.authority
+    saver = DecisionSaver(inputs.state, loop, control.audit, inputs.restored.output, authority)
+    ahead = StoreWriteAhead(saver, authority) if inputs.shared else NoWriteAhead()
+    deciding = DecisionPublisher(live, control, inputs.metrics.latency, authority, ahead)
+    return TelemetryParts(loop, FleetScraper(loop, guard), deciding, saver)
 
 
 def build_replicas(
-    inputs: Inputs, fleet: FleetParts, telemetry: TelemetryService, supervisor: DriverSupervisor,
+    inputs: Inputs, fleet: FleetParts, telemetry: TelemetryParts, supervisor: DriverSupervisor,
     observed: TrafficParts, recent: RecentSnapshots, picker: PickerManager,
 ) -> ReplicaStates:  # fmt: skip
     """Build the states of the replicas."""
     return ReplicaStates(
         ReplicaSources(
-            fleet.live, telemetry, supervisor, inputs.nodes, observed.traffic, observed.replica_checks, recent, picker,
-            is_alone=inputs.shared is None,
+            fleet.live, telemetry.loop, telemetry.saving, supervisor, inputs.nodes, observed.traffic,
+            observed.replica_checks, recent, picker, is_alone=inputs.shared is None,
         )
     )  # fmt: skip
 
@@ -196,7 +208,7 @@ def build_replicas(
 def build_operator(
     inputs: Inputs,
     fleet: FleetParts,
-    telemetry: TelemetryService,
+    loop: ControlLoop,
     traffic: Traffic,
     events: EventLog,
     steps: StepsInForce,
@@ -205,7 +217,7 @@ def build_operator(
 ) -> OperatorParts:
     """Build overrides, rollouts with the evidence about them, and rollbacks."""
     live, audit, state = fleet.live, fleet.audit, inputs.state
-    overrides = OverrideService(live, telemetry.loop, state, audit, inputs.now)
+    overrides = OverrideService(live, loop, state, audit, inputs.now)
     evidence = RolloutEvidence(traffic.ledger, traffic.clock)
     rollouts = RolloutService(
         live, state, audit, evidence, events.rollouts_changed, steps.routes, unavailable, unchecked, inputs.now,

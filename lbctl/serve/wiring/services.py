@@ -17,7 +17,9 @@ from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.picker.manager import PickerManager
-from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.telemetry.control_loop import ControlLoop
+from lbctl.serve.telemetry.saving import DecisionSaver
+from lbctl.serve.telemetry.scraping import FleetScraper
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.replica_checks import ReplicaChecks
@@ -41,8 +43,12 @@ class Services:
     """Publishes every change of the inputs of the fleet."""
     reconciler: Reconciler
     """Reads the files, and has valid fleets published."""
-    telemetry: TelemetryService
-    """Scrapes metrics and runs the control loop."""
+    loop: ControlLoop
+    """Decides weights and health."""
+    scraping: FleetScraper
+    """Scrapes metrics."""
+    saving: DecisionSaver
+    """Saves what the control loop decides."""
     overrides: OverrideService
     """Executes and expires the overrides of operators."""
     rollouts: RolloutService

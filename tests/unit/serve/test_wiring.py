@@ -16,7 +16,8 @@ from lbctl.serve.api.events import EventLog
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
-from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.telemetry.deciding import DecisionPublisher
+from lbctl.serve.telemetry.scraping import FleetScraper
 from lbctl.serve.traffic.service import Traffic
 from lbctl.store.saved import SavedState
 from lbctl.store.sqlite import SqliteStore
@@ -38,7 +39,8 @@ def test_failed_subscriber_is_counted_under_its_own_name(tmp_path: Path, monkeyp
         (DriverSupervisor, "use_fleet"),
         (Traffic, "use_fleet"),
         (EventLog, "emit_overrides"),
-        (TelemetryService, "use_fleet"),
+        (DecisionPublisher, "use_fleet"),
+        (FleetScraper, "use_fleet"),
     )
     for part, method in subscribers:
         monkeypatch.setattr(part, method, fail)

@@ -20,9 +20,9 @@ from tests.support.control import pool
 def _states(replicas: int, **parts: Any) -> ReplicaStates:
     whole = SimpleNamespace(topology=Topology((), (), (pool(replicas),)))
     served = SimpleNamespace(composed=SimpleNamespace(whole=whole))
-    telemetry = SimpleNamespace(note_state=lambda *_: None)
+    saving = SimpleNamespace(note_state=lambda *_: None)
     live = SimpleNamespace(served=served)
-    return ReplicaStates(cast(ReplicaSources, SimpleNamespace(live=live, telemetry=telemetry, **parts)))
+    return ReplicaStates(cast(ReplicaSources, SimpleNamespace(live=live, saving=saving, **parts)))
 
 
 def test_large_fleet_is_unknown_before_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:

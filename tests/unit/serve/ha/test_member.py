@@ -21,7 +21,7 @@ from lbctl.serve.fleet.inputs import FleetInputs
 from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.settings import Options, settings
-from lbctl.serve.telemetry import service
+from lbctl.serve.telemetry import saving
 from tests.support.member import Running, fleet_with, leading, running, served, until, version
 from tests.support.stores import RedisServer
 
@@ -157,17 +157,17 @@ def test_follower_forwards_only_to_an_announced_leader_api(redis: RedisServer, t
 def test_decision_is_saved_before_publication_at_most_10_per_s(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_WRITE", 20.0)  # a busy machine must not look like a hanging store
-    monkeypatch.setattr(service, "_SAVE_CHANGED", 3600.0)  # no periodic save in addition to those before publications
+    monkeypatch.setattr(saving, "_WRITE_TIMEOUT", 20.0)  # a busy machine must not look like a hanging store
+    monkeypatch.setattr(saving, "_SAVE_CHANGED", 3600.0)  # no periodic save in addition to those before publications
 
     async def work() -> None:
         async with leading(tmp_path, redis.port) as first:
-            telemetry, live = first.services.telemetry, first.services.live
+            loop, live = first.services.loop, first.services.live
             events: list[tuple[str, LoopOutput, float]] = []
             save_times: list[float] = []
             save, apply = first.state.save_loop_output, live.apply
 
-            async def saving(output: LoopOutput, at: float) -> int:
+            async def written_first(output: LoopOutput, at: float) -> int:
                 save_times.append(at)
                 length = await save(output, at)
                 events.append(("written", output, time.monotonic()))
@@ -178,12 +178,12 @@ def test_decision_is_saved_before_publication_at_most_10_per_s(
                     events.append(("published", inputs.decisions, time.monotonic()))
                 await apply(inputs, cause, save=save)
 
-            first.state.save_loop_output = saving  # type: ignore[method-assign]
+            first.state.save_loop_output = written_first  # type: ignore[method-assign]
             live.apply = publishing  # type: ignore[method-assign]
             for step in range(1, 31):
-                telemetry.loop._set_output(LoopOutput({"pool": {"a": Weight(step / 10, 1.0)}}))
+                loop._set_output(LoopOutput({"pool": {"a": Weight(step / 10, 1.0)}}))
                 await asyncio.sleep(0.02)
-            await until(lambda: events[-1][1] == telemetry.loop.output and events[-1][0] == "published")
+            await until(lambda: events[-1][1] == loop.output and events[-1][0] == "published")
             written = [(output, at) for kind, output, at in events if kind == "written"]
             for kind, output, at in events:
                 assert kind == "written" or any(known == output and before <= at for known, before in written)
@@ -198,7 +198,7 @@ def test_hanging_store_delays_a_decision_only_briefly(redis: RedisServer, tmp_pa
             decided = LoopOutput({"pool": {"a": Weight(0.5, 1.0)}})
             redis.signal(signal.SIGSTOP)
             try:
-                first.services.telemetry.loop._set_output(decided)
+                first.services.loop._set_output(decided)
                 await until(lambda: first.services.live.inputs.decisions == decided)
             finally:
                 redis.signal(signal.SIGCONT)

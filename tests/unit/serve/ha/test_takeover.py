@@ -109,8 +109,8 @@ def test_takeover_moves_no_weight_by_more_than_max_step(tmp_path: Path) -> None:
             del samples[:-1]  # a follower may skip a decision
             await leader.aclose()
             await until(lambda: second.member.leads and modes(second) == {"acting"})
-            first_decision = second.services.telemetry.loop.state.now
-            await until(lambda: second.services.telemetry.loop.state.now > first_decision + 1.0)
+            first_decision = second.services.loop.state.now
+            await until(lambda: second.services.loop.state.now > first_decision + 1.0)
             assert rates(second.services.live.inputs.decisions)["slow"] < 0.6, "the new leader's evidence is the same"
             for earlier, later in pairwise(samples):
                 for name in STEP_SECONDS:
@@ -202,4 +202,4 @@ def test_joined_member_waits_for_a_store_that_ends(tmp_path: Path, monkeypatch: 
 
 
 def modes(member: Running) -> set[str]:
-    return {pool.mode for pool in member.services.telemetry.loop.state.pools.values()}
+    return {pool.mode for pool in member.services.loop.state.pools.values()}

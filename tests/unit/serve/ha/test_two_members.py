@@ -54,7 +54,7 @@ def fleet_of_pools(port: int) -> str:
 
 def sampled_by(member: Running) -> dict[str, str]:
     """Return the member that provided the newest sample of each pool."""
-    reports = member.services.telemetry.loop.reports
+    reports = member.services.loop.reports
     return {pool: report.member or member.name for (pool, _), report in reports.items()}
 
 
@@ -79,7 +79,7 @@ def test_pools_are_shared_and_move_with_the_members(
                 for member in (first, second):
                     assert sorted(member.member.sharing.own()) == own[member.name]
                 assert not sampled_by(second), "one decides"
-                states = first.services.telemetry.source_states(own["cp-2"][0], "a")
+                states = first.services.scraping.source_states(own["cp-2"][0], "a")
                 assert [state.ok for state in states] == [True]
                 rows = {row.pool: row.sampled_by for row in first.services.api.operation("decisions")().decisions}
                 assert rows == {name: "cp-2" if by == "cp-2" else None for name, by in shared.items()}
@@ -92,7 +92,7 @@ def test_pools_are_shared_and_move_with_the_members(
             await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
             assert time.monotonic() - gone < 14, "the last samples of the other member are stale after 15 s"
             assert version(first) == before
-            modes = {pool.mode for pool in first.services.telemetry.loop.state.pools.values()}
+            modes = {pool.mode for pool in first.services.loop.state.pools.values()}
             assert modes == {"acting"}
 
     asyncio.run(work())
@@ -114,7 +114,7 @@ def test_samples_too_large_for_one_announcement_are_split(
         ):
             await until(lambda: sampled_by(first) == owners("cp-1"))
             assert second.member.sharing.parts > 1
-            reports = first.services.telemetry.loop.reports
+            reports = first.services.loop.reports
             own = [(name, "a") for name, by in owners("cp-1").items() if by == "cp-2"]
             before = {key: reports[key].at for key in own}
             await until(lambda: all(reports[key].at > before[key] for key in own))

@@ -13,7 +13,6 @@ from envoy.config.core.v3 import health_check_pb2
 from prometheus_client import CollectorRegistry
 
 from lbctl.control import overrides
-from lbctl.control.effects import Effect, HealthChanged
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
 from lbctl.ir.address import Address
@@ -24,11 +23,13 @@ from lbctl.ir.weight import Weight, from_capacity
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.telemetry import control_loop
 from lbctl.serve.telemetry.control_loop import ControlLoop, observation_of
+from lbctl.serve.telemetry.decision_audit import DecisionAudit
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
-from lbctl.serve.telemetry.service import saved_loop_output
+from lbctl.serve.telemetry.saving import saved_loop_output
 from lbctl.targets.envoy.endpoints import EndpointLayout, Placement, as_written
 from tests.support.control import NAME, pool, replica, seen
 from tests.support.state import OpenState, led
+from tests.unit.serve.telemetry.test_decision_audit import Records
 
 _TELEMETRY = Telemetry(sources=(MetricsSource("vllm", "http://{host}/metrics"),))
 
@@ -45,9 +46,10 @@ class _Running:
         self.now = 1000.0
         self.moved = 0
         clock = clock or (lambda: self.now)
-        self.effects: list[Effect] = []
+        self.records = Records()
+        self.audit = DecisionAudit(self.records)
         latency = LatencyMetrics(CollectorRegistry(), clock)
-        self.loop = ControlLoop(self._count, latency, kept, clock, on_effect=self.effects.append)
+        self.loop = ControlLoop(self._count, latency, kept, clock, audit=self.audit)
         self.use_pools(*pools)
 
     def _count(self) -> None:
@@ -138,7 +140,8 @@ def test_ejection_ends_with_another_address() -> None:
     elsewhere = (replace(replica("a"), address=Address("another.internal", 8000)), replica("b"), replica("c"))
     running.use_pools(pool(elsewhere, telemetry=_TELEMETRY))
     assert running.loop.output.ejections == {}
-    assert HealthChanged(NAME, "a", "in", ()) in running.effects
+    asyncio.run(running.audit.save())
+    assert running.records.rows[-1] == ("lbctl", "readmit", f"{NAME}/a", "")
 
 
 def test_failed_scrape_is_not_an_observation() -> None:

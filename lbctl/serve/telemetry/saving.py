@@ -1,0 +1,181 @@
+"""Saves the output of the control loop for a restart and for other members, and its decisions in the audit log.
+
+Weights are valid for a minute, since their evidence ages. An ejected replica stays ejected until it has proved again
+that it is healthy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Protocol
+
+from lbctl.control.loop_output import LoopOutput
+from lbctl.runtime import log
+from lbctl.runtime.guard import end_tasks
+from lbctl.serve.telemetry.control_loop import ControlLoop
+from lbctl.serve.telemetry.decision_audit import DecisionAudit
+from lbctl.store.interface import StoreError
+from lbctl.store.lease import Authority
+from lbctl.store.saved import SavedState
+
+_WEIGHTS_MAX_AGE = 60.0
+"""Seconds for which the weights of an earlier process are used."""
+_SAVE_CHANGED = 1.0
+"""The shortest time between two periodic saves, in seconds."""
+_SAVE_UNCHANGED = 20.0
+"""Seconds after which an unchanged output is written again, so that its time is recent."""
+_PUBLISH_INTERVAL = 0.1
+"""The shortest time between two publications where other members follow what is written, in seconds."""
+_BYTES_PER_SECOND = 500_000
+"""What the publications of one second may add to the store, which may keep each version."""
+_WRITE_TIMEOUT = 0.2
+"""Seconds for which a publication waits until the other members can have it."""
+
+
+async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
+    """Load the output of the control loop of an earlier process, without weights that are too old.
+
+    `now`: in seconds since the epoch. Raises StoreError.
+    """
+    record = await state.loop_output()
+    if record is None:
+        return LoopOutput()
+    output, at = record
+    return output if now - at <= _WEIGHTS_MAX_AGE else replace(output, weights={})
+
+
+class DecisionSaver:
+    """Saves what the control loop decides."""
+
+    def __init__(
+        self, state: SavedState, loop: ControlLoop, audit: DecisionAudit, saved: LoopOutput, authority: Authority
+    ) -> None:
+        """`saved`: the output that the state has. States of replicas are recorded with the `authority` to act."""
+        self._state = state
+        self._loop = loop
+        self._audit = audit
+        self._authority = authority
+        self._failure = log.LastingFailure("the weights and ejections are saved for a restart again")
+        self._writing = asyncio.Lock()
+        self._saved = saved
+        self._saved_at = 0.0
+        self._size = 0
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether an output is being written."""
+        return self._writing.locked()
+
+    @property
+    def saved_at(self) -> float:
+        """When the last output was written, in seconds since the epoch; 0 before the first."""
+        return self._saved_at
+
+    @property
+    def size(self) -> int:
+        """The length of the last output that was written, in bytes."""
+        return self._size
+
+    def restart(self, output: LoopOutput) -> None:
+        """Take the decisions of this output as recorded, and save the output anew: the store may lack it."""
+        self._audit.adopt(output)
+        self._saved, self._saved_at = LoopOutput(), 0.0
+
+    def note_state(self, action: str, pool: str, replica: str, reason: str) -> None:
+        """Record that a replica is down or back, where this process records decisions."""
+        if self._authority.acts:
+            self._audit.note_state(action, pool, replica, reason)
+
+    async def run(self) -> None:
+        """Save what is decided until the task is cancelled."""
+        while True:
+            await asyncio.sleep(_SAVE_CHANGED)
+            await self.save()
+
+    async def save(self) -> None:
+        """Record the decisions, and save the output where that is due."""
+        await self._audit.save()
+        if self._needs_saving(self._loop.output, time.time()):
+            try:
+                await self.save_output(self._loop.output)
+            except StoreError as error:
+                self._failure.failed(f"the weights and ejections cannot be saved for a restart: {error}")
+            else:
+                self._failure.succeeded()
+
+    async def save_output(self, output: LoopOutput) -> None:
+        """Save this output now. Raises StoreError."""
+        async with self._writing:
+            now = time.time()
+            self._size = await self._state.save_loop_output(output, now)
+            self._saved, self._saved_at = output, now
+
+    def _needs_saving(self, output: LoopOutput, now: float) -> bool:
+        outdated = now - self._saved_at >= _SAVE_UNCHANGED
+        return output != self._saved or (outdated and bool(output.weights or output.ejections))
+
+
+class WriteAhead(Protocol):
+    """What happens to an output of the control loop before it is published."""
+
+    async def wait(self) -> None:
+        """Wait until the next output may be published."""
+
+    async def write(self, output: LoopOutput) -> None:
+        """Prepare the publication of this output."""
+
+    async def end(self) -> None:
+        """End what is still going on."""
+
+
+class NoWriteAhead:
+    """The only member: outputs are saved after they are published."""
+
+    async def wait(self) -> None:
+        """Publish the next output at once."""
+
+    async def write(self, output: LoopOutput) -> None:
+        """Write nothing."""
+
+    async def end(self) -> None:
+        """End nothing."""
+
+
+class StoreWriteAhead:
+    """One of several members: each output is written first, so that followers know everything that the proxies have.
+
+    A store that does not answer delays a publication only briefly.
+    """
+
+    def __init__(self, saver: DecisionSaver, authority: Authority) -> None:
+        """Nothing is written without the `authority` to act."""
+        self._saver = saver
+        self._authority = authority
+        self._writes: set[asyncio.Task[None]] = set()
+        """The write that a publication may no longer wait for."""
+
+    async def wait(self) -> None:
+        """Wait until the store may be written again."""
+        pace = max(_PUBLISH_INTERVAL, self._saver.size / _BYTES_PER_SECOND)
+        await asyncio.sleep(min(pace, max(0.0, self._saver.saved_at + pace - time.time())))
+
+    async def write(self, output: LoopOutput) -> None:
+        """Write this output, and wait for that at most `_WRITE_TIMEOUT`."""
+        if not self._authority.acts or self._saver.is_writing:
+            return
+        writing = asyncio.create_task(self._saver.save_output(output))
+        self._writes.add(writing)
+        writing.add_done_callback(self._written)
+        await asyncio.wait([writing], timeout=_WRITE_TIMEOUT)
+
+    async def end(self) -> None:
+        """Cancel a write that is still going on."""
+        await end_tasks(self._writes)
+
+    def _written(self, writing: asyncio.Task[None]) -> None:
+        """Take the result of a write: a failure is repeated, and logged, by the next periodic save."""
+        self._writes.discard(writing)
+        if not writing.cancelled():
+            writing.exception()

@@ -1,0 +1,102 @@
+"""Scrapes the pools of the published fleet, and hands each report to a receiver: the control loop, or another member's.
+
+Where several members share the pools, each scrapes those that it owns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from lbctl.control.loop_output import controlled
+from lbctl.ir.pools import Pool
+from lbctl.ir.snapshot import key_of
+from lbctl.runtime.guard import Guard, Work
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.telemetry.control_loop import ControlLoop
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
+from lbctl.serve.telemetry.scraper import Scraper
+from lbctl.signals.plan import ScrapePlan, scrape_plan
+
+
+class FleetScraper:
+    """The scraper of the published fleet."""
+
+    def __init__(self, loop: ControlLoop, guard: Guard) -> None:
+        """Hand the reports to `loop` at first."""
+        self._loop = loop
+        self._receive: Callable[[ScrapeReport], None] = loop.report
+        self._owns: Callable[[str], bool] = _every_pool
+        self._scraper = Scraper(self._scraped, guard)
+        self._pools: tuple[Pool, ...] = ()
+        self._keys: Mapping[str, tuple[str, str]] = {}
+        """Pool → the header with the key that its replicas ask for, and its value."""
+        self._plans: Mapping[tuple[str, str], ScrapePlan] = {}
+        self._patience: Mapping[str, float] = {}
+
+    @property
+    def plans(self) -> Mapping[tuple[str, str], ScrapePlan]:
+        """(pool, replica) → how its metrics are scraped, by whichever member."""
+        return self._plans
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The names of the pools with telemetry."""
+        return tuple(pool.name for pool in self._pools)
+
+    def patience(self, pool: str) -> float:
+        """Return the seconds after which a sample of this pool no longer counts."""
+        return self._patience.get(pool, math.inf)
+
+    def tasks(self) -> Mapping[str, Work]:
+        """Return the task that scrapes, by its name."""
+        return {"scraper": self._scraper.run}
+
+    def use_fleet(self, served: PublishedFleet) -> None:
+        """Scrape the pools of this fleet from now on."""
+        whole = served.composed.whole
+        pools = controlled(whole.topology)
+        keys = {pool.name: key for pool in pools if (key := key_of(pool, whole.secrets))}
+        if pools != self._pools or keys != self._keys:
+            self._pools, self._keys = pools, keys
+            self._plans = {(item.pool, item.replica): item for item in _plans(pools, keys)}
+            self._patience = _patience(self._plans.values())
+            self._watch()
+
+    def share(self, owns: Callable[[str], bool]) -> None:
+        """Scrape the pools that this member `owns` now, and no others. Call it when that has changed."""
+        self._owns = owns
+        self._watch()
+
+    def report_to(self, receive: Callable[[ScrapeReport], None]) -> None:
+        """Hand the reports to this receiver from now on."""
+        self._receive = receive
+
+    def source_states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
+        """Return the state of each source of a replica, whoever scrapes it; empty where nothing is known."""
+        report = self._loop.reports.get((pool, replica))
+        return self._scraper.states(pool, replica) or (report.sources if report else ())
+
+    def _watch(self) -> None:
+        owned = {pool: self._owns(pool) for pool in self.pools}
+        self._scraper.watch(plan for (pool, _), plan in self._plans.items() if owned[pool])
+
+    def _scraped(self, report: ScrapeReport) -> None:
+        self._receive(report)
+
+
+def _every_pool(_pool: str) -> bool:
+    return True
+
+
+def _patience(plans: Iterable[ScrapePlan]) -> dict[str, float]:
+    """Return pool → the shortest `stale_after` of its replicas, in seconds."""
+    shortest: dict[str, float] = {}
+    for plan in plans:
+        shortest[plan.pool] = min(plan.stale_after, shortest.get(plan.pool, math.inf))
+    return shortest
+
+
+def _plans(pools: Iterable[Pool], keys: Mapping[str, tuple[str, str]]) -> list[ScrapePlan]:
+    plans = (scrape_plan(pool, replica, keys.get(pool.name)) for pool in pools for replica in pool.replicas)
+    return [item for item in plans if item is not None]
