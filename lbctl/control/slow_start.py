@@ -48,7 +48,7 @@ class Ramps:
     """
 
     ready: frozenset[Key] | None = None
-    """The replicas that had joined at the last call of `follow`; None before the first."""
+    """The replicas that had joined at the last call of `track`; None before the first."""
     since: Mapping[Key, float] = field(default_factory=dict)
     """When each replica that ramps joined."""
 

@@ -136,11 +136,11 @@ class App:
     async def _work(self) -> None:
         services = await self._start()
         tasks: Mapping[str, Work] = {
-            "watch of the files": lambda: self._follow_files(services),
-            "reload at SIGHUP": lambda: self._follow_signals(services),
-            "discovery": lambda: self._follow_discovery(services),
-            "deadlines of drains": lambda: self._follow_drains(services),
-            "address of the picker": lambda: self._follow_picker(services),
+            "watch of the files": lambda: self._reload_changed_files(services),
+            "reload at SIGHUP": lambda: self._reload_at_signals(services),
+            "discovery": lambda: self._apply_discovery(services),
+            "deadlines of drains": lambda: self._apply_drain_deadlines(services),
+            "address of the picker": lambda: self._apply_picker_address(services),
             **services.tasks(),
         }
         await until_one_ends([services.guard.start(name, work) for name, work in tasks.items()])
@@ -211,17 +211,17 @@ class App:
 
     # ── While it runs ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _follow_files(self, services: Services) -> None:
+    async def _reload_changed_files(self, services: Services) -> None:
         async for _ in services.watcher.changes():
             await self._reload(services)
 
-    async def _follow_discovery(self, services: Services) -> None:
+    async def _apply_discovery(self, services: Services) -> None:
         live = services.live
         async for discovered in services.discovery.changes():
             await live.apply(replace(live.inputs, discovered=discovered), "discovery", save=False)
             live.save_soon()
 
-    async def _follow_drains(self, services: Services) -> None:
+    async def _apply_drain_deadlines(self, services: Services) -> None:
         while True:
             live = services.live
             left = live.seconds_to_next_deadline()
@@ -230,7 +230,7 @@ class App:
                 await live.apply(live.inputs, "the deadline of a drain", save=False)
                 live.save_soon()
 
-    async def _follow_picker(self, services: Services) -> None:
+    async def _apply_picker_address(self, services: Services) -> None:
         async for _ in services.picker.changes():
             await services.live.apply(services.live.inputs, "the address of the picker", save=False)
 
@@ -238,7 +238,7 @@ class App:
         log.event("reading the files again", signal="SIGHUP")
         self._reload_wanted.set()
 
-    async def _follow_signals(self, services: Services) -> None:
+    async def _reload_at_signals(self, services: Services) -> None:
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted.clear()

@@ -73,7 +73,7 @@ def test_own_address_of_the_machine_is_that_of_a_wildcard() -> None:
 class _Source:
     """Answers with one replica at the address of the API."""
 
-    def follow(self, _: Topology) -> None:
+    def use_topology(self, _: Topology) -> None:
         """Do nothing: the answer is always the same."""
 
     def answers(self) -> dict[str, PoolAnswer]:
@@ -94,7 +94,7 @@ def test_answer_with_the_api_is_refused_by_name() -> None:
 
     async def run() -> tuple[bool, str]:
         service = DiscoveryService(Guard(), Registry({"dns": lambda *_: _Source()}))
-        service.follow(topology)
+        service.use_topology(topology)
         found = await service.first(0.1)
         await service.stop()
         return "pool" in found.pools, " ".join(item.message for item in found.problems)

@@ -47,7 +47,7 @@ class ToySource:
         self._fail()
         self.seeds = {key: tuple(texts) for key, texts in saved.items() if key.startswith("toy:")}
 
-    def follow(self, topology: Topology) -> None:
+    def use_topology(self, topology: Topology) -> None:
         self._fail()
         self.pools = {
             pool.name: pool.discovery.service for pool in topology.pools if isinstance(pool.discovery, ToyDiscovery)

@@ -68,7 +68,7 @@ Test = Callable[[Events], Awaitable[None]]
 def watching(
     test: Test,
     *paths: Path,
-    follow: Iterable[Path] = (),
+    files: Iterable[Path] = (),
     settle: float = 0.05,
     poll: float = 60.0,
     inotify: bool = True,
@@ -78,7 +78,7 @@ def watching(
 
     async def run() -> None:
         watch = FleetWatcher([str(path) for path in paths], settle=settle, poll=poll, inotify=inotify)
-        watch.follow(follow)
+        watch.watch_files(files)
         events = Events(watch)
         taking = asyncio.create_task(events.take())
         if armed:

@@ -53,7 +53,7 @@ class DnsQuestion:
 
 
 @dataclass(slots=True)
-class _FollowedName:
+class _WatchedName:
     """A name that is queried, with its last answer."""
 
     question: DnsQuestion
@@ -107,30 +107,30 @@ class DnsSource:
         self._timeout = timeout
         self._now = now
         self._rng = rng or random.Random()
-        self._names: dict[DnsQuestion, _FollowedName] = {}
+        self._names: dict[DnsQuestion, _WatchedName] = {}
         self._seeds: dict[str, DnsAnswer] = {}
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use saved answers for names that are followed from now on, until they are answered."""
+        """Use saved answers for names that are watched from now on, until they are answered."""
         for question, addresses in saved.items():
             with suppress(UnresolvedError, ValueError):
                 self._seeds[question] = usable_answer(addresses)
 
-    def follow(self, topology: Topology) -> None:
-        """Follow the names of this topology, and no others. A name that was followed before keeps its answer."""
+    def use_topology(self, topology: Topology) -> None:
+        """Watch the names of this topology, and no others. A name that was watched before keeps its answer."""
         wanted = _wanted(topology)
         for question in self._names.keys() - wanted.keys():
-            self._unfollow(self._names.pop(question))
+            self._unwatch(self._names.pop(question))
         for question, name in wanted.items():
-            followed = self._names.get(question)
-            if followed is None:
+            watched = self._names.get(question)
+            if watched is None:
                 name.answer = self._seeds.get(str(question))
-                self._names[question] = followed = name
-            restart = followed.refresh != name.refresh
-            followed.refresh, followed.pools, followed.host = name.refresh, name.pools, name.host
-            if followed.task is None or restart:
-                self._start(followed)
+                self._names[question] = watched = name
+            restart = watched.refresh != name.refresh
+            watched.refresh, watched.pools, watched.host = name.refresh, name.pools, name.host
+            if watched.task is None or restart:
+                self._start(watched)
         self._on_change()
 
     async def first(self, timeout: float) -> None:
@@ -152,7 +152,7 @@ class DnsSource:
         return {str(name.question): name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def names(self) -> tuple[NameState, ...]:
-        """Return the state of every followed name, sorted."""
+        """Return the state of every watched name, sorted."""
         return tuple(self._names[question].state() for question in sorted(self._names, key=str))
 
     async def stop(self) -> None:
@@ -162,24 +162,24 @@ class DnsSource:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, name: _FollowedName) -> None:
+    def _start(self, name: _WatchedName) -> None:
         if name.task:
             name.task.cancel()
         name.task = self._guard.start("DNS lookups", partial(self._query_periodically, name), name=str(name.question))
 
-    def _unfollow(self, name: _FollowedName) -> None:
+    def _unwatch(self, name: _WatchedName) -> None:
         """Stop the queries for a name. Its answer stays as a seed, in case the name was removed by mistake."""
         if name.task:
             name.task.cancel()
         if name.answer:
             self._seeds[str(name.question)] = name.answer
 
-    async def _query_periodically(self, name: _FollowedName) -> None:
+    async def _query_periodically(self, name: _WatchedName) -> None:
         while True:
             await self._query(name)
             await asyncio.sleep(self._pause(name))
 
-    async def _query(self, name: _FollowedName) -> None:
+    async def _query(self, name: _WatchedName) -> None:
         async with self._slots:
             try:
                 dns_answer = await resolve(name.question.name, name.question.resolvers, self._timeout)
@@ -189,20 +189,20 @@ class DnsSource:
                 self._answered(name, dns_answer)
         name.attempted.set()
 
-    def _pause(self, name: _FollowedName) -> float:
+    def _pause(self, name: _WatchedName) -> float:
         """Return the seconds until the next query, with jitter."""
         pause = name.refresh / 1000
         if name.failures:
             pause = min(pause, _FIRST_RETRY * 2 ** min(name.failures - 1, 16))
         return pause * self._rng.uniform(0.9, 1.1)
 
-    def _failed(self, name: _FollowedName, reason: str) -> None:
+    def _failed(self, name: _WatchedName, reason: str) -> None:
         if reason != name.error:
             kept = f"; its {len(name.addresses)} last addresses are kept" if name.addresses else ""
             _log.warning("the name %s could not be resolved: %s%s", name.question, reason, kept)
         name.error, name.failed, name.failures = reason, self._now(), name.failures + 1
 
-    def _answered(self, name: _FollowedName, dns_answer: DnsAnswer) -> None:
+    def _answered(self, name: _WatchedName, dns_answer: DnsAnswer) -> None:
         refused = dns_answer.refused
         if refused and (name.answer is None or refused != name.answer.refused):
             _log.warning("the name %s also has addresses that no replica can have: %s", name.question, _listed(refused))
@@ -220,7 +220,7 @@ def _listed(addresses: Sequence[str]) -> str:
     return ", ".join(addresses[:_MAX_SHOWN]) + more
 
 
-async def _wait_for_first(names: Sequence[_FollowedName], timeout: float) -> None:
+async def _wait_for_first(names: Sequence[_WatchedName], timeout: float) -> None:
     """Wait until each name was queried once, at most `timeout` seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
@@ -239,17 +239,17 @@ def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica,
     return tuple(sorted(replicas, key=lambda item: item.name))
 
 
-def _wanted(topology: Topology) -> dict[DnsQuestion, _FollowedName]:
+def _wanted(topology: Topology) -> dict[DnsQuestion, _WatchedName]:
     """Return every name of the topology. Where several pools use one, the shortest refresh applies."""
-    wanted: dict[DnsQuestion, _FollowedName] = {}
+    wanted: dict[DnsQuestion, _WatchedName] = {}
     for pool in topology.pools:
         if isinstance(pool.discovery, DnsDiscovery):
             question = DnsQuestion(pool.discovery.name, pool.discovery.resolvers)
-            name = wanted.setdefault(question, _FollowedName(question, pool.discovery.refresh))
+            name = wanted.setdefault(question, _WatchedName(question, pool.discovery.refresh))
             name.pools[pool.name] = pool.discovery
             name.refresh = min(name.refresh, pool.discovery.refresh)
     for host in _hosts(topology):
-        name = wanted.setdefault(DnsQuestion(host), _FollowedName(DnsQuestion(host)))
+        name = wanted.setdefault(DnsQuestion(host), _WatchedName(DnsQuestion(host)))
         name.host, name.refresh = True, min(name.refresh, _HOST_REFRESH)
     return wanted
 
@@ -261,6 +261,6 @@ def _hosts(topology: Topology) -> Iterator[str]:
     return (item.host for item in fixed if not item.path and not is_ip(item.host))
 
 
-def _pool_answer(name: _FollowedName, dns: DnsDiscovery) -> PoolAnswer:
+def _pool_answer(name: _WatchedName, dns: DnsDiscovery) -> PoolAnswer:
     replicas = replicas_of(dns, name.addresses) if name.addresses else None
     return PoolAnswer(replicas, name.answered, name.error, name.failed, str(name.question), name.addresses)

@@ -28,7 +28,7 @@ class FileSource:
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
         """Do nothing: these answers are not saved."""
 
-    def follow(self, topology: Topology) -> None:
+    def use_topology(self, topology: Topology) -> None:
         """Answer with the replicas that the compiler has put into the pools of this topology."""
         now = self._now()
         pools = {pool.name: pool.replicas for pool in topology.pools if isinstance(pool.discovery, FileDiscovery)}
@@ -36,7 +36,7 @@ class FileSource:
         self._on_change()
 
     async def first(self, timeout: float) -> None:
-        """Return at once: `follow` has set all answers."""
+        """Return at once: `use_topology` has set all answers."""
 
     def answers(self) -> Mapping[str, PoolAnswer]:
         """Return pool → its replicas, for the pools with `discovery.file`."""

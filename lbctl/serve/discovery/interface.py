@@ -1,6 +1,6 @@
 """The interface of a source of replicas: the DNS, a file, or an API.
 
-A source follows the pools whose `discovery` has its kind, and answers for each with all its replicas. It need not check
+A source watches the pools whose `discovery` has its kind, and answers for each with all its replicas. It need not check
 its answers: `service.DiscoveryService` keeps the last good answer of a source that fails and refuses replicas that no
 fleet file could list, and `guard` holds back answers that would remove too many replicas at once.
 """
@@ -40,7 +40,7 @@ class PoolAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NameState:
-    """The state of a DNS name or a Kubernetes service that is followed, as the API reports it.
+    """The state of a DNS name or a Kubernetes service that is watched, as the API reports it.
 
     Times are in seconds since the epoch; None means never.
     """
@@ -79,8 +79,8 @@ class DiscoverySource(Protocol):
         """
         ...
 
-    def follow(self, topology: Topology) -> None:
-        """Follow the pools of this topology that have the source's kind, and no others."""
+    def use_topology(self, topology: Topology) -> None:
+        """Watch the pools of this topology that have the source's kind, and no others."""
         ...
 
     async def first(self, timeout: float) -> None:

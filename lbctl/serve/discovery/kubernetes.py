@@ -59,8 +59,8 @@ def labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
 
 
 @dataclass(slots=True)
-class _Followed:
-    """A collection that is followed for some pools."""
+class _Watched:
+    """A collection that is watched for some pools."""
 
     collection: Collection
     task: asyncio.Task[NoReturn]
@@ -87,20 +87,20 @@ class KubernetesSource:
         self._now = now
         self._pools: dict[str, _PoolState] = {}
         self._clients: dict[_ClusterKey, ApiClient] = {}
-        self._followed: dict[tuple[_ClusterKey, CollectionKey], _Followed] = {}
+        self._watched: dict[tuple[_ClusterKey, CollectionKey], _Watched] = {}
         self._seeds: dict[str, tuple[Replica, ...]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._is_stale = True
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use saved answers for services that are followed from now on, until they are answered."""
+        """Use saved answers for services that are watched from now on, until they are answered."""
         for key, texts in saved.items():
             if key.startswith("kubernetes:"):
                 with suppress(ValueError, TypeError, KeyError):
                     self._seeds[key] = tuple(map(_restored, texts))
 
-    def follow(self, topology: Topology) -> None:
-        """Follow the services of this topology, and no others. A pool that was followed keeps its answer."""
+    def use_topology(self, topology: Topology) -> None:
+        """Watch the services of this topology, and no others. A pool that was watched keeps its answer."""
         sections = {
             pool.name: pool.discovery for pool in topology.pools if isinstance(pool.discovery, KubernetesDiscovery)
         }
@@ -116,10 +116,10 @@ class KubernetesSource:
             for item in sections.values()
             for key in (slices_key(item), *labels_keys(item).values())
         }
-        for key in self._followed.keys() - wanted.keys():
-            self._followed.pop(key).task.cancel()
+        for key in self._watched.keys() - wanted.keys():
+            self._watched.pop(key).task.cancel()
         for key, discovery in wanted.items():
-            if key not in self._followed:
+            if key not in self._watched:
                 self._start(key, discovery)
         for unused in self._clients.keys() - {cluster for cluster, _ in wanted}:
             self._close(self._clients.pop(unused))
@@ -130,7 +130,7 @@ class KubernetesSource:
         has_answer = all(pool.answer.replicas is not None for pool in self._pools.values())
         with suppress(TimeoutError):
             async with asyncio.timeout(min(timeout, _WAIT_WITH_ANSWER) if has_answer else timeout):
-                for item in list(self._followed.values()):
+                for item in list(self._watched.values()):
                     await item.collection.attempted.wait()
 
     def answers(self) -> Mapping[str, PoolAnswer]:
@@ -142,13 +142,13 @@ class KubernetesSource:
         return {name: pool.answer for name, pool in self._pools.items()}
 
     def names(self) -> tuple[NameState, ...]:
-        """Return the state of every service that is followed, sorted."""
+        """Return the state of every service that is watched, sorted."""
         answers = self.answers()
         return tuple(self._state(name, answers[name]) for name in sorted(self._pools))
 
     async def stop(self) -> None:
         """Stop all requests. The last answers stay."""
-        tasks = [item.task for item in self._followed.values()]
+        tasks = [item.task for item in self._watched.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,7 +166,7 @@ class KubernetesSource:
         shape = SHAPE if is_slices else {}
         collection = Collection(client, resource, shape, self._touch, note if is_slices else _ignore, self._now)
         task = self._guard.start("Kubernetes watches", collection.follow, name=f"{resource.path} {resource.selector}")
-        self._followed[key] = _Followed(collection, task, leaving)
+        self._watched[key] = _Watched(collection, task, leaving)
 
     def _close(self, client: ApiClient) -> None:
         task = asyncio.get_running_loop().create_task(client.close())
@@ -181,20 +181,20 @@ class KubernetesSource:
         key = _key(discovery)
         return PoolAnswer(self._seeds.get(key), key=key, saved=tuple(map(_saved, self._seeds.get(key, ()))))
 
-    def _collections(self, discovery: KubernetesDiscovery) -> tuple[_Followed, dict[str, Collection]]:
+    def _collections(self, discovery: KubernetesDiscovery) -> tuple[_Watched, dict[str, Collection]]:
         where = _cluster_key(discovery)
-        labels = {of: self._followed[where, key].collection for of, key in labels_keys(discovery).items()}
-        return self._followed[where, slices_key(discovery)], labels
+        labels = {of: self._watched[where, key].collection for of, key in labels_keys(discovery).items()}
+        return self._watched[where, slices_key(discovery)], labels
 
     def _update(self, pool: _PoolState) -> None:
         """Compute the answer of a pool. It stays as it is until the slices are known, and while there are none.
 
         Labels that could not be listed yet take nothing from replicas that are known: these keep their GPU and zone.
         """
-        followed, labels = self._collections(pool.discovery)
-        slices = followed.collection.objects
+        watched, labels = self._collections(pool.discovery)
+        slices = watched.collection.objects
         waiting = any(not item.attempted.is_set() for item in labels.values())
-        if not followed.collection.listed or waiting or not slices:
+        if not watched.collection.listed or waiting or not slices:
             return
         labels_of_objects = {name: _labels(item.objects.values()) for name, item in labels.items() if item.listed}
         reading = replicas_of(pool.discovery, slices.values(), labels_of_objects, pool.answer.replicas or ())
@@ -202,20 +202,20 @@ class KubernetesSource:
         pool.problems, pool.left_out = reading.problems, reading.left_out
         pool.answer = PoolAnswer(
             replicas,
-            followed.collection.answered,
+            watched.collection.answered,
             key=_key(pool.discovery),
             saved=tuple(map(_saved, reading.replicas)),
-            leaving=frozenset(followed.leaving),
+            leaving=frozenset(watched.leaving),
         )
         self._seeds[_key(pool.discovery)] = reading.replicas
 
     def _state(self, name: str, answer: PoolAnswer) -> NameState:
         pool = self._pools[name]
-        followed, labels = self._collections(pool.discovery)
+        watched, labels = self._collections(pool.discovery)
         service = f"{pool.discovery.namespace}/{pool.discovery.service}"
-        collections = (followed.collection, *labels.values())
+        collections = (watched.collection, *labels.values())
         errors = [item.error for item in collections if item.error] + list(pool.problems)
-        if followed.collection.listed and not followed.collection.objects:
+        if watched.collection.listed and not watched.collection.objects:
             errors.append("the service has no EndpointSlice: does it exist?")
         return NameState(
             name=f"kubernetes {service}",
@@ -223,7 +223,7 @@ class KubernetesSource:
             pools=(name,),
             addresses=tuple(str(item.address) for item in answer.replicas or ()),
             left_out=pool.left_out,
-            answered=followed.collection.answered,
+            answered=watched.collection.answered,
             error="; ".join(errors),
             failed=max((item.failed for item in collections if item.failed is not None), default=None),
         )

@@ -27,7 +27,10 @@ _GRACE = 1.0
 
 
 class DiscoveryService:
-    """Combines the sources. Call `follow` in a running event loop, then `first`, then consume `changes` in one task."""
+    """Combines the sources.
+
+    Call `use_topology` in a running event loop, then `first`, then consume `changes` in one task.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class DiscoveryService:
         self._topology = _EMPTY
         self._last_good: dict[str, tuple[Discovery, PoolAnswer]] = {}
         self._sources: dict[str, DiscoverySource] = {kind: kinds.get(kind)(self._touch, guard) for kind in kinds.names}
-        self._followed: dict[str, Topology] = {}  # kind → the topology that its source has last followed without error
+        self._watched: dict[str, Topology] = {}  # kind → the topology that its source has last watched without error
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
         """Pass the answers that were saved before a restart to the sources."""
@@ -59,13 +62,13 @@ class DiscoveryService:
             with self._recorded(kind):
                 source.seed(saved)
 
-    def follow(self, topology: Topology) -> None:
-        """Follow the pools and names of this topology, and no others. A pool that was followed keeps its answer."""
+    def use_topology(self, topology: Topology) -> None:
+        """Watch the pools and names of this topology, and no others. A pool that was watched keeps its answer."""
         self._topology = topology
         for kind, source in self._sources.items():
             with self._recorded(kind):
-                source.follow(topology)
-                self._followed[kind] = topology
+                source.use_topology(topology)
+                self._watched[kind] = topology
         self._touch()
 
     async def first(self, timeout: float) -> Discovered:
@@ -122,11 +125,11 @@ class DiscoveryService:
         return tuple(source for source in self._sources.values() if isinstance(source, DnsSource))
 
     def _discovered(self) -> Discovered:
-        followed = [(pool, pool.discovery) for pool in self._topology.pools if pool.discovery is not None]
-        answers = {kind: self._answers(kind) for kind in {discovery.kind for _, discovery in followed}}
+        watched = [(pool, pool.discovery) for pool in self._topology.pools if pool.discovery is not None]
+        answers = {kind: self._answers(kind) for kind in {discovery.kind for _, discovery in watched}}
         problems: list[Diagnostic] = []
         accepted = {}
-        for pool, discovery in followed:
+        for pool, discovery in watched:
             answer = self._accepted(pool, discovery, answers[discovery.kind].get(pool.name), problems)
             if answer is not None:
                 accepted[pool.name] = (discovery, answer)
@@ -143,13 +146,13 @@ class DiscoveryService:
         )
 
     def _answers(self, kind: str) -> Mapping[str, PoolAnswer]:
-        """Return the answers of a source for the pools whose section `discovery` it follows."""
-        source, followed = self._sources.get(kind), self._followed.get(kind, _EMPTY)
+        """Return the answers of a source for the pools whose section `discovery` it watches."""
+        source, watched = self._sources.get(kind), self._watched.get(kind, _EMPTY)
         answers: Mapping[str, PoolAnswer] = {}
         with self._recorded(kind):
             answers = source.answers() if source else {}
         sections = {pool.name: pool.discovery for pool in self._topology.pools}
-        same = {pool.name for pool in followed.pools if pool.discovery == sections.get(pool.name)}
+        same = {pool.name for pool in watched.pools if pool.discovery == sections.get(pool.name)}
         return {name: answer for name, answer in answers.items() if name in same}
 
     def _accepted(

@@ -149,7 +149,7 @@ class LiveFleet:
         Raises UnsoundError where a proxy would reject it, and nothing has changed then.
         """
         topology = loaded.compiled.topology
-        self._discovery.follow(topology)
+        self._discovery.use_topology(topology)
         try:
             discovered = await self._first_answers(topology)
             before = self._inputs
@@ -158,7 +158,7 @@ class LiveFleet:
             )
         except BaseException:
             if self._inputs.loaded is not None:
-                self._discovery.follow(self._inputs.loaded.compiled.topology)
+                self._discovery.use_topology(self._inputs.loaded.compiled.topology)
             raise
         if self._inputs.discovered is not before.discovered:
             discovered = self._inputs.discovered  # of the same topology, and newer
@@ -168,7 +168,7 @@ class LiveFleet:
     async def continue_from(self, earlier: Loaded) -> None:
         """Compare later answers of discovery with the saved ones of this fleet, which an earlier process served."""
         topology = earlier.compiled.topology
-        self._discovery.follow(topology)
+        self._discovery.use_topology(topology)
         self._inputs = replace(self._inputs, baseline=self._discovery.current)
         key = self._places.picker_key(topology)
         self._previous = await self._publisher.build(earlier, self._inputs.baseline, key)

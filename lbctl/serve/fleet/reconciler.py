@@ -81,7 +81,7 @@ class Reconciler:
         self._publications = publications
         self._saver = saver
         self._state = state
-        self._followed: Mapping[Path, str] = {}
+        self._watched: Mapping[Path, str] = {}
         self._own_files = OwnFiles(history, publications, saver)
         self._files: OwnFiles | LeaderFiles = self._own_files
 
@@ -103,7 +103,7 @@ class Reconciler:
             await self._files.record()
         await self._find_revision()
 
-    def follow(self, leader: SavedFleet | None) -> None:
+    def serve_leader(self, leader: SavedFleet | None) -> None:
         """Serve what the leader serves from the next reading on; None: the files, until there is a leader's fleet."""
         self._files = LeaderFiles(self._history, self._publications, leader)
 
@@ -162,7 +162,7 @@ class Reconciler:
             log.error("the fleet that the state has saved can no longer be used", reason=restored.refused)
             log.findings(item for item in restored.diagnostics if item.severity == "error")
             return
-        self._watch.follow({**restored.files, **self._followed})
+        self._watch.watch_files({**restored.files, **self._watched})
         try:
             await self._serve(restored.loaded, restored, "state", False, _FILES)
         except UnsoundError as error:
@@ -188,8 +188,8 @@ class Reconciler:
         return await asyncio.to_thread(relocated, files, self._paths) if self._shared else files
 
     def _watch_files(self, files: Mapping[Path, str]) -> None:
-        self._followed = files
-        self._watch.follow(files)
+        self._watched = files
+        self._watch.watch_files(files)
 
     async def _load(self, pinned: tuple[SourceText, ...] | None, allow_shrink: bool) -> LoadOutcome:
         """Read the files on disk, or these in their place."""
@@ -207,7 +207,7 @@ class Reconciler:
         rollback = ActiveRollback(entry.digest, on_disk, time.time(), cause.actor, cause.reason)
         await self._audit.record(cause.actor, cause.action, entry.digest, cause.reason)
         before = self._history.set_rollback(rollback if entry.digest != on_disk else None)
-        followed = self._followed
+        watched = self._watched
         try:
             await self._history.save_rollback()
             self._watch_files(outcome.files)
@@ -215,7 +215,7 @@ class Reconciler:
         except BaseException as error:
             self._history.set_rollback(before)
             self._saver.save_later()  # the state may have the new one
-            self._watch_files(followed)
+            self._watch_files(watched)
             if not isinstance(error, UnsoundError):
                 raise
             reason = "a proxy would refuse what it leads to"

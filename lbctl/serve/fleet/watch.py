@@ -26,7 +26,7 @@ _NOT_READ = "unknown"
 
 
 class FleetWatcher:
-    """Watches the files that PATHs name, and those given to `follow`. `changes` has a single consumer."""
+    """Watches the files that PATHs name, and those of `watch_files`. `changes` has a single consumer."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FleetWatcher:
         self._max_settle = max_settle
         self._poll = poll
         self._inotify = inotify
-        self._followed: frozenset[Path] = frozenset()
+        self._files: frozenset[Path] = frozenset()
         self._fingerprints = Fingerprints()
         self._reported = self._fingerprints.of(fleet_files(self._paths))
         self._wake = asyncio.Event()
@@ -59,16 +59,16 @@ class FleetWatcher:
         """Why the files are only polled; empty where the operating system reports events."""
         return self._file_events.unavailable if self._inotify else "inotify is not used"
 
-    def follow(self, files: Iterable[Path]) -> None:
+    def watch_files(self, files: Iterable[Path]) -> None:
         """Watch these files besides those of the fleet, and no others.
 
         A mapping gives the digest of each file when it was read (of `fingerprints.Fingerprints`): a file whose content
         is different now counts as changed.
         """
         digests = files if isinstance(files, Mapping) else {}
-        fleet = {file: digest for file, digest in self._reported.items() if file not in self._followed}
+        fleet = {file: digest for file, digest in self._reported.items() if file not in self._files}
         self._reported = fleet | {file: digests.get(file, self._reported.get(file, _NOT_READ)) for file in files}
-        self._followed = frozenset(files)
+        self._files = frozenset(files)
         self._wake.set()
 
     async def changes(self) -> AsyncIterator[None]:
@@ -104,7 +104,7 @@ class FleetWatcher:
         return digests
 
     def _fingerprint(self) -> dict[Path, str]:
-        return self._fingerprints.of([*fleet_files(self._paths), *self._followed])
+        return self._fingerprints.of([*fleet_files(self._paths), *self._files])
 
     async def _watch_directories(self) -> None:
         """Watch the directories before the files are read, so that no change between the two is missed.
@@ -116,7 +116,7 @@ class FleetWatcher:
 
     def _directories(self) -> WatchedDirectories:
         links = (file for file in fleet_files(self._paths) if is_link(file))
-        return watched_directories([*(Path(path) for path in self._paths if path != "-"), *links, *self._followed])
+        return watched_directories([*(Path(path) for path in self._paths if path != "-"), *links, *self._files])
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):

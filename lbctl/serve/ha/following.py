@@ -63,14 +63,14 @@ class Following:
 
     def begin(self) -> None:
         """Leave the decisions to another member, and go on with the fleet that is served."""
-        self._parts.reconciler.follow(self._parts.reconciler.fleet)
-        self._sharing.follow()
+        self._parts.reconciler.serve_leader(self._parts.reconciler.fleet)
+        self._sharing.collect()
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks of a follower by name."""
-        return {"following": self._follow, **self._parts.scraping.tasks(), **self._role_tasks.not_acting}
+        return {"following": self._apply_changes, **self._parts.scraping.tasks(), **self._role_tasks.not_acting}
 
-    async def _follow(self) -> None:
+    async def _apply_changes(self) -> None:
         """Apply what the leader writes until the task is cancelled."""
         while True:
             try:
@@ -110,7 +110,7 @@ class Following:
             files = files or change.key == "fleet/files"
             others = others or change.key not in _PUBLISHES_NOTHING
         if files:
-            self._parts.reconciler.follow(self._records.fleet)
+            self._parts.reconciler.serve_leader(self._records.fleet)
             await self._parts.reconciler.reload()
         elif others:
             await self._parts.live.apply(self._parts.live.inputs, "the leader", save=False)

@@ -145,7 +145,7 @@ class FleetMember:
         """Read what the leader serves, so that the first fleet of this process is the same. Raises StoreError."""
         for entry in await self._state.entries(FOLLOWED):
             self.records.take(entry.key, entry.value)
-        self._parts.reconciler.follow(self.records.fleet if await self.store.leader() else None)
+        self._parts.reconciler.serve_leader(self.records.fleet if await self.store.leader() else None)
 
     # ── The tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -170,7 +170,7 @@ class PoolSharing:
         self._written = False
         await self.lead(announced)
 
-    def follow(self) -> None:
+    def collect(self) -> None:
         """Collect the own reports for another member, which decides."""
         self._scraping.report_to(self._outbox.put)
 

@@ -71,7 +71,7 @@ def test_each_address_becomes_a_replica(tmp_path: Path) -> None:
 
     async def work(discover: DiscoveryService) -> None:
         topology = _topology(tmp_path, pool=_pool(dns, gpu="L4"))
-        discover.follow(topology)
+        discover.use_topology(topology)
         discovered = await discover.first(30)
         assert discovered.pools["pool"] == written.pools[0].replicas
         assert discovered.apply(topology).pools[0].replicas == written.pools[0].replicas
@@ -83,7 +83,7 @@ def test_each_address_becomes_a_replica(tmp_path: Path) -> None:
 
 def test_change_is_reported_only_when_addresses_change(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns)))
         assert _addresses(await discover.first(30)) == ["10.0.0.1:8080"]
         changes = discover.changes()
         following = asyncio.ensure_future(anext(changes))
@@ -100,7 +100,7 @@ def test_change_is_reported_only_when_addresses_change(tmp_path: Path) -> None:
 
 def test_change_before_the_first_subscriber_is_not_lost(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns)))
         await discover.first(30)
         dns.names[_NAME] = ["10.0.0.2"]
         await _until(lambda: _addresses(discover.current) == ["10.0.0.2:8080"])
@@ -113,7 +113,7 @@ def test_change_before_the_first_subscriber_is_not_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("failure", ["silence", "unknown", "empty", "forbidden"])
 def test_failed_lookup_keeps_the_addresses(tmp_path: Path, failure: str) -> None:
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns)))
         before = await discover.first(30)
         match failure:
             case "silence":
@@ -148,7 +148,7 @@ def test_failed_lookup_keeps_the_addresses(tmp_path: Path, failure: str) -> None
 
 def test_wait_for_first_answers_times_out(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, good=_pool(dns), bad=_pool(dns, resolvers=[_NO_ONE])))
+        discover.use_topology(_topology(tmp_path, good=_pool(dns), bad=_pool(dns, resolvers=[_NO_ONE])))
         await _until(lambda: "good" in discover.current.pools)
         discovered = await discover.first(0.2)
         assert _addresses(discovered, "good") == ["10.0.0.1:8080"]
@@ -162,12 +162,12 @@ def test_saved_addresses_are_used_until_the_first_answer(tmp_path: Path) -> None
     kept: dict[str, list[str]] = {}
 
     async def learn(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns)))
         kept.update({name: list(addresses) for name, addresses in (await discover.first(30)).answers.items()})
 
     async def start_without_dns(discover: DiscoveryService) -> None:
         dns.silent = True
-        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns)))
         start = time.monotonic()
         assert _addresses(await discover.first(60)) == ["10.0.0.1:8080"]
         assert time.monotonic() - start < 30
@@ -183,9 +183,9 @@ def test_saved_addresses_are_used_until_the_first_answer(tmp_path: Path) -> None
 
 def test_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, one=_pool(dns)))
+        discover.use_topology(_topology(tmp_path, one=_pool(dns)))
         await discover.first(30)
-        discover.follow(_topology(tmp_path, two=_pool(dns, name="other.internal", port=9000)))
+        discover.use_topology(_topology(tmp_path, two=_pool(dns, name="other.internal", port=9000)))
         assert discover.current.pools == {}
         assert _addresses(await discover.first(30), "two") == ["10.0.0.2:9000"]
         again = dns.asked["other.internal"]
@@ -205,11 +205,11 @@ def test_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
 def test_restored_name_has_its_addresses_at_once(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
         topology = _topology(tmp_path, pool=_pool(dns))
-        discover.follow(topology)
+        discover.use_topology(topology)
         await discover.first(30)
-        discover.follow(_topology(tmp_path, other={"replicas": [{"address": "10.0.0.9:1"}]}))
+        discover.use_topology(_topology(tmp_path, other={"replicas": [{"address": "10.0.0.9:1"}]}))
         dns.silent = True
-        discover.follow(topology)
+        discover.use_topology(topology)
         assert _addresses(discover.current) == ["10.0.0.1:8080"]
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
@@ -218,10 +218,10 @@ def test_restored_name_has_its_addresses_at_once(tmp_path: Path) -> None:
 
 def test_changed_port_or_limit_needs_no_new_answer(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, pool=_pool(dns)))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns)))
         await discover.first(30)
         dns.silent = True
-        discover.follow(_topology(tmp_path, pool=_pool(dns, port=9000, max_replicas=1, refresh="200ms")))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns, port=9000, max_replicas=1, refresh="200ms")))
         assert _addresses(discover.current) == ["10.0.0.1:9000"]
         assert discover.names()[0].left_out == 1
 
@@ -231,7 +231,7 @@ def test_changed_port_or_limit_needs_no_new_answer(tmp_path: Path) -> None:
 
 def test_two_pools_with_one_name_share_a_query(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, a=_pool(dns, refresh="1h"), b=_pool(dns, port=9000, refresh="1h")))
+        discover.use_topology(_topology(tmp_path, a=_pool(dns, refresh="1h"), b=_pool(dns, port=9000, refresh="1h")))
         discovered = await discover.first(30)
         assert (_addresses(discovered, "a"), _addresses(discovered, "b")) == (["10.0.0.1:8080"], ["10.0.0.1:9000"])
         assert dns.asked.total() == 1
@@ -243,7 +243,7 @@ def test_two_pools_with_one_name_share_a_query(tmp_path: Path) -> None:
 
 def test_name_with_only_ipv6_addresses_is_followed(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, pool=_pool(dns), both=_pool(dns, name="both.internal")))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns), both=_pool(dns, name="both.internal")))
         discovered = await discover.first(30)
         assert _addresses(discovered) == ["[fd00::1]:8080"]
         assert _addresses(discovered, "both") == ["10.0.0.1:8080"]
@@ -256,7 +256,7 @@ def test_answer_may_exceed_a_datagram_of_512_bytes(tmp_path: Path) -> None:
     many = [f"10.0.1.{last}" for last in range(1, 61)]
 
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, pool=_pool(dns, max_replicas=60)))
+        discover.use_topology(_topology(tmp_path, pool=_pool(dns, max_replicas=60)))
         assert len((await discover.first(30)).pools["pool"]) == 60
 
     with serving_dns(**{_NAME: many}) as dns:
@@ -268,7 +268,7 @@ def test_system_resolver_is_the_default(tmp_path: Path) -> None:
     fixed = {"replicas": [{"name": "a", "address": "localhost:8080"}, {"name": "b", "address": "10.0.0.1:8080"}]}
 
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, local=local, fixed=fixed))
+        discover.use_topology(_topology(tmp_path, local=local, fixed=fixed))
         discovered = await discover.first(30)
         assert _addresses(discovered, "local") == ["127.0.0.1:8080"]
         assert discovered.hosts == {"localhost": ("127.0.0.1",)}
@@ -281,7 +281,7 @@ def test_host_of_the_trace_collector_is_followed(tmp_path: Path) -> None:
     loaded = load_fleet(tmp_path, fleet_of(listener={"tracing": tracing}))
 
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(loaded.compiled.topology)
+        discover.use_topology(loaded.compiled.topology)
         assert (await discover.first(30)).hosts == {"localhost": ("127.0.0.1",)}
 
     _run(work)
@@ -311,7 +311,7 @@ def test_dead_resolver_does_not_delay_other_names(tmp_path: Path) -> None:
     dead = {f"dead-{n}": _pool(DnsServer({}), name=f"n{n}.internal", resolvers=[_NO_ONE]) for n in range(50)}
 
     async def work(discover: DiscoveryService) -> None:
-        discover.follow(_topology(tmp_path, **dead, zz=_pool(dns)))
+        discover.use_topology(_topology(tmp_path, **dead, zz=_pool(dns)))
         changes = discover.changes()
         assert _addresses(await anext(changes), "zz") == ["10.0.0.1:8080"]
 
@@ -325,12 +325,12 @@ def test_unexpected_failure_of_lookups_is_counted_and_retried(tmp_path: Path) ->
 
     def changed() -> None:
         calls.append(time.monotonic())
-        if len(calls) == 2:  # the first is `follow`, the second the first answer
+        if len(calls) == 2:  # the first is `use_topology`, the second the first answer
             raise RuntimeError("the listener failed")
 
     async def run() -> None:
         source = DnsSource(changed, Guard(failures.append, first_pause=0.01))
-        source.follow(_topology(tmp_path, pool=_pool(dns)))
+        source.use_topology(_topology(tmp_path, pool=_pool(dns)))
         await _until(lambda: bool(failures))
         dns.names[_NAME] = ["10.0.0.2"]
         await _until(lambda: source.answers()["pool"].saved == ("10.0.0.2",))

@@ -62,7 +62,7 @@ def run_source(
     async def run() -> None:
         watching = Watching(KubernetesSource(lambda: watching.changes.append(None), Guard()))
         watching.source.seed(saved or {})
-        watching.source.follow(Topology((), (), (Pool("llama", discovery=discovery),)))
+        watching.source.use_topology(Topology((), (), (Pool("llama", discovery=discovery),)))
         try:
             await watching.source.first(60)
             await work(watching)

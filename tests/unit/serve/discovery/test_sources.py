@@ -181,11 +181,11 @@ def test_source_failing_to_follow_is_logged_and_counted(running: Run, caplog: py
 
 def test_failed_change_of_service_drops_the_old_replicas(running: Run) -> None:
     async def work(fleet: Running) -> None:
-        follow = fleet.toy.follow
-        fleet.toy.follow = lambda _: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+        use_topology = fleet.toy.use_topology
+        fleet.toy.use_topology = lambda _: 1 / 0  # type: ignore[assignment,method-assign,return-value]
         await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery("mistral")), allow_shrink=True)
         assert fleet.pool.replicas == ()
-        fleet.toy.follow = follow  # type: ignore[method-assign]
+        fleet.toy.use_topology = use_topology  # type: ignore[method-assign]
         fleet.toy.say("mistral", *FOUR[:2])
         await fleet.publishing.publish(loaded(fleet.directory, ToyDiscovery("mistral")))
         assert fleet.pool.replicas == FOUR[:2]

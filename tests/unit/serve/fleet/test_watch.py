@@ -151,7 +151,7 @@ def test_any_change_of_a_followed_file_is_an_event(fleet: Path, tmp_path: Path) 
         (tls / "other.crt").write_text("six")
         await events.none()
 
-    watching(test, fleet, follow=[tls / "server.crt"])
+    watching(test, fleet, files=[tls / "server.crt"])
 
 
 def test_swaps_of_a_followed_kubernetes_secret_are_events(fleet: Path, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_swaps_of_a_followed_kubernetes_secret_are_events(fleet: Path, tmp_path:
         swap(mount, "..3", {"tls.crt": "two", "tls.key": "two"})
         await events.none()
 
-    watching(test, fleet, follow=[fleet / "tls" / "tls.crt", fleet / "tls" / "tls.key"])
+    watching(test, fleet, files=[fleet / "tls" / "tls.crt", fleet / "tls" / "tls.key"])
 
 
 def test_creating_a_followed_file_is_an_event(fleet: Path, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_creating_a_followed_file_is_an_event(fleet: Path, tmp_path: Path) -> No
         file.write_text("key: tenant\n")
         await events.one()
 
-    watching(test, fleet, follow=[file])
+    watching(test, fleet, files=[file])
 
 
 def test_followed_files_can_be_replaced(fleet: Path, tmp_path: Path) -> None:
@@ -187,18 +187,18 @@ def test_followed_files_can_be_replaced(fleet: Path, tmp_path: Path) -> None:
     two.write_text("1")
 
     async def test(events: Events) -> None:
-        events.watch.follow([two])
+        events.watch.watch_files([two])
         await events.none()
         one.write_text("2")
         await events.none()
         two.write_text("2")
         await events.one()
-        events.watch.follow([])
+        events.watch.watch_files([])
         await events.none()
         two.write_text("3")
         await events.none()
 
-    watching(test, fleet, follow=[one])
+    watching(test, fleet, files=[one])
 
 
 def test_followed_file_changed_since_it_was_read_is_an_event(fleet: Path, tmp_path: Path) -> None:
@@ -207,12 +207,12 @@ def test_followed_file_changed_since_it_was_read_is_an_event(fleet: Path, tmp_pa
     read = Fingerprints().of([file])
 
     async def test(events: Events) -> None:
-        events.watch.follow(read)
+        events.watch.watch_files(read)
         await events.none()
-        events.watch.follow([])
+        events.watch.watch_files([])
         file.write_text("[2]")
         await events.none()
-        events.watch.follow(read)
+        events.watch.watch_files(read)
         await events.one()
 
     watching(test, fleet)
