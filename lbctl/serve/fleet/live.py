@@ -140,7 +140,7 @@ class LiveFleet:
             await self._saver.save(None)
 
     def stage(self, inputs: FleetInputs) -> None:
-        """Replace the inputs, to be published with the next publication, which the caller sees to."""
+        """Replace the inputs by records of the leader. The caller publishes them with `apply` or with the files."""
         self._inputs = inputs
 
     async def publish_files(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> PublishResult:

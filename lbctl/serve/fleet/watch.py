@@ -26,7 +26,7 @@ _NOT_READ = "unknown"
 
 
 class FleetWatcher:
-    """Watches the files that PATHs name, and those of `watch_files`. `changes` has a single consumer."""
+    """Watches the files that PATHs name, and the files of `watch_files`. `changes` has a single consumer."""
 
     def __init__(
         self,

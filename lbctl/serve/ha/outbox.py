@@ -34,7 +34,7 @@ class ReportOutbox:
         self._restarted = {key: at for key, at in self._restarted.items() if key in replicas}
 
     def part(self, number: int, parts: int) -> dict[_Key, ScrapeReport]:
-        """Return one of so many parts of the reports, of about the same size."""
+        """Return the part with this number, from 0, if the reports are divided into `parts`."""
         return {
             key: replace(report, restarted=key in self._restarted)
             for key, report in islice(self._reports.items(), number, None, parts)

@@ -56,7 +56,7 @@ class PoolSharing:
         clock: Callable[[], float],
         on_change: Callable[[tuple[str, ...], tuple[str, ...]], None],
     ) -> None:
-        """Collect the reports of `scraping` for the leader, and hand those of others to `loop` while this one leads.
+        """Collect the reports of `scraping` for the leader. `loop` decides on the reports of all members in the leader.
 
         `clock`: seconds that also pass while the process is stopped.
         `on_change` is called with the members that share the pools now, and with the pools of this one.

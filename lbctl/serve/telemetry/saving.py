@@ -118,7 +118,7 @@ class DecisionSaver:
 
 
 class WriteAhead(Protocol):
-    """What happens to an output of the control loop before it is published."""
+    """A step before the publication of an output of the control loop."""
 
     async def wait(self) -> None:
         """Wait until the next output may be published."""

@@ -84,7 +84,7 @@ class FleetParts:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryParts:
-    """What decides weights and health."""
+    """The parts that decide weights and health."""
 
     loop: ControlLoop
     """Decides on reports of the scraper."""
@@ -184,7 +184,7 @@ class _Places:
 
 
 def build_telemetry(inputs: Inputs, guard: Guard, live: LiveFleet, control: Control) -> TelemetryParts:
-    """Build what scrapes, decides and saves. Where members share a store, decisions are saved before they are sent."""
+    """Build the parts of telemetry. If members share a store, decisions are saved before they are published."""
     loop, authority = control.loop, inputs.authority
     saver = DecisionSaver(inputs.state, loop, control.audit, inputs.restored.output, authority)
     ahead = StoreWriteAhead(saver, authority) if inputs.shared else NoWriteAhead()
