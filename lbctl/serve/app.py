@@ -29,7 +29,7 @@ from lbctl.serve import wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.views import NO_FLEET
 from lbctl.serve.fleet.reader import read_control
-from lbctl.serve.joining import check_state_is_known, join, shared_store
+from lbctl.serve.membership import check_state_is_known, join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options, settings
 from lbctl.serve.wiring import Services

@@ -14,8 +14,7 @@ from lbctl.model.load import SourceText, texts
 from lbctl.model.own_sections import own_sections
 from lbctl.serve.drivers.eligibility import driven, undriven
 from lbctl.serve.fleet.reader import Writers
-from lbctl.serve.fleet.reload import FleetReloader
-from lbctl.serve.fleet.saved_files import relocated
+from lbctl.serve.fleet.reload import FleetReloader, relocated
 from lbctl.store.records import SavedFleet
 from lbctl.targets.load import Loaded
 from tests.support.fleets import fleet_text, pool, replica

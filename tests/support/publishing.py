@@ -11,10 +11,9 @@ from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
 from lbctl.serve.fleet.inputs import FleetInputs, Places
 from lbctl.serve.fleet.live import LiveFleet, NoPlaces
-from lbctl.serve.fleet.publication_log import PublicationLog
+from lbctl.serve.fleet.log import PublicationLog, ReloadLog
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.fleet.reload_log import ReloadLog
 from lbctl.serve.fleet.saver import FleetSaver
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics

@@ -22,8 +22,8 @@ from lbctl.control.overrides import Override
 from lbctl.control.rollouts import Rollouts, RolloutState
 from lbctl.ir.weight import Weight
 from lbctl.serve.api import decision_rows, rollout_rows, status_rows
+from lbctl.serve.fleet.log import ReloadOutcome
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
-from lbctl.serve.fleet.reload_result import ReloadOutcome
 from lbctl.store.history import ActiveRollback
 
 KEPT = 1_000

@@ -8,7 +8,7 @@ from lbctl.api import schema
 from lbctl.control.fitness import FIT, UNKNOWN
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.shares import of_pools
-from lbctl.serve.fleet.reload_result import ReloadOutcome
+from lbctl.serve.fleet.log import ReloadOutcome
 
 _AVAILABLE = FIT | {UNKNOWN}
 """The states of a replica that gets requests."""

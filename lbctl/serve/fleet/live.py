@@ -19,7 +19,7 @@ from lbctl.serve.discovery.guard import unresolved
 from lbctl.serve.discovery.interface import Discovered
 from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.fleet.inputs import FleetInputs, Origin, PickerPlace, Places
-from lbctl.serve.fleet.publication_log import PublicationLog, stays
+from lbctl.serve.fleet.log import PublicationLog, stays
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher, PublishResult
 from lbctl.serve.fleet.saver import SAVE_AGAIN, FleetSaver
 from lbctl.targets.load import Loaded

@@ -20,13 +20,10 @@ from lbctl.runtime.errors import CannotListenError
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.inputs import Origin
 from lbctl.serve.fleet.live import LiveFleet
-from lbctl.serve.fleet.publication_log import PublicationLog
+from lbctl.serve.fleet.log import ChangeObserver, PublicationLog, ReloadLog, ReloadOutcome
 from lbctl.serve.fleet.publisher import PublishResult
 from lbctl.serve.fleet.reader import Writers
-from lbctl.serve.fleet.reload import FleetReloader, LoadOutcome
-from lbctl.serve.fleet.reload_log import ReloadLog
-from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadOutcome
-from lbctl.serve.fleet.saved_files import is_unchanged, relocated
+from lbctl.serve.fleet.reload import FleetReloader, LoadOutcome, is_unchanged, relocated
 from lbctl.serve.fleet.saver import FleetSaver
 from lbctl.serve.fleet.served_files import LeaderFiles, OwnFiles
 from lbctl.serve.fleet.watch import FleetWatcher

@@ -14,10 +14,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.compile.files import read_regular
 from lbctl.control.shrink import shrinks
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.topology import Topology
@@ -25,6 +27,7 @@ from lbctl.model.control_section import with_control
 from lbctl.model.fleet import FleetSource
 from lbctl.model.load import SourceText, texts
 from lbctl.model.own_sections import foreign_places, own_places, own_sections, with_own
+from lbctl.model.text import MAX_BYTES
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.fingerprints import Fingerprints, Signature, changed_at, fleet_files, signature
@@ -319,3 +322,30 @@ def _merged(first: Iterable[Diagnostic], second: Iterable[Diagnostic]) -> tuple[
     errors = {(item.code, item.path) for item in merged if item.severity == "error"}
     merged.extend(item for item in second if item.severity == "error" or (item.code, item.path) not in errors)
     return tuple(merged)
+
+
+# ── Saved files ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def relocated(files: tuple[SourceText, ...], paths: tuple[str, ...]) -> tuple[SourceText, ...]:
+    """Return files of a shared store as if they were in the directories of this member's files."""
+    own = {Path(text.name).name: text for text in texts(paths, Diagnostics())}
+    first = next(iter(own.values()), None)
+    if first is None:
+        path = Path(paths[0])
+        directory = path if path.is_dir() else path.parent
+        first = SourceText(str(directory / "fleet.yaml"), b"", str(directory))
+    moved = []
+    for text in files:
+        beside = own.get(Path(text.name).name, first)
+        moved.append(SourceText(str(Path(beside.name).with_name(Path(text.name).name)), text.data, beside.root))
+    return tuple(moved)
+
+
+def is_unchanged(saved: SavedFleet, paths: tuple[str, ...]) -> bool:
+    """Whether the files are the saved ones, so that the fleet need not be compared with the saved one."""
+    if tuple(texts(paths, Diagnostics())) != saved.texts:
+        return False
+    with suppress(OSError):
+        return all(read_regular(Path(path), MAX_BYTES) == content for path, content in saved.targets.items())
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.model.load import SourceText
 from lbctl.serve.fleet.history import FleetHistory, digest_of
 from lbctl.serve.fleet.inputs import Origin
-from lbctl.serve.fleet.publication_log import PublicationLog
+from lbctl.serve.fleet.log import PublicationLog
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.fleet.saver import FleetSaver
 from lbctl.store.history import ActiveRollback, Cause

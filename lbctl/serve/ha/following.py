@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from lbctl.runtime import log
 from lbctl.runtime.guard import Work, end_tasks
 from lbctl.serve.ha.clock import FleetClock
-from lbctl.serve.ha.parts import RoleTasks, SharedParts
 from lbctl.serve.ha.records import FOLLOWED, LEADER, SharedRecords
+from lbctl.serve.ha.roles import RoleTasks, SharedParts
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.store.interface import KeyChange, StoreError
 from lbctl.store.saved import SavedState

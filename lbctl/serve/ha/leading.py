@@ -9,9 +9,9 @@ from contextlib import suppress
 from lbctl.runtime import log
 from lbctl.runtime.guard import Work
 from lbctl.serve.ha.format import write_format
-from lbctl.serve.ha.parts import RoleTasks, SharedParts
 from lbctl.serve.ha.presence import INTERVAL, MemberInfo
 from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, write_leader
+from lbctl.serve.ha.roles import RoleTasks, SharedParts
 from lbctl.serve.ha.sharing import PoolSharing
 from lbctl.store.interface import StoreError
 from lbctl.store.saved import SavedState

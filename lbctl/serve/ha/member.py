@@ -22,10 +22,10 @@ from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.following import Following
 from lbctl.serve.ha.leading import Leading
 from lbctl.serve.ha.news import MemberNews
-from lbctl.serve.ha.parts import RoleTasks, SharedParts
 from lbctl.serve.ha.presence import INTERVAL, TTL, KnownMembers, MemberInfo, read_infos, write_info
 from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, read_leader
 from lbctl.serve.ha.requests import MemberRequests
+from lbctl.serve.ha.roles import RoleTasks, SharedParts
 from lbctl.serve.ha.sharing import PoolSharing
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.store.interface import StoreError

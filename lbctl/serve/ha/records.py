@@ -15,7 +15,7 @@ from lbctl.runtime import log
 from lbctl.serve.fleet.history import RestoredHistory
 from lbctl.serve.fleet.inputs import FleetInputs
 from lbctl.serve.ha import fields
-from lbctl.serve.ha.parts import SharedParts
+from lbctl.serve.ha.roles import SharedParts
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.store import history as history_records
 from lbctl.store import records

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lbctl.runtime import log
 from lbctl.serve.fleet.history import SHORT, FleetHistory
+from lbctl.serve.fleet.log import ReloadOutcome
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.fleet.reload_result import ReloadOutcome
 from lbctl.store.history import Cause, ServedFleet
 
 _MAX_REASON = 200

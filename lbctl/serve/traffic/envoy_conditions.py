@@ -25,9 +25,9 @@ from lbctl.ir.proxies import Proxy
 from lbctl.runtime import log
 from lbctl.runtime.net.http_client import session
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.traffic.envoy_endpoints import FleetPlaces
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.pace import Pace
-from lbctl.serve.traffic.places import FleetPlaces
 from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.load_reports import Place
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.traffic.envoy_endpoints import FleetPlaces
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey, TrafficLedger
-from lbctl.serve.traffic.places import FleetPlaces
 from lbctl.xds.protocol.load_reports import ClusterLoad
 
 _InProgress = Mapping[ReplicaKey, int]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from lbctl.control.analysis.latency import bucket
 from lbctl.ir.rollout_metrics import LatencyKey, judged, measured
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.traffic.envoy_endpoints import FleetPlaces
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
-from lbctl.serve.traffic.places import FleetPlaces
 from lbctl.targets.envoy.cluster_names import pool_name
 from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 

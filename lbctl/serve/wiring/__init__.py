@@ -1,6 +1,6 @@
 """Builds the parts of the control plane and connects them, once, into a frozen `Services`.
 
-Each part gets what it needs as arguments; nothing is set on it afterwards. `rooms` builds the parts of each room,
+Each part gets what it needs as arguments; nothing is set on it afterwards. `builders` builds the parts of each room,
 `build` connects them, and `app` runs them.
 """
 
@@ -27,15 +27,15 @@ from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.gauges import MemberGauges
 from lbctl.serve.ha.member import FleetMember
-from lbctl.serve.ha.parts import RoleTasks, SharedParts
 from lbctl.serve.ha.presence import KnownMembers
+from lbctl.serve.ha.roles import RoleTasks, SharedParts
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
-from lbctl.serve.wiring import rooms
+from lbctl.serve.wiring import builders
+from lbctl.serve.wiring.builders import FleetParts, OperatorParts, TelemetryParts, TrafficParts
 from lbctl.serve.wiring.inputs import Inputs, OnFleet, RestoredState, Shared, restore
-from lbctl.serve.wiring.rooms import FleetParts, OperatorParts, TelemetryParts, TrafficParts
 from lbctl.serve.wiring.services import Services
 from lbctl.store.open import answered
 from lbctl.store.saved import SavedState
@@ -61,18 +61,18 @@ def build(inputs: Inputs) -> Services:
     events = EventLog()
     failed = partial(_task_failed, inputs.metrics, events)
     guard = Guard(failed, fatal=(CannotListenError,), started=inputs.metrics.task_started)
-    audit = rooms.build_audit(inputs)
-    supervisor = rooms.build_drivers(inputs, guard)
-    observed = rooms.build_traffic(inputs, guard, supervisor)
-    control = rooms.build_control(inputs, audit, observed.traffic, supervisor)
-    picker = rooms.build_picker(inputs, control.loop, supervisor, observed.traffic)
-    fleet = rooms.build_fleet(inputs, guard, audit, events, observed.traffic, picker)
-    telemetry = rooms.build_telemetry(inputs, guard, fleet.live, control)
-    recent = rooms.build_recent(inputs, supervisor)
+    audit = builders.build_audit(inputs)
+    supervisor = builders.build_drivers(inputs, guard)
+    observed = builders.build_traffic(inputs, guard, supervisor)
+    control = builders.build_control(inputs, audit, observed.traffic, supervisor)
+    picker = builders.build_picker(inputs, control.loop, supervisor, observed.traffic)
+    fleet = builders.build_fleet(inputs, guard, audit, events, observed.traffic, picker)
+    telemetry = builders.build_telemetry(inputs, guard, fleet.live, control)
+    recent = builders.build_recent(inputs, supervisor)
     known = KnownMembers(inputs.shared.name if inputs.shared else "")
-    steps = rooms.build_steps(inputs, supervisor, recent, known)
-    replicas = rooms.build_replicas(inputs, fleet, telemetry, supervisor, observed, recent, picker)
-    operator = rooms.build_operator(
+    steps = builders.build_steps(inputs, supervisor, recent, known)
+    replicas = builders.build_replicas(inputs, fleet, telemetry, supervisor, observed, recent, picker)
+    operator = builders.build_operator(
         inputs, fleet, telemetry.loop, observed.traffic, events, steps, replicas.unavailable, replicas.unchecked
     )
     _subscribe(fleet.publisher, telemetry, supervisor, observed, recent, picker, events)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from lbctl.base.diagnostics import Diagnostic, Position
 from lbctl.serve.api.operation_warnings import not_served, unserved
-from lbctl.serve.fleet.reload_result import ReloadOutcome
+from lbctl.serve.fleet.log import ReloadOutcome
 from tests.support import api
 from tests.support.fleet import compiled
 

@@ -20,7 +20,7 @@ from lbctl.serve.ha import presence
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import FORMAT, KEY, check_format, write_format
-from lbctl.serve.joining import join
+from lbctl.serve.membership import join
 from lbctl.serve.wiring import Shared
 from lbctl.store import kubernetes_lease
 from lbctl.store.interface import (

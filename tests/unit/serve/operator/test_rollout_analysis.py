@@ -61,7 +61,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     virtual = VirtualClock()
     steady = SteadyClock(lambda: virtual.wall, lambda: virtual.elapsed)
     monkeypatch.setattr("lbctl.serve.wiring.Inputs", partial(Inputs, clock=steady))
-    monkeypatch.setattr("lbctl.serve.wiring.rooms.Traffic", partial(Traffic, clock=lambda: virtual.elapsed))
+    monkeypatch.setattr("lbctl.serve.wiring.builders.Traffic", partial(Traffic, clock=lambda: virtual.elapsed))
     monkeypatch.setattr(Run, "clock", virtual, raising=False)
     monkeypatch.setattr("lbctl.serve.operator.rollouts._INTERVAL", 0.005)
     monkeypatch.setattr(StepsInForce, "own", lambda _, states, __: tuple(map(step_id, states)))  # there is no proxy

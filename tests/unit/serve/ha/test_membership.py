@@ -12,7 +12,7 @@ from lbctl.ir.address import Address
 from lbctl.runtime.errors import UnknownStateError
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.fleet.reader import read_control
-from lbctl.serve.joining import check_state_is_known, join, shared_store
+from lbctl.serve.membership import check_state_is_known, join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
 from lbctl.xds.protocol.node_status import NodeStatus

@@ -17,11 +17,10 @@ from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.inputs import FleetInputs, PickerPlace
 from lbctl.serve.fleet.live import LiveFleet
-from lbctl.serve.fleet.publication_log import PublicationLog
+from lbctl.serve.fleet.log import PublicationLog, ReloadLog
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.fleet.reload_log import ReloadLog
 from lbctl.serve.fleet.saver import FleetSaver
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.ha.presence import KnownMembers

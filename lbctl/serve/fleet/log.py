@@ -1,0 +1,172 @@
+"""What was published and what came of reading the files: in the log, the metrics, the events and the audit log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.weight import Weight
+from lbctl.runtime import log
+from lbctl.runtime.errors import NotSavedError
+from lbctl.serve.fleet import key_files
+from lbctl.serve.fleet.history import SHORT
+from lbctl.serve.fleet.inputs import Origin
+from lbctl.serve.fleet.publisher import PublishedFleet, Publisher, PublishResult
+from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
+from lbctl.store.audit import CONTROL_PLANE, AuditLog
+from lbctl.store.history import ActiveRollback
+
+_PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback", "leader": "the leader"}
+"""Origin of a fleet → the cause of its publication, for the log, the events and the audit log."""
+_MAX_NAMED = 8
+"""The most replicas that one line of the log names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadOutcome:
+    """The result of one reading of the files."""
+
+    result: ReloadStatus
+    """What came of it."""
+    diagnostics: tuple[Diagnostic, ...]
+    """The findings in the files."""
+    at: float
+    """When the files were read, in seconds since the epoch."""
+    refused: str | None = None
+    """Why the fleet of the files is not served; None where it is."""
+    shrink: tuple[Diagnostic, ...] = ()
+    """The losses of replicas and keys that an operator has to confirm."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the fleet of the files is served."""
+        return self.result in ("published", "unchanged")
+
+
+class ChangeObserver(Protocol):
+    """Is notified of every change, after it has happened."""
+
+    def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
+        """Handle the end of a publication, whether or not it has changed the fleet."""
+
+    def reloaded(self, result: ReloadOutcome) -> None:
+        """Handle the end of a reading of the files."""
+
+    def rolled_back(self, rollback: ActiveRollback) -> None:
+        """Handle a rollback, after an earlier fleet is served in place of the files."""
+
+
+class PublicationLog:
+    """Says what was published. Fleets that were served anew are in the audit log too."""
+
+    def __init__(self, publisher: Publisher, observer: ChangeObserver, audit: AuditLog) -> None:
+        self._publisher = publisher
+        self._observer = observer
+        self._audit = audit
+        self._unrecorded: tuple[str, str] | None = None
+        """Version and cause of a publication that the audit log does not have yet."""
+
+    def served(self, published: PublishResult, origin: Origin) -> None:
+        """Report a fleet that was served, which `record` then adds to the audit log."""
+        cause = _PUBLISHED_FOR[origin]
+        self.report(published, cause)
+        served = self._publisher.served
+        if published.new and served is not None:
+            self._unrecorded = served.cached_snapshot.version, cause
+
+    def report(self, published: PublishResult, cause: str) -> None:
+        """Log what has changed, and tell the observer."""
+        served = self._publisher.served
+        if published.new and served is not None:
+            message = "published" if self._publisher.sends else "would be published"
+            names = ",".join(published.names) or None
+            log.event(
+                message, version=served.cached_snapshot.version, because_of=cause, **published.changed, names=names
+            )
+        for pool, weights in published.weights.items():
+            log.event("weights", pool=pool, moved=_named_weights(weights))
+        if served is not None:
+            self._observer.published(served, published, cause)
+
+    def leave_out(self) -> None:
+        """Keep what was published last out of the audit log, since its leader records it."""
+        self._unrecorded = None
+
+    async def record(self) -> None:
+        """Append what was published last to the audit log."""
+        if self._unrecorded is not None:
+            (version, cause), self._unrecorded = self._unrecorded, None
+            with suppress(NotSavedError):  # the files are served, also where the state cannot be written
+                await self._audit.record(CONTROL_PLANE, "publish", version, cause)
+
+
+def stays(publisher: Publisher) -> str:
+    """Return the end of a message about a change that is not published: empty where nothing is served yet."""
+    return "; what is served stays as it is" if publisher.served else ""
+
+
+def _named_weights(weights: Mapping[str, Weight]) -> str:
+    """Return the first replicas with their new weights, and the number of further ones, for the log."""
+    named = [f"{name}={weight.rate:.4g}" for name, weight in islice(weights.items(), _MAX_NAMED)]
+    return " ".join(named) + (f" and {len(weights) - _MAX_NAMED} more" if len(weights) > _MAX_NAMED else "")
+
+
+class ReloadLog:
+    """Keeps the last result, and logs a diagnostic once as long as it stays."""
+
+    def __init__(self, publisher: Publisher, metrics: Metrics, observer: ChangeObserver) -> None:
+        self.last: ReloadOutcome | None = None
+        """The last result; None before the files were read."""
+        self._publisher = publisher
+        self._metrics = metrics
+        self._observer = observer
+        self._logged: frozenset[Diagnostic] = frozenset()
+
+    def served(self, diagnostics: tuple[Diagnostic, ...], rollback: ActiveRollback | None, *, new: bool) -> None:
+        """Log that a fleet is served. `rollback`: the one that it is served for; `new`: it differs from the last."""
+        log.findings(item for item in diagnostics if item not in self._logged)
+        self._logged = frozenset(diagnostics)
+        if rollback is not None:
+            log.warn("the files are ignored until they change", because_of="a rollback", actor=rollback.actor)
+            self.note("rolled_back", diagnostics, _ignored(rollback))
+            return
+        if self.last is not None and not self.last.valid:
+            log.event("the files are served again")
+        self.note("published" if new else "unchanged", diagnostics)
+
+    def refused(
+        self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], cause: str, shrink: tuple[Diagnostic, ...] = ()
+    ) -> None:
+        """Log why the files are not served: errors each time, other diagnostics once."""
+        log.findings(item for item in diagnostics if item.severity == "error" or item not in self._logged)
+        self._logged |= frozenset(diagnostics)
+        log.error(f"the files are not served{stays(self._publisher)}", reason=cause)
+        self.note(result, diagnostics, cause, shrink)
+
+    def failed(self, error: Exception) -> None:
+        """Log an exception of our own that the files have led to. The caller handles the exception."""
+        log.failure(f"lbctl itself failed on these files{stays(self._publisher)}")
+        message = f"lbctl itself failed on these files ({type(error).__name__}: {error}); the log has more"
+        self.note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed on them")
+
+    def note(
+        self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], refused: str | None = None,
+        shrink: tuple[Diagnostic, ...] = (),
+    ) -> None:  # fmt: skip
+        """Keep the result as the last one, and count it. `refused`: why these files are not served."""
+        unusable_key_files = sum(item.code in (key_files.UNUSABLE, key_files.SHRUNK) for item in diagnostics)
+        warnings = sum(item.severity == "warning" for item in diagnostics)
+        self._metrics.reloaded(result, warnings, unusable_key_files)
+        self.last = ReloadOutcome(result, diagnostics, time.time(), refused, shrink)
+        self._observer.reloaded(self.last)
+
+
+def _ignored(rollback: ActiveRollback) -> str:
+    """Return why the files are not served while a rollback is in force."""
+    reason = f": {rollback.reason}" if rollback.reason else ""
+    return f"ignored until they change, since {rollback.actor} has rolled back to {rollback.digest[:SHORT]}{reason}"
