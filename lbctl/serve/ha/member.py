@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Protocol
 
 from lbctl import __version__
 from lbctl.runtime import log
@@ -21,7 +22,6 @@ from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.following import Following
 from lbctl.serve.ha.leading import Leading
-from lbctl.serve.ha.news import MemberNews
 from lbctl.serve.ha.presence import INTERVAL, TTL, KnownMembers, MemberInfo, read_infos, write_info
 from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, read_leader
 from lbctl.serve.ha.requests import MemberRequests
@@ -36,6 +36,22 @@ from lbctl.store.signed_store import SignedStore, refusals
 
 _RETRY = 0.5
 """Seconds until a takeover that has failed is tried again."""
+
+
+class MemberNews(Protocol):
+    """Who is told."""
+
+    def role_changed(self, member: str, role: str, epoch: int) -> None:
+        """Tell that this member has another role, and the epoch in which it leads or has led last."""
+
+    def store_changed(self, member: str, problem: str) -> None:
+        """Tell that the store cannot be used, and why; empty: it answers again."""
+
+    def files_differ(self, members: tuple[str, ...]) -> None:
+        """Tell which members have other files than the leader now."""
+
+    def pools_shared(self, members: tuple[str, ...], pools: tuple[str, ...]) -> None:
+        """Tell among whom the pools are shared now, and which of them are this member's."""
 
 
 class FleetMember:
