@@ -38,20 +38,20 @@ _RETRY = 0.5
 """Seconds until a takeover that has failed is tried again."""
 
 
-class MemberNews(Protocol):
-    """Who is told."""
+class MemberObserver(Protocol):
+    """Is notified of changes among the members, after they have happened."""
 
     def role_changed(self, member: str, role: str, epoch: int) -> None:
-        """Tell that this member has another role, and the epoch in which it leads or has led last."""
+        """Handle another role of this member. `epoch`: the epoch in which it leads or has led last."""
 
     def store_changed(self, member: str, problem: str) -> None:
-        """Tell that the store cannot be used, and why; empty: it answers again."""
+        """Handle that the store cannot be used, with the reason; empty: it answers again."""
 
     def files_differ(self, members: tuple[str, ...]) -> None:
-        """Tell which members have other files than the leader now."""
+        """Handle a change of the members whose files differ from the leader's."""
 
     def pools_shared(self, members: tuple[str, ...], pools: tuple[str, ...]) -> None:
-        """Tell among whom the pools are shared now, and which of them are this member's."""
+        """Handle a change of the members that share the pools, or of the pools of this member."""
 
 
 class FleetMember:
@@ -69,7 +69,7 @@ class FleetMember:
         guard: Guard,
         role_tasks: RoleTasks,
         addresses: Callable[[], tuple[str, str]],
-        news: MemberNews,
+        observer: MemberObserver,
         steps: StepsInForce,
     ) -> None:
         """`addresses` returns the URL of the API and the address for Envoys, each empty while it is closed."""
@@ -83,7 +83,7 @@ class FleetMember:
         self.requests = MemberRequests(self.name, store.keys, clock.now)
         """Signs and verifies the requests between members."""
         self.sharing = PoolSharing(
-            self.name, parts.scraping, parts.loop, state, min(TTL, election.ttl), authority.clock, news.pools_shared
+            self.name, parts.scraping, parts.loop, state, min(TTL, election.ttl), authority.clock, observer.pools_shared
         )
         self.records = SharedRecords(parts, self.sharing)
         self._state = state
@@ -92,7 +92,7 @@ class FleetMember:
         self._guard = guard
         self._role_tasks = role_tasks
         self._addresses = addresses
-        self._news = news
+        self._observer = observer
         self._steps = steps
         self._following = Following(state, parts, self.records, self.sharing, clock, role_tasks, authority.clock)
         self._role: Leading | Following = self._following
@@ -185,7 +185,7 @@ class FleetMember:
 
     async def _take_role(self) -> None:
         role = self.election.role
-        self._news.role_changed(self.name, role, self.election.epoch)
+        self._observer.role_changed(self.name, role, self.election.epoch)
         if role == "leader":
             while not await self._lead():
                 await asyncio.sleep(_RETRY)
@@ -261,7 +261,7 @@ class FleetMember:
     def _tell_differing(self) -> None:
         before, self._differing = self._differing, self.differing
         if self._differing != before:
-            self._news.files_differ(self._differing)
+            self._observer.files_differ(self._differing)
 
     async def _exchange(self, own: MemberInfo) -> tuple[MemberInfo, ...] | None:
         """Announce this member, and return what all have announced; None where the store does not answer."""
