@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +159,10 @@ class App:
             self._state = SavedState(shared.store, log.warn, shared.authority)
             await join(shared)
         services, saved = await wiring.build_from(
-            options, self._endpoints, self._metrics, self._nodes, self._state, self._open_endpoints, shared
+            options, self._endpoints, self._metrics, self._nodes, self._state, shared
         )
         self._services = services
-        await services.reconciler.start(saved.fleet)
+        await services.reconciler.start(saved.fleet, partial(self._open_endpoints, services))
         gc.freeze()
         gc.enable()
         if services.live.served is None:
@@ -183,10 +184,8 @@ class App:
         directory = Path(self._options.state) if self._options.state else settings(self._options, source).state
         return await asyncio.to_thread(SqliteStore.open, directory)
 
-    async def _open_endpoints(self, loaded: Loaded, built: bool) -> None:
+    async def _open_endpoints(self, services: Services, loaded: Loaded, built: bool) -> None:
         """Open the API once the files have been read, and the xDS port once there are resources to answer with."""
-        services = self._services
-        assert services is not None, "fleets are served by the services"
         try:
             if self._endpoints.opened.api is None:
                 await self._open_api(services, loaded.source)

@@ -21,9 +21,9 @@ from lbctl.serve.wiring import Services, Shared
 from lbctl.store.lease import Authority
 from lbctl.store.open import open_shared
 from lbctl.store.saved import SavedState
-from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_text, pool, replica
+from tests.support.publishing import open_nothing
 
 ENVOY = {"edge": {"kind": "envoy"}}
 
@@ -31,10 +31,6 @@ ENVOY = {"edge": {"kind": "envoy"}}
 def fleet_with(name: str) -> str:
     """Return the YAML of a fleet with the replicas a and `name`, and one Envoy."""
     return fleet_text(pool(replica("a", "127.0.0.1:9"), replica(name, "127.0.0.2:9")), proxies=ENVOY)
-
-
-async def _ignore(_loaded: Loaded, _can_be_served: bool) -> None:
-    """Open no endpoints for the first fleet."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -93,9 +89,9 @@ async def running(
     options, nodes, metrics = Options((str(path),), str(path.parent / "state")), NodeStatus(), Metrics()
     state = SavedState(store, log.warn, shared.authority)
     services, restored = await wiring.build_from(
-        options, Endpoints(options, nodes, metrics), metrics, nodes, state, _ignore, shared
+        options, Endpoints(options, nodes, metrics), metrics, nodes, state, shared
     )
-    await services.reconciler.start(restored.fleet)
+    await services.reconciler.start(restored.fleet, open_nothing)
     assert services.member is not None
     tasks = [services.guard.start(task, work) for task, work in services.member.tasks().items()]
     try:

@@ -65,19 +65,19 @@ class Publishing:
 
     def reconciler(self) -> Reconciler:
         """Return what reads the files."""
-
-        async def nothing(_loaded: Loaded, _built: bool) -> None:
-            pass
-
         reloads = ReloadLog(self.publisher, self._metrics, self._events)
         return Reconciler(
             self._paths, self.live, FleetWatcher(self._paths), self._saver, self._publications, reloads, self._state,
-            self._audit, self._history, nothing, self._events,
+            self._audit, self._history, self._events,
         )  # fmt: skip
 
     async def end(self) -> None:
         """Stop the sources of replicas."""
         await self.discovery.stop()
+
+
+async def open_nothing(_loaded: Loaded, _can_be_served: bool) -> None:
+    """Open no endpoints for the first fleet."""
 
 
 async def publish_files(live: LiveFleet, loaded: Loaded, *, allow_shrink: bool = False) -> None:

@@ -35,6 +35,8 @@ from lbctl.store.saved import SavedState
 from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import UnsoundError
 
+OnFleet = Callable[[Loaded, bool], Awaitable[None]]
+"""Is called with the first fleet: with False before its resources are built, with True when they can be served."""
 _FILES = Cause(CONTROL_PLANE)
 """The cause of what a change of the files leads to."""
 
@@ -53,24 +55,22 @@ class Reconciler:
         state: SavedState,
         audit: AuditLog,
         history: FleetHistory,
-        on_fleet: Callable[[Loaded, bool], Awaitable[None]],
         observer: ChangeObserver,
         state_directory: str | None = None,
         *,
         writers: Writers = "this process",
     ) -> None:
-        """Start without a fleet.
+        """Have no fleet before `start`.
 
-        `on_fleet` is called twice with the first fleet: with False before its snapshot is built, and with True when it
-        can be served. `state_directory` is where the state is, if the fleet does not decide about it. `writers`: who
-        can have written what the state has.
+        `state_directory` is where the state is, if the fleet does not decide about it. `writers`: who can have written
+        what the state has.
         """
         self._paths = paths
         self._live = live
         self._watch = watch
         self._audit = audit
         self._history = history
-        self._on_fleet: Callable[[Loaded, bool], Awaitable[None]] | None = on_fleet
+        self._on_fleet: OnFleet | None = None
         self._observer = observer
         self._shared = writers != "this process"
         self._reloader = FleetReloader(paths, state_directory, writers=writers)
@@ -87,8 +87,12 @@ class Reconciler:
         """The result of the last read; None before the first."""
         return self._reloads.last
 
-    async def start(self, saved: SavedFleet | None) -> None:
-        """Serve the fleet of the files, or else the `saved` one where that is still valid."""
+    async def start(self, saved: SavedFleet | None, on_fleet: OnFleet) -> None:
+        """Serve the fleet of the files, or else the `saved` one where that is still valid.
+
+        `on_fleet` is called with the first fleet, now or after a later reading.
+        """
+        self._on_fleet = on_fleet
         self._saver.restored(saved)
         async with self._live.turn:
             restored: LoadOutcome | None = None

@@ -35,22 +35,22 @@ from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
 from lbctl.serve.wiring import builders
 from lbctl.serve.wiring.builders import FleetParts, OperatorParts, TelemetryParts, TrafficParts
-from lbctl.serve.wiring.inputs import Inputs, OnFleet, RestoredState, Shared, restore
+from lbctl.serve.wiring.inputs import Inputs, RestoredState, Shared, restore
 from lbctl.serve.wiring.services import Services
 from lbctl.store.open import answered
 from lbctl.store.saved import SavedState
 from lbctl.xds.protocol.node_status import NodeStatus
 
-__all__ = ["OnFleet", "RestoredState", "Services", "Shared", "build", "build_from"]
+__all__ = ["RestoredState", "Services", "Shared", "build", "build_from"]
 
 
 async def build_from(
-    options: Options, endpoints: Endpoints, metrics: Metrics, nodes: NodeStatus, state: SavedState, on_fleet: OnFleet,
+    options: Options, endpoints: Endpoints, metrics: Metrics, nodes: NodeStatus, state: SavedState,
     shared: Shared | None = None,
 ) -> tuple[Services, RestoredState]:  # fmt: skip
     """Load the saved state, and build the parts with it. Waits for a store that does not answer. Raises StoreError."""
     restored = await answered(lambda: restore(state))
-    services = build(Inputs(options, endpoints, metrics, nodes, state, restored, on_fleet, shared))
+    services = build(Inputs(options, endpoints, metrics, nodes, state, restored, shared))
     if services.member is not None:
         await answered(services.member.prepare)
     return services, restored

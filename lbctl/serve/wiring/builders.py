@@ -156,7 +156,7 @@ def build_fleet(
     live = LiveFleet(publisher, discovery, _Places(traffic, picker), saver, publications, known, inputs.now)
     reconciler = Reconciler(
         options.paths, live, watcher, saver, publications, ReloadLog(publisher, inputs.metrics, events), state, audit,
-        history, inputs.on_fleet, events, options.state,
+        history, events, options.state,
         writers=inputs.shared.writers if inputs.shared else "this process",
     )  # fmt: skip
     return FleetParts(discovery, publisher, live, watcher, audit, history, reconciler)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,11 +22,7 @@ from lbctl.store.lease import Authority
 from lbctl.store.records import SavedFleet
 from lbctl.store.saved import SavedState
 from lbctl.store.signed_store import SignedStore
-from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
-
-OnFleet = Callable[[Loaded, bool], Awaitable[None]]
-"""Is called with the first fleet: with False before its resources are built, with True when they can be served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +82,6 @@ class Inputs:
     """What outlives the process."""
     restored: RestoredState
     """The state that an earlier process has saved."""
-    on_fleet: OnFleet
-    """Is called with the first fleet."""
     shared: Shared | None = None
     """What makes the process one of several members; None: it is the only one."""
     clock: SteadyClock = field(default_factory=SteadyClock)

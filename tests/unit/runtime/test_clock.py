@@ -18,7 +18,6 @@ from lbctl.serve.operator import overrides
 from lbctl.serve.settings import Options
 from lbctl.store.saved import SavedState
 from lbctl.store.sqlite import SqliteStore
-from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_of, load_fleet, replica
 from tests.support.publishing import publish_files
@@ -46,9 +45,6 @@ def test_drain_survives_a_clock_that_is_set_ahead(
     machine = time.time
     loaded = load_fleet(tmp_path, fleet_of([replica("a"), replica("b", "127.0.0.1:10")]))
 
-    async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
-        """Open no endpoints for the first fleet."""
-
     async def drained_after_an_hour() -> list[str]:
         options, nodes, metrics = Options((str(tmp_path / "fleet.yaml"),)), NodeStatus(), Metrics()
         state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
@@ -57,7 +53,7 @@ def test_drain_survives_a_clock_that_is_set_ahead(
         endpoints = Endpoints(options, nodes, metrics)
         restored = await wiring.restore(state)
         clock = SteadyClock(lambda: wall[0]())
-        services = wiring.build(wiring.Inputs(options, endpoints, metrics, nodes, state, restored, ignore, clock=clock))
+        services = wiring.build(wiring.Inputs(options, endpoints, metrics, nodes, state, restored, clock=clock))
         await publish_files(services.live, loaded)
         work = asyncio.create_task(services.overrides.run())
         await services.overrides.put(Override("drain", "pool", "a"), None, 1800, "anna")

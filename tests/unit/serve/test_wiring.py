@@ -21,14 +21,9 @@ from lbctl.serve.telemetry.scraping import FleetScraper
 from lbctl.serve.traffic.service import Traffic
 from lbctl.store.saved import SavedState
 from lbctl.store.sqlite import SqliteStore
-from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import fleet_of, load_fleet, pool
 from tests.support.publishing import publish_files
-
-
-async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
-    """Open no endpoints for the first fleet."""
 
 
 def test_failed_subscriber_is_counted_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +46,7 @@ def test_failed_subscriber_is_counted_under_its_own_name(tmp_path: Path, monkeyp
         state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
         await state.lead(log.warn)
         endpoints = Endpoints(options, nodes, metrics)
-        services, _ = await wiring.build_from(options, endpoints, metrics, nodes, state, ignore)
+        services, _ = await wiring.build_from(options, endpoints, metrics, nodes, state)
         await publish_files(services.live, fleet)
         await services.discovery.stop()
         await state.close()
@@ -80,7 +75,7 @@ def test_dry_run_checks_no_replicas(tmp_path: Path, dry_run: bool) -> None:
         state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
         await state.lead(log.warn)
         endpoints = Endpoints(options, nodes, metrics)
-        services, _ = await wiring.build_from(options, endpoints, metrics, nodes, state, ignore)
+        services, _ = await wiring.build_from(options, endpoints, metrics, nodes, state)
         await publish_files(services.live, fleet)
         drivers = services.guard.start("drivers", services.supervisor.run)
         while not services.supervisor.rows():

@@ -18,7 +18,7 @@ from lbctl.store.memory import MemoryStore
 from lbctl.store.saved import SavedState
 from lbctl.xds.build.snapshot_cache import UnsoundError
 from tests.support.fleets import fleet_of, load_fleet, write_fleet
-from tests.support.publishing import Publishing
+from tests.support.publishing import Publishing, open_nothing
 
 FLEET = fleet_of(proxies={"edge": {"kind": "envoy"}})
 DRAIN = Override("drain", "pool", "a")
@@ -85,7 +85,7 @@ def test_stalled_disk_delays_the_save_but_not_the_change(tmp_path: Path) -> None
         state = SavedState(store, lambda _: None)
         await state.lead(lambda _: None)
         publishing = Publishing((str(path),), state=state)
-        await publishing.reconciler().start(None)
+        await publishing.reconciler().start(None, open_nothing)
         live = publishing.live
         store.works.clear()
         drained = asyncio.create_task(live.apply(replace(live.inputs, overrides=(DRAIN,)), "an override"))
@@ -116,7 +116,7 @@ def test_comments_silence_warnings_of_proxies_but_no_errors(tmp_path: Path, monk
     async def run() -> None:
         publishing = Publishing((str(path),))
         reconciler = publishing.reconciler()
-        await reconciler.start(None)
+        await reconciler.start(None, open_nothing)
         assert reconciler.last_reload is not None
         assert [item.message for item in reconciler.last_reload.diagnostics if item in found] == ["an error"]
         await publishing.end()

@@ -35,10 +35,6 @@ def load_replicas(directory: Path, *replicas: str) -> Loaded:
     )
 
 
-async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
-    """Open no endpoints for the first fleet."""
-
-
 class Clock:
     """Seconds since the epoch, set by the test."""
 
@@ -74,7 +70,7 @@ async def serving(directory: Path, clock: Clock) -> AsyncIterator[tuple[Services
     options, nodes, metrics = Options((str(directory / "fleet.yaml"),)), NodeStatus(), Metrics()
     state = SavedState(SqliteStore.open(directory / "state"), log.warn)
     await state.lead(log.warn)
-    services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore)
+    services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state)
     services.overrides._now = clock.time
     await publish_files(services.live, load_replicas(directory, "a", "b"))
     work = asyncio.create_task(services.overrides.run())

@@ -37,7 +37,6 @@ from lbctl.store.interface import StoreError
 from lbctl.store.records import read_rollouts, write_rollouts
 from lbctl.store.saved import SavedState
 from lbctl.store.sqlite import SqliteStore
-from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import Fleet, fleet_of, load_fleet, pool, replica
 from tests.support.processes.ports import free_port
@@ -86,10 +85,6 @@ def rollout_fleet(hold: str = "1s", **analysis: Any) -> Fleet:
     }
     route = {"match": {"path_prefix": "/chat"}, "split": {"old": 1, "new": 0}, "rollout": rollout}
     return fleet_of(routes={"chat": route}, pools={name: pool(replica("r")) for name in ("old", "new")})
-
-
-async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
-    """Open no endpoints for the first fleet."""
 
 
 class Run:
@@ -158,7 +153,7 @@ async def serving(directory: Path, fleet: Fleet) -> AsyncIterator[Run]:
     options, nodes, metrics = Options((str(directory / "fleet.yaml"),)), NodeStatus(), Metrics()
     state = SavedState(SqliteStore.open(directory / "state"), log.warn)
     await state.lead(log.warn)
-    services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore)
+    services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state)
     await publish_files(services.live, loaded)
     tasks = [asyncio.create_task(work()) for work in (services.rollouts.run, services.rollouts.run_analysis)]
     try:
