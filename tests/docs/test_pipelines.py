@@ -165,7 +165,7 @@ def test_action_accepts_a_valid_change_and_describes_it(repository: Repository) 
     repository.commit()
     action = Action(repository, rendered="rendered")
     assert failed_steps(action) == set(), action.output
-    assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in recorded_arguments(repository)
+    assert "install --quiet lbctl[envoy] @ git+https://git.example.com/" in recorded_arguments(repository)
     assert f"lbctl {__version__}" in action.output["Install"]
     summary = action.summary.read_text()
     assert re.search(r"\| `\S*127\.0\.0\.1-9003\.gpu` \| `L4` \| `H100-PCIe` \| `fleet/fleet\.yaml:\d+` \|", summary)
@@ -314,7 +314,7 @@ def test_gitlab_jobs_accept_a_valid_change_and_describe_it(repository: Repositor
         assert process.returncode == 0, process.stderr
     assert "9003" in process.stdout
     assert "9003" in (repository.directory / "lbctl-diff.md").read_text()
-    assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in recorded_arguments(repository)
+    assert "install --quiet lbctl[envoy] @ git+https://git.example.com/" in recorded_arguments(repository)
     assert "nginx-light haproxy" in recorded_arguments(repository)
 
 
@@ -460,7 +460,7 @@ def test_hook_runs_an_existing_command() -> None:
 def test_lbctl_is_installed_by_url_and_not_by_name(package: str) -> None:
     """pip then fails instead of installing a foreign package with this name."""
     url = read(CI / "pre-commit-config.yaml")["repos"][0]["repo"]
-    assert package == f"lbctl[demo] @ git+{url}@v{__version__}"
+    assert package == f"lbctl[envoy] @ git+{url}@v{__version__}"
 
 
 @pytest.mark.parametrize(

