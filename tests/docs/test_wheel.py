@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 import tarfile
@@ -13,7 +17,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.support import init as fake
+from tests.support.model_servers import ModelServer
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import require
+from tests.support.processes.up import alone_at_the_first_port, up
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +110,19 @@ def test_installed_lbctl_renders_from_any_directory(shipped: Shipped, proxy: str
 
 def test_installed_lbctl_runs_as_a_module(shipped: Shipped) -> None:
     assert shipped.run(sys.executable, "-m", "lbctl", "version") == shipped.run(shipped.home / "bin/lbctl", "version")
+
+
+@pytest.mark.e2e
+def test_installed_lbctl_runs_a_fleet_by_up(shipped: Shipped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("envoy")
+    monkeypatch.setenv("PYTHONPATH", str(shipped.home))
+    with alone_at_the_first_port(), up(tmp_path) as run, fake.serving(ModelServer()) as servers:
+        run.start("--from", servers[0].url)
+        (curl,) = re.findall(r"^ +try +(curl .*)$", run.await_ready(), re.MULTILINE)
+        answer = subprocess.run([*shlex.split(curl), "-s"], capture_output=True, text=True, timeout=60, check=True)
+        assert json.loads(answer.stdout)["choices"][0]["message"]["content"].startswith("Hello!")
+        run.signal(signal.SIGINT)
+        assert run.wait() == 0
 
 
 def test_source_archive_has_all_files_to_build_and_test(shipped: Shipped) -> None:
