@@ -1,4 +1,4 @@
-"""`lbctl version`: of lbctl, of Python, and of the packages that lbctl needs."""
+"""`lbctl version`: the versions of lbctl, Python and its dependencies."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import pty
 import re
 import select
@@ -182,8 +183,10 @@ def test_version_lists_lbctl_python_and_dependencies(capsys: pytest.CaptureFixtu
 def test_version_is_available_as_json_and_yaml(form: str, parse: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "-o", form]) == 0
     versions = parse(capsys.readouterr().out)  # type: ignore[operator]
+    assert versions.keys() == {"lbctl", "python", "packages"}
     assert versions["lbctl"] == __version__
-    assert versions["packages"]["grpcio"] == metadata.version("grpcio")
+    assert versions["python"] == {"version": platform.python_version(), "platform": platform.platform()}
+    assert versions["packages"] == {name: metadata.version(name) for name in PACKAGES}
 
 
 @pytest.mark.slow
