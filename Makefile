@@ -13,7 +13,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # The tests start hundreds of processes, each of which would compile all of lbctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs site lock clean
+.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs site dist lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -76,6 +76,17 @@ site: export NO_MKDOCS_2_WARNING = 1
 site: $(VENV)/.test  ## the documentation site, into .site; fails on a broken link, a page in no menu or an unused image
 	$(BIN)/mkdocs build
 
+dist: $(VENV)/release/.installed  ## the wheel, the source archive and the SBOM of a release, into dist/, checked
+	rm -rf dist $(VENV)/dist
+	$(RELEASE)/python -m build --no-isolation --outdir dist
+	$(RELEASE)/twine check --strict dist/*
+	$(RELEASE)/python -m venv --without-pip $(VENV)/dist
+	$(INSTALL_DIST) --require-hashes --requirement .ci/locks/envoy.txt
+	$(INSTALL_DIST) --no-deps dist/*.whl
+	cd / && $(abspath $(VENV))/dist/bin/lbctl version
+	$(RELEASE)/cyclonedx-py environment $(VENV)/dist --output-reproducible --output-file $(VENV)/dist/environment.json
+	$(RELEASE)/python -m tests.deploy.sbom < $(VENV)/dist/environment.json > "dist/$$(basename dist/*.tar.gz .tar.gz).cdx.json"
+
 lock: $(VENV)/lock/bin/uv  ## the newest dependencies that pyproject.toml allows, with their hashes, into .ci/locks
 	UV=$< .ci/lock
 
@@ -97,6 +108,14 @@ $(VENV)/peers/.installed: tests/benchmarks/peers/requirements.txt | $(BIN)/pytho
 $(VENV)/lock/bin/uv: .ci/locks/lock.txt | $(BIN)/python
 	$(BIN)/python -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	@touch $@
+
+RELEASE := $(VENV)/release/bin
+INSTALL_DIST = $(RELEASE)/python -m pip --python $(VENV)/dist/bin/python install --quiet --disable-pip-version-check
+
+$(VENV)/release/.installed: .ci/locks/release.txt | $(BIN)/python
+	$(BIN)/python -m venv $(@D)
+	$(RELEASE)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
 
 # What the locks name, and nothing else: lbctl itself is built by what they name too.
