@@ -28,7 +28,6 @@ class Parameter:
     """A part of the URL that the client chooses."""
 
     name: str
-    """Its name."""
     place: Literal["path", "query"]
     """Where it stands."""
     about: str
@@ -46,7 +45,6 @@ class ApiRoute:
     method: Literal["GET", "POST", "DELETE"]
     """The HTTP method."""
     path: str
-    """The path."""
     summary: str
     """What it does, for OpenAPI."""
     answer: type | str

@@ -37,13 +37,11 @@ class HttpRequest:
     """A request."""
 
     method: str
-    """The method."""
     target: str
     """The path and query, as they were sent."""
     headers: Mapping[str, list[str]]
     """Name in lower case → its values."""
     body: bytes
-    """The body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +49,7 @@ class HttpAnswer:
     """An answer."""
 
     status: int
-    """The status."""
     body: bytes = b""
-    """The body."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Further headers, whose values are printable ASCII."""
     withdraw: Callable[[], None] | None = None

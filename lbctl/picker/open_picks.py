@@ -23,7 +23,6 @@ class OpenPick(NamedTuple):
     """A picked request that has not ended."""
 
     pool: str
-    """The pool."""
     ordered: tuple[Candidate, ...]
     """The replicas of the answer."""
     at: float

@@ -21,7 +21,6 @@ class DecisionSample:
     at: float
     """When it was taken, in seconds since the epoch."""
     pool: str
-    """The pool."""
     replica: str | None
     """The replica that was picked; None where none was."""
     reason: str

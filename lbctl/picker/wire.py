@@ -34,9 +34,7 @@ class EngineSample(NamedTuple):
     """What the engine of a replica reported at its last scrape; None is unknown."""
 
     pool: str
-    """The pool."""
     replica: str
-    """The replica."""
     running: float | None
     """Requests that it works on."""
     queue: float | None
@@ -55,9 +53,7 @@ class ProxySample(NamedTuple):
     proxy: str
     """The name of the proxy."""
     pool: str
-    """The pool."""
     replica: str
-    """The replica."""
     requests: int
     """How many."""
 

@@ -75,9 +75,7 @@ class StoreEntry:
     """One key with its value."""
 
     key: str
-    """The key."""
     value: str
-    """The value."""
     version: str
     """Changes with every write and never repeats; versions can only be compared for equality."""
 
@@ -87,7 +85,6 @@ class KeyChange:
     """A change of one key."""
 
     key: str
-    """The key."""
     entry: StoreEntry | None
     """The new entry; None where the key was deleted."""
 

@@ -23,7 +23,6 @@ class StoreModule(NamedTuple):
     """Where the code of a store is."""
 
     module: str
-    """The module."""
     name: str
     """Its class, whose `open` takes the settings, the member's name and a text that no other handle has."""
     extra: str = ""

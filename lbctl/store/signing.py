@@ -98,7 +98,6 @@ class Envelope:
     signature: str
     """The signature, in hexadecimal."""
     text: str
-    """The text."""
 
 
 def seal(keys: Keyring, purpose: Purpose, name: str, stamp: int, epoch: int, text: str) -> str:

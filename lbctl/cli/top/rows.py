@@ -33,7 +33,6 @@ class Column:
     """A column of the table, by which rows can be sorted."""
 
     head: str
-    """Its heading."""
     key: str
     """The letter that sorts by it."""
     value: Callable[[ReplicaRow], Value]

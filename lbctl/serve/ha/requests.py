@@ -39,11 +39,9 @@ class MemberRequest:
     """What is signed of a request."""
 
     method: str
-    """The method."""
     path: str
     """The path with the query."""
     body: bytes
-    """The body."""
 
 
 class MemberRequests:

@@ -66,7 +66,6 @@ class TokenFile:
     """A token in a file that another program replaces, as the kubelet does: it is read for each request."""
 
     path: Path
-    """The file."""
     certificate: tuple[str, str] | None = field(default=None, repr=False)
     """The client certificate that is shown beside the token."""
     check: Callable[[], object] | None = field(default=None, repr=False, compare=False)

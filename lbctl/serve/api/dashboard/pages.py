@@ -42,7 +42,6 @@ class Page:
     """One file, as it is sent."""
 
     content: bytes
-    """The content as it is."""
     compressed: bytes
     """The content as gzip."""
     content_type: str

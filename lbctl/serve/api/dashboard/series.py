@@ -24,9 +24,7 @@ class Query:
     """What is asked for."""
 
     pool: str
-    """The pool."""
     metric: schema.SeriesMetric
-    """The metric."""
     replica: str = ""
     """A replica, `EVERY`, or empty for the pool as a whole."""
     points: int = 240
