@@ -46,7 +46,7 @@ _FAMILIES = {
 _INTRODUCTION = """\
 <!-- Generated from lbctl/lint by `python -m tests.docs.regenerate`; edit the pages in lbctl/lint/codes. -->
 
-# Rules
+# Codes
 
 Every code that lbctl shows, as `lbctl rule CODE` prints it, offline. Those with YAML before and after are
 `lbctl lint`'s: the fleet is legal, and unwise for inference. The fleets are whole: each first one gets exactly this

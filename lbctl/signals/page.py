@@ -11,7 +11,7 @@ from lbctl.signals.source import MetricSeries, MetricsTable
 _INTRODUCTION = """\
 <!-- Generated from lbctl/signals by `python -m tests.docs.regenerate`; edit the tables there. -->
 
-# What is read from model servers and GPUs
+# Signals of model servers and GPUs
 
 `telemetry.sources` of a pool, or of a replica, name pages and their `kind`. Of each page only the metrics below are
 read. The first name that the page has is taken; a name that is absent, a value that is no finite number from 0

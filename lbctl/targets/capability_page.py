@@ -15,7 +15,7 @@ _SCOPES: dict[Scope, str] = {"listener": "Listeners", "route": "Routes", "pool":
 _INTRODUCTION = """\
 <!-- Generated from lbctl/targets by `python -m tests.docs.regenerate`; edit the tables there. -->
 
-# What each proxy can say
+# Capabilities of each proxy
 
 lbctl leaves nothing out in silence. Every key of a fleet file belongs to a feature below, and every proxy has an answer
 for every feature:
