@@ -61,12 +61,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Adapt the Markdown of a page, and keep a page that has moved out of the search."""
+    """Adapt the Markdown of a page, and set its rank in the search: moved pages are not in it."""
     if page.file.src_uri.startswith(_SOURCES):
         return markdown
     markdown = _GENERATED.sub("", markdown)
     if _MOVED in markdown:
         page.meta["search"] = {"exclude": True}
+    elif page.file.src_uri.startswith("develop/"):
+        page.meta["search"] = {"boost": 0.5}
     here = _repository_path(page.file.src_uri)
 
     def link_in_site(link: re.Match[str]) -> str:
