@@ -13,7 +13,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # The tests start hundreds of processes, each of which would compile all of lbctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs site dist lock clean
+.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs site dist changelog lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -86,6 +86,9 @@ dist: $(VENV)/release/.installed  ## the wheel, the source archive and the SBOM 
 	cd / && $(abspath $(VENV))/dist/bin/lbctl version
 	$(RELEASE)/cyclonedx-py environment $(VENV)/dist --output-reproducible --output-file $(VENV)/dist/environment.json
 	$(RELEASE)/python -m tests.deploy.sbom < $(VENV)/dist/environment.json > "dist/$$(basename dist/*.tar.gz .tar.gz).cdx.json"
+
+changelog: $(VENV)/release/.installed  ## what changes/ adds to CHANGELOG.md; VERSION=1.2.3 moves it there
+	$(RELEASE)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version Unreleased)
 
 lock: $(VENV)/lock/bin/uv  ## the newest dependencies that pyproject.toml allows, with their hashes, into .ci/locks
 	UV=$< .ci/lock

@@ -70,6 +70,7 @@ def main(tag: str) -> int:
     text = notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
     if not text:
         wrong.append(f"CHANGELOG.md: no dated section with the changes of {version}")
+    wrong += [f"{file.relative_to(ROOT)}: not in CHANGELOG.md yet" for file in sorted((ROOT / "changes").glob("+*"))]
     print("\n".join(wrong), file=sys.stderr) if wrong else print(text)
     return 1 if wrong else 0
 
