@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Permit = Callable[[], bool]
-NOT_PERMITTED = "nothing is changed: this control plane does not lead any more"
+NOT_PERMITTED = "not changed: this control plane is no longer the leader"
 """The reason why a change was not made."""
 
 

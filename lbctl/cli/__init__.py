@@ -154,5 +154,5 @@ def run(args: list[str]) -> int:
         return 0
     except Exception:  # noqa: BLE001 -- the last line of defence: an error of ours, shown as such
         traceback.print_exc()
-        click.echo("lbctl: this is an error in lbctl itself; please report it with the lines above", err=True)
+        click.echo("lbctl: internal error; please report it with the lines above", err=True)
         return 70

@@ -98,7 +98,7 @@ def address_of(flag: str, text: str) -> Address:
 
 def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
     if bool(values["tls_cert"]) != bool(values["tls_key"]):
-        raise click.UsageError("--tls-cert and --tls-key go together")
+        raise click.UsageError("set both --tls-cert and --tls-key")
     if values["tls_cert"] and not values["tls_ca"]:
         raise click.UsageError("--tls-cert needs --tls-ca: without it the control plane is not verified")
     ca, certificate, key = (os.path.abspath(name) if (name := values[flag]) else "" for flag in _FLAGS[-3:])  # noqa: PTH100 -- a str
@@ -142,17 +142,17 @@ class _Running:
 
         is_named = self.is_nearer_than_xds and _is_on_command_line("server")
         if not is_on_loopback(self.server.url):
-            problem = f"{self.server.url} is not on this machine, and its socket is for its own alone"
+            problem = f"{self.server.url} is not on this machine, and only processes there can use its socket"
             if is_named:
-                raise click.UsageError(f"--server: {problem}: give --xds HOST:PORT")
+                raise click.UsageError(f"--server: {problem} (use --xds HOST:PORT)")
             return USUAL, problem
         try:
             listens = self._await_listens()
         except (ApiError, click.ClickException):
             if is_named:
                 raise
-            elsewhere = "if control.api.bind is another, --server URL or --fleet PATH"
-            return USUAL, f"no serve answers at {self.server.url}; {elsewhere}"
+            hint = "if control.api.bind is not the default, use --server or --fleet"
+            return USUAL, f"no serve answers at {self.server.url} ({hint})"
         if (path := listens.xds_socket or "") and _is_trusted(path):
             return f"unix:{path}", ""
         tcp = (is_named and listens.xds) or USUAL
@@ -200,5 +200,5 @@ def _is_trusted(path: str) -> bool:
 
 def _printable(flag: str, text: str | None) -> str:
     if text and not text.isprintable():
-        raise click.UsageError(f"{flag}: {text!r} has characters that cannot be printed")
+        raise click.UsageError(f"{flag}: {text!r} contains characters that cannot be printed")
     return text or ""

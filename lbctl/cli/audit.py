@@ -62,7 +62,7 @@ def verify(remote: ServeClient) -> int:
         return 1
     kept = f"{records[0].number} to {records[-1].number}" if records else "none yet"
     last = f"; the last hash is {records[-1].hash}" if records else ""
-    click.echo(f"{len(records)} records ({kept}), an unbroken chain{last}")
+    click.echo(f"{len(records)} records ({kept}), valid hash chain{last}")
     return 0
 
 
@@ -73,9 +73,9 @@ def breaks(records: Sequence[schema.AuditRecord]) -> Iterator[str]:
         fields = [item.number, item.at, item.actor, item.action, item.subject, item.reason, item.previous]
         text = json.dumps(fields, separators=(",", ":"))
         if hashlib.sha256(text.encode()).hexdigest() != item.hash:
-            yield f"record {item.number} was changed: its hash is not that of its content"
+            yield f"record {item.number} was changed: its hash does not match its content"
         if before is not None and (item.number, item.previous) != (before.number + 1, before.hash):
-            yield f"between record {before.number} and record {item.number} something was removed or added"
+            yield f"records were removed or added between record {before.number} and record {item.number}"
         if before is None and item.number == 1 and item.previous:
             yield "record 1 has a predecessor"
         before = item

@@ -81,19 +81,19 @@ def command(
     _warn_of_refusal(ads.node)
     metrics = address_of("--proxy-metrics", proxy_metrics) if proxy_metrics else None
     if metrics and not admin:
-        raise click.UsageError("--proxy-metrics needs --proxy-admin: it shows a page of that interface")
+        raise click.UsageError("--proxy-metrics requires --proxy-admin, whose metrics page it exposes")
     if admin and not admin.on_loopback:
-        hint = "use 127.0.0.1 or unix:PATH; --proxy-metrics shows its figures to others"
+        hint = "use 127.0.0.1 or unix:PATH; --proxy-metrics exposes its metrics"
         raise click.UsageError(f"--proxy-admin: any client of {admin} could stop the proxy and read its keys ({hint})")
     if ads.ca and directory is None:
         click.echo(
-            "lbctl: without -d DIR the proxy reads its certificates once, when it starts: renewed ones need a restart",
+            "lbctl: without -d DIR the proxy reads its certificates only at start: renewed ones need a restart",
             err=True,
         )
     if ads.problem:
         click.echo(
-            f"lbctl: {ads.problem}: the proxy will connect to {ads.xds}, where it is sent no keys (LB527) and its load "
-            "reports are not taken; write the bootstrap while serve runs, or give --xds unix:PATH",
+            f"lbctl: {ads.problem}: the proxy will connect to {ads.xds}, where it gets no keys (LB527) and its load "
+            "reports are ignored (write the bootstrap while serve runs, or use --xds unix:PATH)",
             err=True,
         )
     joining = Joining(
@@ -138,8 +138,8 @@ def _warn_of_refusal(node: str) -> None:
     """Say that `serve` will send this node nothing, where the fleet of --fleet shows it."""
     _, refusal = _entry_of(node)
     if refusal:
-        hint = '`nodes: ["edge-*"]` of an entry names its nodes'
-        click.echo(f"lbctl: {refusal}: serve will send it nothing; {hint}", err=True)
+        hint = '`nodes: ["edge-*"]` sets the nodes of an entry'
+        click.echo(f"lbctl: {refusal}: serve will not send it any resources ({hint})", err=True)
 
 
 def _entry_of(node: str) -> tuple[Proxy | None, str]:
@@ -167,7 +167,9 @@ def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:
     named = [str(item) for item in members if item.host and not is_ip(item.host)]
     sockets = [str(item) for item in members if item.path]
     if named and sockets:
-        raise click.UsageError(f"--standby: {sockets[0]} and {named[0]} exclude each other: give the members by IP")
+        raise click.UsageError(
+            f"--standby: {sockets[0]} and {named[0]} cannot be combined (use the IP addresses of the members)"
+        )
     return members[1:]
 
 

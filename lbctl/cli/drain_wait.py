@@ -32,13 +32,13 @@ def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
             time.sleep(_POLL_INTERVAL)
             continue
         if found is None:
-            return _end(pool, replica, "it is not in the pool any more", 0)
+            return _end(pool, replica, "it is no longer in the pool", 0)
         row, drain_deadline = found
         deadline = began + drain_deadline + _MARGIN
         if row.state == "removed":
             return _removed(pool, row)
         if row.state not in ("draining", "drained"):
-            return _end(pool, replica, f"it is not drained any more: its state is {row.state}", _DEGRADED)
+            return _end(pool, replica, f"it is no longer draining: its state is {row.state}", _DEGRADED)
         if row.idle:
             return _end(pool, replica, "it has no requests in flight", 0)
         if row.idle is None and not row.in_flight and time.monotonic() - began > _UNKNOWN_FOR:
@@ -59,7 +59,7 @@ def _look(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Replica,
 def _removed(pool: str, row: schema.Replica) -> int:
     if row.idle:
         return _end(pool, row.name, "it has no requests in flight", 0)
-    return _end(pool, row.name, "its drain deadline has passed, and it was taken out of the pool", _DEGRADED)
+    return _end(pool, row.name, "its drain deadline has passed, and it was removed from the pool", _DEGRADED)
 
 
 def _end(pool: str, replica: str, message: str, code: int) -> int:

@@ -55,7 +55,7 @@ def _place(
     if section.lost is not None and section.lacks("api"):
         raise click.ClickException(f"--fleet: {section.lost}")
     if section.source is None:
-        click.echo(f"lbctl: warning: --fleet: {_problem(path)}; without `control`, its defaults are used", err=True)
+        click.echo(f"lbctl: warning: --fleet: {_problem(path)}; using the defaults of `control`", err=True)
     if not url:
         raise click.ClickException(f"--fleet: the API of {path} listens on {bind}, which no command can connect to")
     return _identified(path, url, token, ca, is_named="api" in named)
@@ -78,8 +78,8 @@ def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_na
     if names and not running_fleet.runs(status, path):
         if not is_named and not running_fleet.is_elsewhere(status):
             raise UnavailableError(
-                f"--fleet: no serve of {path} is known, and the one at {url} runs {names}: start {path} with "
-                "`lbctl up` or `lbctl serve`, or name its serve with --server"
+                f"--fleet: no running serve of {path} is known, and the serve at {url} runs {names} (start {path} with "
+                "`lbctl up` or `lbctl serve`, or use --server)"
             )
         click.echo(f"lbctl: warning: --fleet: the serve at {url} runs {names}, not {path}", err=True)
         return url, token if is_named and running_fleet.is_elsewhere(status) else None
@@ -125,7 +125,7 @@ def _problem(path: str) -> str:
 
     diagnostics = Diagnostics()
     parse(texts((path,), diagnostics), diagnostics)
-    return next((str(item) for item in diagnostics if item.severity == "error"), f"{path} has no fleet")
+    return next((str(item) for item in diagnostics if item.severity == "error"), f"{path} does not contain a fleet")
 
 
 def _reachable(bind: Address) -> Address:

@@ -16,14 +16,14 @@ from lbctl.cli.server_options import server_options
 _SHORT = 12
 """Characters of a digest and of a commit that are shown."""
 _HEAD = ("", "DIGEST", "SINCE", "COMMIT", "POOLS", "REPLICAS", "CAUSE")
-_STAYS = "; what is served stays as it is"
+_STAYS = "; the published fleet does not change"
 _MESSAGES = {
-    "rolled_back": "{digest} is served until the files change: snapshot {version}",
-    "published": "{digest} is served, which is what the files say: snapshot {version}",
-    "unchanged": "{digest} is served, which is what the files say; nothing has changed for the proxies",
-    "invalid": f"{{digest}} has errors with the other files of today{_STAYS}",
-    "refused": f"refused: {{digest}} would lose too many replicas or keys at once{_STAYS}",
-    "unsound": f"{{digest}} leads to something that no proxy would take{_STAYS}",
+    "rolled_back": "published {digest} until the files change: snapshot {version}",
+    "published": "published {digest}, which equals the files: snapshot {version}",
+    "unchanged": "{digest} is published and equals the files; nothing changed for the proxies",
+    "invalid": f"{{digest}} has errors together with the current keys, certificates and discovery files{_STAYS}",
+    "refused": f"rejected: {{digest}} would remove too many replicas or keys at once{_STAYS}",
+    "unsound": f"{{digest}} results in configuration that proxies would reject{_STAYS}",
 }
 
 
@@ -84,8 +84,8 @@ def rollback(digest: str | None, allow_shrink: bool, wait: bool, reason: str | N
 def _held(row: schema.Rollout) -> str:
     """Return what holds in place of the split of the files that are served again."""
     state = "ended" if row.phase == "promoted" else f"is {row.phase}"
-    ends = f"the split of the files holds after `lbctl rollout abort {row.route}`"
-    return f"{row.route}: {row.to} has {row.percent:g} %, as its rollout {state}; {ends}"
+    ends = f"`lbctl rollout abort {row.route}` restores the split of the files"
+    return f"{row.route}: {row.to} has {row.percent:g} % because its rollout {state}; {ends}"
 
 
 def commit_text(commit: str | None, dirty: bool) -> str:

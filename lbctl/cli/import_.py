@@ -77,14 +77,14 @@ def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool, a
     if imported is not None:
         carried, implied, noted = imported.draft.ledger.counts()
         total = carried + implied + noted
-        summary = f"{carried} carried over, {implied} done anyway, {noted} kept as comments"
+        summary = f"{carried} converted, {implied} implied, {noted} kept as comments"
         click.echo(f"lbctl: {total} directives: {summary}", err=True)
     return code or (1 if diagnostics.failed else 0)
 
 
 def _check_absent(file: str | None, diagnostics: Diagnostics) -> None:
     if file is not None and os.path.lexists(file):
-        message, hint = "there is a file already, and import writes over none", "another name, or without -f to compare"
+        message, hint = "the file exists, and import does not overwrite files", "choose another name, or omit -f"
         diagnostics.add(Diagnostic("LB961", message, Position(file), hint=hint))
 
 

@@ -34,7 +34,7 @@ def report(
         click.echo(f"lbctl: {error}", err=True)
         return 4
     except SandboxUnavailableError as error:
-        click.echo(f"lbctl: --compare cannot confine the proxies on this system: {error}", err=True)
+        click.echo(f"lbctl: --compare cannot sandbox the proxies on this system: {error}", err=True)
         click.echo("lbctl: if you trust the configuration, add --allow-unsandboxed", err=True)
         return 4
     except TooSlowError:
@@ -55,7 +55,7 @@ def report(
             path = ("routes", row.sample.route) if row.sample.route else ()
             diagnostics.add(Diagnostic("LB986", message, origin.position if origin else None, path))
     if all(row.skipped for row in rows):
-        diagnostics.add(Diagnostic("LB987", "no request was compared", hint="the table says why for each"))
+        diagnostics.add(Diagnostic("LB987", "no request was compared", hint="the table has the reasons"))
         return 1
     return 1 if any(row.differences for row in rows) else 0
 

@@ -57,9 +57,9 @@ def command(
     model server.
     """
     if more and not urls:
-        raise click.UsageError("URLs follow --from")
+        raise click.UsageError("use --from before URLs")
     if (api_key_file or kind) and not urls:
-        raise click.UsageError("--api-key-file and --proxy are for servers that are asked: give --from")
+        raise click.UsageError("--api-key-file and --proxy require --from")
     diagnostics = Diagnostics()
     if file is not None and os.path.lexists(file):
         diagnostics.add(_existing_file(file))
@@ -69,7 +69,7 @@ def command(
         click.echo(text, nl=False)
         if key:
             click.echo(
-                f"lbctl: the fleet needs the file {KEY_FILE} next to its own: one line with `Bearer` and the key",
+                f"lbctl: the fleet needs the file {KEY_FILE} next to it, with the line `Bearer KEY`",
                 err=True,
             )
     elif text and file is not None and _write_all(text, key, file, diagnostics):
@@ -152,13 +152,13 @@ def api_key(file: str) -> str:
     key = lines[0].strip() if lines else ""
     if not _KEY.fullmatch(key):
         raise click.UsageError(
-            f"--api-key-file: the first line of {_name(file)} is no key: visible ASCII, without blanks"
+            f"--api-key-file: the first line of {_name(file)} is not a key of visible ASCII characters"
         )
     return key
 
 
-def _existing_file(file: str, hint: str = "-f") -> Diagnostic:
-    return Diagnostic("LB961", "there is a file already, and init writes over none", Position(_name(file)), hint=hint)
+def _existing_file(file: str, hint: str = "choose another name with -f") -> Diagnostic:
+    return Diagnostic("LB961", "the file exists, and init does not overwrite files", Position(_name(file)), hint=hint)
 
 
 def write(text: str, file: str, diagnostics: Diagnostics, *, mode: int = 0o644) -> bool:

@@ -44,7 +44,7 @@ def new(tenant: str, file: str | None, plain: bool) -> int:
     hash, which HAProxy compares; nginx and Envoy need --plain.
     """
     if not _NAME.fullmatch(tenant):
-        raise click.UsageError("TENANT is a name: lower-case letters, digits and . _ -, at most 63")
+        raise click.UsageError("TENANT: use at most 63 lower-case letters, digits and . _ -")
     key = new_key()
     line = key_line(key, tenant, plain=plain)
     if file is not None:
@@ -54,9 +54,7 @@ def new(tenant: str, file: str | None, plain: bool) -> int:
             click.echo(f"lbctl: cannot write {file}: {reason_of(error).lower()}", err=True)
             return 1
     click.echo(key)
-    click.echo(
-        f"lbctl: appended to {file}" if file is not None else f"lbctl: the line for the key file: {line}", err=True
-    )
+    click.echo(f"lbctl: appended to {file}" if file is not None else f"lbctl: line for the key file: {line}", err=True)
     if not plain:
-        click.echo("lbctl: the line holds a hash: HAProxy accepts the key, nginx and Envoy need --plain", err=True)
+        click.echo("lbctl: the line contains a hash for HAProxy; nginx and Envoy need --plain", err=True)
     return 0

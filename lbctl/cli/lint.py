@@ -82,7 +82,7 @@ def command(
     The comment `# lbctl: ignore CODE (reason)` silences a finding on its line. `lbctl rule CODE` explains a code.
     """
     if fix and "-" in paths:
-        raise click.UsageError("--fix changes files, and - is standard input")
+        raise click.UsageError("--fix cannot change standard input (-)")
     options = _Options(CodeFilter(_codes(select), _codes(ignore)), fail_on, fix, _load(rate, mean_service), form)
     diagnostics = Diagnostics()
     sources = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
@@ -150,12 +150,12 @@ def _check(codes: Sequence[str]) -> None:
     for code in codes:
         if not any(page_code.startswith(code) for page_code in pages()):
             hint = did_you_mean(code, pages())
-            raise click.UsageError(f"no code begins with {code!r}{f'; {hint}' if hint else ''}")
+            raise click.UsageError(f"no code begins with {code!r}{f' ({hint})' if hint else ''}")
 
 
 def _load(rate: str | None, mean_service: str | None) -> StatedLoad | None:
     if (rate is None) != (mean_service is None):
-        raise click.UsageError("--rate and --mean-service go together")
+        raise click.UsageError("set both --rate and --mean-service")
     if rate is None:
         return None
     try:

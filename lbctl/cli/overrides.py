@@ -56,9 +56,9 @@ def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     for value in values:
         pool, _, share = value.partition("=")
         if not pool or not share.isascii() or not share.isdigit():
-            raise click.BadParameter(f"{value!r} is not POOL=SHARE, with a whole number from 0", ctx, param)
+            raise click.BadParameter(f"{value!r} is not POOL=SHARE with an integer SHARE of at least 0", ctx, param)
         if pool in shares:
-            raise click.BadParameter(f"{pool} has two shares", ctx, param)
+            raise click.BadParameter(f"{pool} is set twice", ctx, param)
         shares[pool] = int(share)
     return shares
 
@@ -118,7 +118,7 @@ def set_(replica: str, value: float, ttl: str | None, reason: str | None, remote
     """
     request = schema.OverrideRequest("weight", *place(replica), value=value)
     override = _hold(remote, request, ttl, reason)
-    click.echo(f"lbctl: {replica} has the weight {value:g}{_until(override)}", err=True)
+    click.echo(f"lbctl: set the weight of {replica} to {value:g}{_until(override)}", err=True)
     return 0
 
 
@@ -140,7 +140,7 @@ def freeze(pool: str | None, ttl: str | None, reason: str | None, remote: ServeC
     """
     for name in [pool] if pool is not None else _moving_pools(remote):
         override = _hold(remote, schema.OverrideRequest("freeze", name), ttl, reason)
-        click.echo(f"lbctl: the weights of {name} stay{_until(override)}", err=True)
+        click.echo(f"lbctl: froze the weights of {name}{_until(override)}", err=True)
     return 0
 
 
@@ -177,7 +177,7 @@ def set_split(
     override = _hold(remote, schema.OverrideRequest("split", route=route, shares=shares), ttl, reason)
     total = sum(override.shares.values())
     percents = ", ".join(f"{pool} {100 * share / total:.4g} %" for pool, share in override.shares.items())
-    click.echo(f"lbctl: {route} goes to {percents}{_until(override)}", err=True)
+    click.echo(f"lbctl: set the split of {route} to {percents}{_until(override)}", err=True)
     return await_proxies(remote) if wait else 0
 
 
@@ -201,7 +201,7 @@ def _moving_pools(remote: ServeClient) -> list[str]:
     """Return the pools with telemetry, because the weights of others do not move; say so where none has it."""
     names = [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
     if not names:
-        click.echo("lbctl: no pool has telemetry, so no weights move: there is nothing to do", err=True)
+        click.echo("lbctl: nothing to freeze: no pool has telemetry", err=True)
     return names
 
 
@@ -209,7 +209,7 @@ def _frozen_pools(remote: ServeClient) -> list[str]:
     """Return the pools that are held by hand; say so where none is."""
     names = [item.pool for item in remote.get(_PATH, schema.Overrides).overrides if item.kind == "freeze"]
     if not names:
-        click.echo("lbctl: the weights of no pool are held by hand: there is nothing to do", err=True)
+        click.echo("lbctl: nothing to unfreeze: no pool is frozen", err=True)
     return names
 
 
@@ -226,7 +226,7 @@ def _hold(remote: ServeClient, request: schema.OverrideRequest, ttl: str | None,
 
 def _remove(remote: ServeClient, request: schema.OverrideRemoval, name: str) -> int:
     answer = remote.delete(_PATH, request, schema.RemovalResult)
-    click.echo(f"lbctl: {name} is {'no longer held' if answer.removed else 'not held'} by hand", err=True)
+    click.echo(f"lbctl: {name}: {'override removed' if answer.removed else 'there is no override'}", err=True)
     warn(answer.warnings)
     return 0
 
@@ -261,7 +261,7 @@ def await_proxies(remote: ServeClient) -> int:
                 click.echo(f"lbctl: applied by {', '.join(having)}", err=True)
                 return 0
             if not having and not late and (away_since is None or time.monotonic() > deadline):
-                click.echo("lbctl: no proxy is connected: none has the change yet", err=True)
+                click.echo("lbctl: no proxy is connected, so none has applied the change", err=True)
                 return _DEGRADED
             if late and time.monotonic() > deadline:
                 click.echo(f"lbctl: not applied by {', '.join(late)}", err=True)

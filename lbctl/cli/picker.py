@@ -44,8 +44,7 @@ def command(
     place, tls = picker_address("--bind", bind), _tls(tls_cert, tls_key, tls_client_ca)
     if not place.on_loopback and tls is None:
         raise click.UsageError(
-            f"--bind: the picker on {place} would be open to whoever connects: "
-            "give --tls-cert, --tls-key and --tls-client-ca"
+            f"--bind: any client could use the picker on {place} (set --tls-cert, --tls-key and --tls-client-ca)"
         )
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
     from lbctl.picker.launch import environment
@@ -66,5 +65,5 @@ def _tls(certificate: str | None, key: str | None, client_ca: str | None) -> Ser
     if certificate is None and key is None and client_ca is None:
         return None
     if certificate is None or key is None or client_ca is None:
-        raise click.UsageError("--tls-cert, --tls-key and --tls-client-ca are given together")
+        raise click.UsageError("set all of --tls-cert, --tls-key and --tls-client-ca")
     return ServerTls(certificate, key, client_ca)

@@ -26,7 +26,7 @@ def chosen(topology: Topology, kind: str, name: str | None, version: str | None 
             raise click.UsageError(f"the fleet has no {kind} named {name!r}; its proxies: {available}")
     if len(of_kind) > 1:
         names = ", ".join(item.name for item in of_kind)
-        raise click.UsageError(f"the fleet names several {kind} proxies ({names}): choose one with --proxy")
+        raise click.UsageError(f"the fleet has several {kind} proxies ({names}): choose one with --proxy")
     proxy = of_kind[0] if of_kind else unnamed(topology, kind)
     return replace(proxy, version=_version(version, target(kind).versions[0])) if version is not None else proxy
 
@@ -42,5 +42,5 @@ def _version(written: str, oldest: tuple[int, ...]) -> tuple[int, ...]:
     except QuantityError as error:
         raise click.UsageError(f"--proxy-version: {error} ({error.hint})") from None
     if version < oldest:
-        raise click.UsageError(f"--proxy-version: the oldest supported is {'.'.join(map(str, oldest))}")
+        raise click.UsageError(f"--proxy-version: the oldest supported version is {'.'.join(map(str, oldest))}")
     return version

@@ -11,14 +11,14 @@ from lbctl.cli.options import options_of
 from lbctl.cli.server_options import server_options
 
 option = options_of("reload")
-_STAYS = "; what was served before still is"
+_STAYS = "; the last valid configuration stays in use"
 _MESSAGES = {
-    "published": "the files are served: snapshot {version}",
-    "unchanged": "nothing has changed: snapshot {version}",
+    "published": "published the files: snapshot {version}",
+    "unchanged": "nothing changed: snapshot {version}",
     "invalid": f"the files have errors{_STAYS}",
-    "refused": f"refused: the files would lose too many replicas or keys at once{_STAYS}",
-    "rolled_back": "a rollback is in force: the files are ignored until they change, or until another `lbctl rollback`",
-    "unsound": f"the files lead to something that no proxy would take{_STAYS}",
+    "refused": f"rejected: the files would remove too many replicas or keys at once{_STAYS}",
+    "rolled_back": "a rollback is active: the files are ignored until they change, or until another `lbctl rollback`",
+    "unsound": f"the files result in configuration that proxies would reject{_STAYS}",
 }
 
 
@@ -37,11 +37,13 @@ def command(allow_shrink: bool, remote: ServeClient) -> int:
         click.echo(item.text, err=True)
     click.echo(f"lbctl: {_message(answer)}", err=True)
     if answer.offered_again:
-        click.echo(f"lbctl: what proxies have refused is offered to them again: {answer.offered_again}", err=True)
+        click.echo(
+            f"lbctl: resources that proxies had rejected and that are sent again: {answer.offered_again}", err=True
+        )
     return 0 if answer.result in ("published", "unchanged") else 1
 
 
 def _message(answer: schema.ReloadResult) -> str:
     version = answer.snapshot.version if answer.snapshot else "none"
     message = _MESSAGES.get(answer.result, answer.result).format(version=version)
-    return message if answer.snapshot else message.replace(_STAYS, "; nothing is served yet")
+    return message if answer.snapshot else message.replace(_STAYS, "; nothing is published yet")

@@ -135,7 +135,7 @@ def _form(kind: str, form: str | None) -> str:
     forms = target(kind).forms
     if form is not None and len(forms) == 1:
         several = " and ".join(target(each).title for each in KINDS if len(target(each).forms) > 1)
-        raise click.UsageError(f"-o is for {several}'s configuration: {kind} has one form")
+        raise click.UsageError(f"-o applies to {several} only: {kind} has one format")
     return form or forms[0]
 
 
@@ -222,7 +222,9 @@ def _check(
     from lbctl.apply.host import HostError
 
     if options.within is not None and not prepared.view.proxy.is_fragment:
-        raise click.UsageError(f"--within is for a fragment: {prepared.view.proxy.name} is whole")
+        raise click.UsageError(
+            f"--within requires a fragment, and {prepared.view.proxy.name} is a complete configuration"
+        )
     try:
         checked = check(prepared, compiled, source, options.form, options.within)
     except MissingBinaryError as error:
@@ -238,14 +240,14 @@ def _check(
         return 5
     click.echo(f"lbctl: accepted by {checked.checker}", err=True)
     if checked.replaced:
-        click.echo(f"lbctl: not checked, since others stood there: {'; '.join(checked.replaced)}", err=True)
+        click.echo(f"lbctl: not checked, because the check replaced it: {'; '.join(checked.replaced)}", err=True)
     return 0
 
 
 def _write(bundle: Bundle, options: _Options) -> int:
     if options.directory is None and len(bundle.files) > 1:
         names = ", ".join(item.name for item in bundle.files)
-        raise click.UsageError(f"this fleet renders to several files ({names}): give a directory with -d")
+        raise click.UsageError(f"this fleet renders to several files ({names}): set a directory with -d")
     try:
         if options.directory is None:
             click.echo(bundle.main.text, nl=False)
@@ -264,8 +266,8 @@ def _report_absent_files(source: FleetSource, prepared: Prepared, directory: str
     """Report the fleet's files that are not where the proxy looks for them, if this machine has that directory."""
     absent = absent_files(prepared.view, files_on_disk(source), directory) if is_directory(directory) else []
     if absent:
-        message = f"{directory} lacks files that the proxy reads: {shortened(absent)}"
-        click.echo(f"lbctl: {message} (copy them there, or say where they are with --files-root)", err=True)
+        message = f"{directory} does not contain files that the proxy reads: {shortened(absent)}"
+        click.echo(f"lbctl: {message} (copy them there, or set --files-root)", err=True)
 
 
 def _root(options: _Options, proxy: Proxy) -> str:

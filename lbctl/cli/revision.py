@@ -59,7 +59,7 @@ class _Place:
         head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", stdin=request).partition(b"\n")
         _, kind, size = head.rsplit(b" ", 2) if head.count(b" ") > 1 else (b"", b"", b"0")
         if kind != b"blob":
-            raise _AbsentError(f"{show(inside)} is no file there, or leads out of the repository")
+            raise _AbsentError(f"{show(inside)} is not a file at this revision, or is outside of the repository")
         return content[: int(size)]
 
     def named(self, inside: str) -> _Place:
@@ -95,13 +95,13 @@ def _placed(path: str, revision: str) -> _Place:
     if path == "-":
         raise _AbsentError("standard input has no revisions")
     if not revision or revision.startswith("-"):
-        raise _AbsentError(f"{show(revision)} is no revision")
+        raise _AbsentError(f"{show(revision)} is not a revision")
     resolved = without_links(path)
     directory = next(item for item in (resolved, *resolved.parents) if is_directory(item))
     try:
         top = _git(str(directory), "rev-parse", "--show-toplevel").decode().rstrip("\n")
     except _AbsentError as error:
-        raise _AbsentError(f"this is in no git repository: {error}") from None
+        raise _AbsentError(f"not in a git repository: {error}") from None
     try:
         commit = _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
     except _AbsentError:
@@ -113,7 +113,7 @@ def _placed(path: str, revision: str) -> _Place:
 def _shallow(top: str) -> str:
     """Return a hint if the clone is shallow, as in most pipelines."""
     shallow = _git(top, "rev-parse", "--is-shallow-repository").strip() == b"true"
-    return " in this shallow clone (`git fetch --unshallow`, or `--depth`, brings more)" if shallow else ""
+    return " in this shallow clone (`git fetch --unshallow` or `--depth` fetches more)" if shallow else ""
 
 
 def _files(place: _Place, revision: str) -> list[str]:
@@ -121,14 +121,14 @@ def _files(place: _Place, revision: str) -> list[str]:
     try:
         kind = place.git("cat-file", "-t", f"{place.commit}:{place.inside}").decode().strip()
     except _AbsentError:
-        raise _AbsentError(f"it was not there at {show(revision)}") from None
+        raise _AbsentError(f"it does not exist at {show(revision)}") from None
     if kind != "tree":
         return [place.inside]
     rows = place.git("ls-tree", "-z", f"{place.commit}:{place.inside}").decode(errors="replace").split("\0")
     split = (row.partition("\t") for row in rows if row.startswith(_FILES))
     files = [posixpath.join(place.inside, name) for _, _, name in split if is_fleet_file(name)]
     if not files:
-        raise _AbsentError(f"a directory without YAML at {show(revision)}")
+        raise _AbsentError(f"the directory has no YAML files at {show(revision)}")
     return files
 
 
@@ -163,12 +163,12 @@ def _git(directory: str, *arguments: str, stdin: bytes = b"") -> bytes:
             env={**_environment(), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
     except FileNotFoundError:
-        raise NoGitError("git is not installed: a revision cannot be read") from None
+        raise NoGitError("git is not installed, so the revision cannot be read") from None
     except subprocess.TimeoutExpired:
         raise NoGitError(f"git did not answer within {_TIMEOUT} seconds") from None
     if process.returncode:
         lines = process.stderr.decode(errors="replace").strip().splitlines()
-        raise _AbsentError(lines[0].removeprefix("fatal: ") if lines else "git refused")
+        raise _AbsentError(lines[0].removeprefix("fatal: ") if lines else "git failed")
     return process.stdout
 
 

@@ -63,7 +63,7 @@ def _percent(ctx: click.Context, param: click.Parameter, value: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number <= 100:
-        raise click.BadParameter(f"{value!r} is not a percentage from 0 to 100, as 30 or 30%", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a percentage from 0 to 100, for example 30 or 30%", ctx, param)
     return number
 
 
@@ -233,7 +233,7 @@ def rollouts_of(remote: ServeClient, route: str | None) -> tuple[schema.Rollout,
     selected = tuple(row for row in rows if route in (None, row.route))
     if route is not None and not selected:
         names = ", ".join(row.route for row in rows) or "none"
-        raise click.ClickException(f"there is no rollout of a route {route!r}; routes with a rollout: {names}")
+        raise click.ClickException(f"route {route!r} has no rollout; routes with a rollout: {names}")
     return selected
 
 
@@ -245,13 +245,13 @@ def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
         f"{row.route} waits for: {row.analysis.waits_for}" for row in rows if row.analysis and row.analysis.waits_for
     ]
     held = [
-        f"{row.route}: the split is held by hand, by {row.held_by}; that of the rollout applies again after "
-        f"`lbctl split unset {row.route}`"
+        f"{row.route}: the split is overridden by {row.held_by}; `lbctl split unset {row.route}` restores "
+        "the split of the rollout"
         for row in rows
         if row.held_by
     ]
     still = [
-        f"{row.route}: the hold of step {row.step} is paused, and waits for {row.hold_waits_for}"
+        f"{row.route}: the hold time of step {row.step} is paused and waits for {row.hold_waits_for}"
         for row in rows
         if row.hold_waits_for
     ]
@@ -308,16 +308,16 @@ def _clauses(row: schema.Rollout) -> Iterator[str]:
     yield row.phase
     if row.percent is None:
         reason = row.reason or row.unavailable
-        yield f"the split of the files holds: {split_of(row)}" + (f": {reason}" if reason else "")
+        yield f"the split of the files applies: {split_of(row)}" + (f": {reason}" if reason else "")
         return
     yield f"step {row.step} of {len(row.steps)}: {row.to} has {row.percent:g} %"
     if row.phase == "promoted":
-        yield f"to write in the file: split: {split_of(row)}"
+        yield f"add to the file: split: {split_of(row)}"
     elif row.phase == "paused" and row.reason:
         yield f"until it is resumed or promoted: {row.reason}"
     elif row.next_at is not None:
         yield f"until {row.next_at}" + (" or later" if row.analysis else "")
     elif row.hold_waits_for:
-        yield f"its hold waits for {row.hold_waits_for}"
+        yield f"its hold time waits for {row.hold_waits_for}"
     else:
         yield "until `lbctl rollout promote`" if row.phase == "progressing" else "until it is resumed or promoted"

@@ -44,6 +44,6 @@ def command(code: str | None) -> int:
     page = code_pages.get(code.upper())
     if page is None:
         hint = did_you_mean(code.upper(), code_pages)
-        raise click.UsageError(f"there is no code {code!r}{f'; {hint}' if hint else ''} (`lbctl rule` lists them)")
+        raise click.UsageError(f"unknown code {code!r}{f' ({hint})' if hint else ''}; `lbctl rule` lists all codes")
     click.echo(terminal_text(page), nl=False)
     return 0

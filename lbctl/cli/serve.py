@@ -49,7 +49,7 @@ def command(
     the files have errors, serve keeps the last valid configuration.
     """
     if "-" in paths:
-        raise click.UsageError("serve watches files: standard input cannot be watched")
+        raise click.UsageError("serve cannot watch standard input (-)")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
     gc.disable()  # until it serves: what is read and built before that stays
     from lbctl.serve.app import Options, run

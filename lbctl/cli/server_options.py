@@ -111,9 +111,9 @@ def server_url(_context: click.Context, _option: click.Parameter, text: str | No
         return None
     parts = urlsplit(text)
     if without_user(text) != text:
-        raise click.UsageError("--server: a URL must not hold a user or password: use --token-file")
+        raise click.UsageError("--server: a URL must not contain a user or password (use --token-file)")
     if parts.scheme not in ("http", "https"):
-        raise click.UsageError(f"--server: {plain(text)} is no URL: it begins with http:// or https://")
+        raise click.UsageError(f"--server: {plain(text)} is not a URL (use http:// or https://)")
     if not parts.hostname:
-        raise click.UsageError(f"--server: {plain(text)} names no host")
+        raise click.UsageError(f"--server: {plain(text)} has no host")
     return text

@@ -68,9 +68,9 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
     from lbctl.cli import fleet
 
     if "-" in paths:
-        raise click.UsageError("up watches files: standard input cannot be watched")
+        raise click.UsageError("up cannot watch standard input (-)")
     if api_key_file and not urls:
-        raise click.UsageError("--api-key-file is for servers that are asked: give --from")
+        raise click.UsageError("--api-key-file requires --from")
     if urls:
         urls, paths = (*urls, *paths), ()
     elif not paths and not os.path.lexists(_FLEET):
@@ -88,7 +88,7 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
         return ended
     if urls:
         init.remove(_FLEET, key)
-        click.echo(f"lbctl: nothing was started, and the {_FLEET} that was made is removed again", err=True)
+        click.echo(f"lbctl: nothing was started; removed the new {_FLEET}", err=True)
     return ended.exit_code
 
 
@@ -103,15 +103,17 @@ def _asked_urls() -> tuple[str, ...]:
     """Ask the person at the terminal for model servers; none where there is no person."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return ()
-    click.echo(f"lbctl: there is no {_FLEET} here; it is made of what your model servers say that they are", err=True)
-    return tuple(click.prompt("Their URLs, as http://gpu1:8000 http://gpu2:8000", err=True).split())
+    click.echo(f"lbctl: there is no {_FLEET} here; lbctl creates it from your model servers", err=True)
+    return tuple(
+        click.prompt("URLs of the model servers, for example http://gpu1:8000 http://gpu2:8000", err=True).split()
+    )
 
 
 def _default_path(diagnostics: Diagnostics) -> tuple[str, ...]:
     if Path(_FLEET).is_file():
         return (_FLEET,)
-    hint = "make one of your model servers, and run it: lbctl up --from http://SERVER:8000 …"
-    diagnostics.add(Diagnostic("LB001", "there is no such file here", Position(_FLEET), hint=hint))
+    hint = "create it from your model servers and run it: lbctl up --from http://SERVER:8000 …"
+    diagnostics.add(Diagnostic("LB001", "the file does not exist", Position(_FLEET), hint=hint))
     return ()
 
 
@@ -135,7 +137,7 @@ def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int | _N
         click.echo(f"lbctl: {error}", err=True)
         return _NotStarted(4)
     except AlreadyRunningError as error:
-        click.echo(f"lbctl: `lbctl up` runs this fleet already: {error}", err=True)
+        click.echo(f"lbctl: `lbctl up` already runs this fleet: {error}", err=True)
         return _NotStarted(1)
     except OSError as error:
         click.echo(f"lbctl: cannot write {error.filename or 'a file'}: {reason_of(error)}", err=True)
@@ -221,7 +223,7 @@ def _taken_picker(loaded: Loaded, bind: Address) -> Iterator[Diagnostic]:
             _IN_USE,
             f"the picker needs {bind} and the next port: {found.text}",
             path=path,
-            hint="end it, or choose another port",
+            hint="stop it, or choose another port",
         )
 
 

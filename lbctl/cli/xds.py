@@ -119,7 +119,7 @@ async def _get(server: XdsAddress, reader: Reader, timeout: float) -> tuple[int,
             async for changes in messages:
                 for change in changes:
                     if change.refused:
-                        return 1, f"{SHORT[change.type_url]} is not right, and was refused: {_clean(change.refused)}"
+                        return 1, f"{SHORT[change.type_url]} is invalid and was rejected: {_clean(change.refused)}"
                 if not reader.waiting():
                     break
     except TimeoutError:
@@ -137,11 +137,11 @@ def _late(server: XdsAddress, reader: Reader, timeout: float) -> str:
     waiting = reader.waiting()
     if any(not names for names in waiting.values()):
         return (
-            f"{server.address} is there and has sent nothing to this node within {timeout:g} s: a control plane waits "
-            "while it has no complete fleet, and sends nothing to a node that is none of its proxies (see --node)"
+            f"{server.address} accepts connections, but sent nothing to this node within {timeout:g} s: the control "
+            "plane has no complete fleet yet, or the node is not one of its proxies (see --node)"
         )
     late = "; ".join(f"{SHORT[kind]} {_some(names)}" for kind, names in waiting.items())
-    return f"named, and not received within {timeout:g} s: {late}"
+    return f"not received within {timeout:g} s: {late}"
 
 
 def _text(reader: Reader, kind: str | None, output: str) -> str:
@@ -197,7 +197,7 @@ def _line(change: ResponseChange) -> str:
         if names:
             parts.append(f"{change_kind} {_some(names)}")
     if change.refused:
-        parts.append(f"refused: {_clean(change.refused)}")
+        parts.append(f"rejected: {_clean(change.refused)}")
     if change.version:
         parts.append(f"version {_clean(change.version)}")
     return "  ".join(parts)

@@ -45,7 +45,7 @@ class QuestionKey:
             self._logged_at = now
             problem = "with another key" if given else "without a key"
             log.warn(
-                f"a question {problem} was refused: set control.picker.key_file if `serve` does not write the "
+                f"a request {problem} was rejected: set control.picker.key_file if `serve` does not write the "
                 "configuration of the proxy",
                 proxy=ascii(proxy[:64])[1:-1] or None,
             )

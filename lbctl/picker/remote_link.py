@@ -100,7 +100,9 @@ class RemoteLink:
             except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
                 reason = reason_of(error)
             if not is_away:
-                log.warn("the control plane is away; the last tables stay", url=self._control_plane.url, why=reason)
+                log.warn(
+                    "the control plane does not answer; using the last tables", url=self._control_plane.url, why=reason
+                )
             is_away = True
             await asyncio.sleep(pause * random.uniform(0.7, 1.3))
             pause = min(2 * pause, _MAX_PAUSE)
@@ -119,7 +121,7 @@ class RemoteLink:
                 raise
             if not self._has_warned:
                 log.warn(
-                    "this picker exchanges no counts and answers questions without a key: "
+                    "this picker does not exchange counts and answers requests without a key: "
                     "its token needs the role `picker`",
                     why=str(error),
                 )
@@ -144,7 +146,7 @@ class RemoteLink:
         ):
             if response.status != 200:
                 raise _RefusedError(response.status, await _reason_of(response))
-            log.event("the control plane sends tables", url=place.url)
+            log.event("receiving tables from the control plane", url=place.url)
             async for text in response.content:
                 if text.startswith(_DATA):
                     yield text.removeprefix(_DATA)

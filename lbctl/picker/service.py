@@ -179,7 +179,7 @@ class PickService:
         now = self._clock()
         if now - self._logged_at >= _LOG_INTERVAL:
             self._logged_at = now
-            log.failure("a pick failed; the proxy chooses by itself")
+            log.failure("a pick failed; the proxy falls back to `otherwise`")
 
     def _table(self, question: PickerQuestion) -> PoolTable | None:
         """Return the table of the pool. A gateway that knows no pools has the one whose replicas it allows."""

@@ -41,8 +41,7 @@ class SteadyClock:
         elif abs(jump - self._reported) > _TOLERANCE:
             self._reported = jump
             log.warn(
-                "the clock of this machine was set; what ends after a time goes on by the time that passes, "
-                "until the next start",
+                "the clock of this machine was changed; timeouts continue with the elapsed time until the next start",
                 seconds=round(jump),
             )
         return elapsed + self._offset

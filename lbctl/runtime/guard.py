@@ -97,13 +97,13 @@ class Guard:
             begun = time.monotonic()
             try:
                 await work()
-                log.error("a task ended that should not; it starts again", task=task, **fields, seconds=pause)
+                log.error("a task ended unexpectedly; restarting it", task=task, **fields, seconds=pause)
             except self._fatal:
                 raise
             except self._expected as error:
-                log.error("a task failed; it starts again", task=task, why=str(error), **fields, seconds=pause)
+                log.error("a task failed; restarting it", task=task, why=str(error), **fields, seconds=pause)
             except Exception:  # noqa: BLE001 -- the other tasks go on, and this one starts again
-                log.failure("a task failed; it starts again", task=task, **fields, seconds=pause)
+                log.failure("a task failed; restarting it", task=task, **fields, seconds=pause)
             healthy = time.monotonic() - begun > self._longest_pause
             self._failed(task)
             restarts_in(pause)

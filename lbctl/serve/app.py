@@ -234,7 +234,7 @@ class App:
             await services.live.apply(services.live.inputs, "the address of the picker", save=False)
 
     def _reload_soon(self) -> None:
-        log.event("reading the files again", signal="SIGHUP")
+        log.event("reloading the files", signal="SIGHUP")
         self._reload_wanted.set()
 
     async def _reload_at_signals(self, services: Services) -> None:
@@ -255,5 +255,5 @@ class App:
         served = services.live.served
         keys = self._endpoints.restart_needed(served.loaded.source) if served else ()
         if keys:
-            log.warn("these changes of the files take effect at the next start", keys=",".join(keys))
+            log.warn("these changes take effect after a restart", keys=",".join(keys))
         self._endpoints.renew()

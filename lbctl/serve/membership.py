@@ -39,7 +39,7 @@ def check_state_is_known(options: Options, section: ControlSection) -> None:
         return
     default = Path(Control().state)
     if section.source is None and section.lost is None:
-        advice = "the files have no readable `control`: if they name another state directory, add --state DIR"
+        advice = "the files have no readable `control`: if they set another state directory, add --state DIR"
         log.warn(advice, state=default)
     if section.lost is None or not section.lacks("state"):
         return
@@ -96,7 +96,7 @@ async def join(shared: Shared) -> None:
     if shared.marker is not None:
         with as_store_error(shared.marker.parent):
             await asyncio.to_thread(shared.marker.touch, 0o600)
-    log.event("joins the control plane", member=shared.name, store=shared.store.location)
+    log.event("joined the control plane", member=shared.name, store=shared.store.location)
 
 
 def _host_name() -> str:

@@ -41,7 +41,7 @@ def guard_message(topology: Topology) -> str:
     """Return the sentence about the key check that `up` adds, with the routes that it does not reach."""
     sentence = "no route of this fleet asks for a key, so `up` checks one on all of them"
     own = sorted(route.name for route in topology.routes if not route.needs_credentials)
-    return f"{sentence}, except those that the proxy itself answers: {', '.join(own)}" if own else sentence
+    return f"{sentence}, except those that the proxy answers itself: {', '.join(own)}" if own else sentence
 
 
 def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:

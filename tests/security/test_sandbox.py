@@ -342,7 +342,7 @@ def test_comparison_refuses_without_a_sandbox() -> None:
     compared = _compared(16)
     assert compared.returncode == 4, compared.stderr
     errors = compared.stderr.splitlines()
-    (problem,) = (line for line in errors if "cannot confine the proxies" in line)
+    (problem,) = (line for line in errors if "cannot sandbox the proxies" in line)
     assert "namespaces: " in problem
     assert "landlock: " in problem
     assert "lbctl: if you trust the configuration, add --allow-unsandboxed" in errors

@@ -101,11 +101,11 @@ def command(
 def _check(options: _Options) -> None:
     special = [item for item in options.against if item == _LIVE or item.startswith(_GIT)]
     if special and len(options.against) > 1:
-        raise click.UsageError(f"--against {special[0]} excludes others: one fleet is compared with one other")
+        raise click.UsageError(f"--against {special[0]} cannot be combined with other values")
     if options.kind and (options.against == (_LIVE,) or options.form != "table"):
-        raise click.UsageError("-t compares text: it goes with neither --against live nor -o")
+        raise click.UsageError("-t compares text: it cannot be combined with --against live or -o")
     if options.proxy and not options.kind:
-        raise click.UsageError("--proxy goes with -t")
+        raise click.UsageError("--proxy requires -t")
 
 
 def _other(paths: tuple[str, ...], against: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
@@ -161,7 +161,7 @@ def _file(name: str, old: File | None, new: File | None) -> Iterator[str]:
     if before == after:
         return
     if (old and old.secret) or (new and new.secret):
-        yield f"# {name} differs; it holds secrets and is not shown"
+        yield f"# {name} differs; it contains secrets and is not shown"
         return
     unified: Iterable[Any] = difflib.unified_diff(
         before.splitlines(), after.splitlines(), f"old/{name}" if old else "/dev/null",

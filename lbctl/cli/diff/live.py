@@ -49,7 +49,7 @@ def compare(compiled: Compiled, server: ServeClient, form: str) -> bool:
     """Print what differs between the files and the running fleet, and return whether anything does."""
     status = server.get("/api/v1/status", schema.Status)
     if status.snapshot is None:
-        raise UnavailableError(f"{server.url} serves no fleet yet: {status.waiting}")
+        raise UnavailableError(f"{server.url} has not published a fleet yet: {status.waiting}")
     overrides = server.get("/api/v1/overrides", schema.Overrides).overrides
     differences = sorted(
         {
@@ -61,7 +61,7 @@ def compare(compiled: Compiled, server: ServeClient, form: str) -> bool:
         key=lambda item: (item.who, item.path),
     )
     if status.snapshot.origin != "files":
-        click.echo("lbctl: serve runs on the last good fleet of its state: its files have errors", err=True)
+        click.echo("lbctl: the files of serve have errors: it uses the last valid fleet from its state", err=True)
     _print(differences, form)
     return bool(differences)
 
@@ -145,7 +145,7 @@ def _replica(path: str, replica: Replica | None, row: schema.Replica, by_hand: b
     if _text(row.weight) != _text(row.capacity):
         yield Ahead("fleet", f"{path}.weight", _text(row.capacity), _text(row.weight), "live weight")
     if row.out:
-        yield Ahead("fleet", path, "in", "out", "taken out: sick, or its drain deadline is over")
+        yield Ahead("fleet", path, "in", "out", "ejected, or removed after its drain deadline")
     drained = replica is not None and replica.drain
     if bool(row.drained) != drained and not row.out and not by_hand:
         yield Ahead("files", f"{path}.drain", _text(drained), _text(bool(row.drained)))
@@ -174,7 +174,7 @@ def _overrides(rows: Iterable[schema.Override]) -> Iterator[Ahead]:
             continue
         about = f"pools.{row.pool}" + (f".replicas.{row.replica}" if row.replica else "")
         value = "true" if row.value is None else _text(row.value)
-        yield Ahead("fleet", f"{about} by hand, {row.kind}", None, value, f"override{until}{reason}")
+        yield Ahead("fleet", f"{about} override, {row.kind}", None, value, f"override{until}{reason}")
 
 
 def _text(value: object) -> str | None:

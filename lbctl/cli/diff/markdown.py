@@ -27,7 +27,7 @@ def markdown(difference: Difference, sources: SourceMap) -> str:
             numeric=frozenset({"Before", "After", "Change"}),
         ),
         MarkdownTable(
-            "Requests that go elsewhere",
+            "Rerouted requests",
             ("Listener", "Requests", "Route before", "Route after"),
             [
                 (code(item.listener), code(conditions(item.rule)), _routes(item.old), _routes(item.new))
@@ -36,7 +36,7 @@ def markdown(difference: Difference, sources: SourceMap) -> str:
         ),
         MarkdownTable(
             "Settings",
-            ("Setting", "Before", "After", "Written in"),
+            ("Setting", "Before", "After", "Source"),
             [_setting(item, sources) for item in difference.settings],
         ),
     )

@@ -15,7 +15,7 @@ from lbctl.ir.secrets import shown_value
 
 _MAX_LINES = 12
 """Lines of one kind below one heading; the rest is counted."""
-ABSENT = "(not there)"
+ABSENT = "(absent)"
 """Stands for the value of a setting that one side lacks."""
 _SIGNS = {"added": "+", "removed": "-"}
 
@@ -40,8 +40,8 @@ def summary(difference: Difference) -> str:
         (added, "added", "added"),
         (len(difference.objects) - added, "removed", "removed"),
         (len(difference.settings), "setting changed", "settings changed"),
-        (len(difference.rerouted), "way of requests moved", "ways of requests moved"),
-        (len(difference.traffic), "share moved", "shares moved"),
+        (len(difference.rerouted), "group of requests rerouted", "groups of requests rerouted"),
+        (len(difference.traffic), "share changed", "shares changed"),
     )
     changes = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
     return ", ".join(changes) or "no difference"
@@ -137,7 +137,7 @@ def _share(value: float) -> str:
 
 def _requests(rows: Sequence[ReroutedRequests]) -> Iterator[str]:
     if rows:
-        yield "requests that go elsewhere"
+        yield "rerouted requests"
     yield from _capped(
         [f"  {item.listener}: {conditions(item.rule)}: {_takers(item.old)} → {_takers(item.new)}" for item in rows]
     )

@@ -219,7 +219,7 @@ def _has_control(source: FleetSource | None) -> bool:
 def _table(checks: Sequence[DoctorResult]) -> None:
     """Print the checks, each with its advice on a line below, because result and advice are both sentences."""
     rows = [
-        ("CHECK", "STATE", "FOUND, AND → WHAT TO DO"),
+        ("CHECK", "STATE", "RESULT, AND → ADVICE"),
         *((plain(item.what), item.state, plain(item.message)) for item in checks),
     ]
     width, state_width = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
@@ -237,6 +237,8 @@ def _counts(checks: Sequence[DoctorResult]) -> dict[str, int]:
 def _summary(checks: Sequence[DoctorResult]) -> str:
     counts = _counts(checks)
     parts = [
-        f"{counts[state]} {label}" for state, label in (("failed", "failed"), ("warn", "to look at")) if counts[state]
+        f"{counts[state]} {label}"
+        for state, label in (("failed", "failed"), ("warn", "with warnings"))
+        if counts[state]
     ]
-    return ", ".join(parts) or "nothing is wrong"
+    return ", ".join(parts) or "no problems"

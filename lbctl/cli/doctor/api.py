@@ -45,7 +45,7 @@ def api(server: ServeClient, needed: bool) -> ApiCheck:
     failure = _connection_failure(server.url)
     if failure:
         if not needed:
-            return ApiCheck(DoctorResult(what, "skipped", f"no serve runs there ({failure})"))
+            return ApiCheck(DoctorResult(what, "skipped", f"serve does not run there ({failure})"))
         todo = "start `lbctl serve`, or correct --server"
         return ApiCheck(DoctorResult(what, "failed", failure, todo, absent=True))
     try:
@@ -56,15 +56,15 @@ def api(server: ServeClient, needed: bool) -> ApiCheck:
     except (_SlowError, ApiError) as error:
         state: State = "failed" if needed else "warn"
         reason = reason_of(error, f"no answer within {ANSWER_TIMEOUT:g} s")
-        return ApiCheck(DoctorResult(what, state, reason, "see --server, --token-file and --tls-ca", absent=True))
+        return ApiCheck(DoctorResult(what, state, reason, "check --server, --token-file and --tls-ca", absent=True))
     return ApiCheck(_version_check(what, status), (skew,) if skew else (), status)
 
 
 def _version_check(what: str, status: AnyVersionStatus) -> DoctorResult:
     version = status.version
     if version != __version__:
-        finding = f"lbctl {version} runs there, this is {__version__}"
-        return DoctorResult(what, "warn", finding, "install the same, then start serve again")
+        finding = f"lbctl {version} runs there, but this is {__version__}"
+        return DoctorResult(what, "warn", finding, "install the same version, then restart serve")
     if not status.ready:
         return DoctorResult(what, "warn", f"not ready: {status.waiting}", "lbctl status")
     return DoctorResult(what, "ok", f"lbctl {version} answers")

@@ -17,7 +17,7 @@ from lbctl.serve.discovery.kubernetes import cluster_of, labels_keys, slices_key
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
-_NO_PERMISSION = "give the account a Role with them; docs/how-to/kubernetes.md has one"
+_NO_PERMISSION = "grant the account a Role with these permissions (see docs/how-to/deploy-in-kubernetes.md)"
 
 
 def checks(pools: Sequence[Pool]) -> list[DoctorResult]:
@@ -43,10 +43,10 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
             ]
     except TimeoutError:
         return DoctorResult(
-            what, "failed", f"no answer within {ANSWER_TIMEOUT:g} s", "look at the API server", absent=True
+            what, "failed", f"no answer within {ANSWER_TIMEOUT:g} s", "check the API server", absent=True
         )
     except (ApiError, ClusterError) as error:
-        return DoctorResult(what, "failed", str(error), "look at the kubeconfig and the API server", absent=True)
+        return DoctorResult(what, "failed", str(error), "check the kubeconfig and the API server", absent=True)
     finally:
         await client.close()
     if missing:

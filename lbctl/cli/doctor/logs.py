@@ -25,16 +25,16 @@ def logs(topology: Topology) -> Iterator[DoctorResult]:
 def _log(what: str, proxy: Proxy, path: str) -> DoctorResult:
     if path.startswith("/dev/"):
         if not in_system_directory(proxy.config or ""):
-            return DoctorResult(what, "ok", "standard output, where no systemd makes it a socket")
-        finding = "a service of systemd cannot open it: it is a socket there, and the proxy does not start"
-        return DoctorResult(what, "warn", finding, "leave `access_log.path` out, or name a file")
+            return DoctorResult(what, "ok", "standard output, which is not a socket of systemd here")
+        finding = "a systemd service cannot open it, because it is a socket there: the proxy does not start"
+        return DoctorResult(what, "warn", finding, "remove `access_log.path`, or set a file")
     directory = Path(path).parent
     try:
         is_there = S_ISDIR(directory.stat().st_mode)
     except PermissionError:
-        return DoctorResult(what, "skipped", f"{directory} cannot be looked at by this user", "ask as root")
+        return DoctorResult(what, "skipped", f"this user cannot access {directory}", "run doctor as root")
     except OSError:
         is_there = False
     if is_there:
-        return DoctorResult(what, "ok", f"{directory} is there")
-    return DoctorResult(what, "warn", f"{directory} is not there: the proxy does not start", f"mkdir {directory}")
+        return DoctorResult(what, "ok", f"{directory} exists")
+    return DoctorResult(what, "warn", f"{directory} does not exist: the proxy does not start", f"mkdir {directory}")

@@ -64,7 +64,7 @@ def clock(skews: Sequence[Skew]) -> DoctorResult:
     texts = {
         True: "synchronised",
         False: "not synchronised",
-        None: "the system does not say whether it is synchronised",
+        None: "synchronisation unknown",
     }
     if worst is not None and abs(worst.ahead) >= _NOTICEABLE:
         side = "ahead of" if worst.ahead > 0 else "behind"

@@ -16,7 +16,7 @@ from lbctl.ir.proxies import picker_http
 from lbctl.ir.topology import Topology
 from lbctl.targets.picker import missing_key
 
-_TODO = "lbctl status, and the log of serve"
+_TODO = "see `lbctl status` and the log of serve"
 
 
 def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> DoctorResult | None:
@@ -30,16 +30,16 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
         return _without_report(bind, url, is_served=status is not None) if bind is not None else None
     what = f"picker {reported.listens}"
     if status is not None and status.dry_run:
-        return DoctorResult(what, "skipped", "serve is a dry run, which starts none")
+        return DoctorResult(what, "skipped", "serve runs with --dry-run and starts no picker")
     if not reported.running:
-        reason = reported.reason or "it starts"
-        return DoctorResult(what, "failed", f"it does not run: {reason}", _TODO, absent=True)
+        reason = reported.reason or "it is starting"
+        return DoctorResult(what, "failed", f"not running: {reason}", _TODO, absent=True)
     if not is_loopback(urlsplit(url).hostname or ""):
-        return DoctorResult(what, "ok", "runs, as serve says")
+        return DoctorResult(what, "ok", "runs, as serve reports")
     problem = _problem(picker_http(picker_address(what, reported.listens)))
     if problem:
-        message = f"serve says that it runs, but {problem}"
-        return DoctorResult(what, "warn", message, f"where {url} leads to another machine, run doctor there")
+        message = f"serve reports that it runs, but {problem}"
+        return DoctorResult(what, "warn", message, f"if {url} is on another machine, run doctor there")
     return DoctorResult(what, "ok", "answers")
 
 
@@ -48,8 +48,8 @@ def keyless(topology: Topology) -> DoctorResult | None:
     reason = missing_key(topology)
     if not reason or all(pool.balance.pick is None for pool in topology.pools):
         return None
-    message = f"the picker answers every user of its machine: {reason}"
-    return DoctorResult("picker key", "warn", message, "control.picker.key_file: a file with a key, and LB248")
+    message = f"every user of its machine can query the picker: {reason}"
+    return DoctorResult("picker key", "warn", message, "set control.picker.key_file to a file with a key (see LB248)")
 
 
 def lacks_picker(url: str, status: AnyVersionStatus | None) -> bool:
@@ -64,13 +64,13 @@ def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult
     """Check the picker of the files, of which no serve says anything."""
     what = f"picker {bind}"
     if is_served:
-        message = "the serve that runs picks for no pool, so it does not serve these files"
+        message = "the running serve needs no picker, so it runs other files"
         return DoctorResult(what, "warn", message, "lbctl status")
     problem = _problem(picker_http(bind))
     if problem:
-        return DoctorResult(what, "skipped", f"none runs ({problem})")
-    message = f"answers, though no serve does at {url}: it may be the picker of another fleet"
-    return DoctorResult(what, "warn", message, "give --server, or control.picker.bind another port")
+        return DoctorResult(what, "skipped", f"not running ({problem})")
+    message = f"answers, but no serve answers at {url}: it may be the picker of another fleet"
+    return DoctorResult(what, "warn", message, "set --server, or another port in control.picker.bind")
 
 
 def _problem(place: Address) -> str:
@@ -79,7 +79,7 @@ def _problem(place: Address) -> str:
     try:
         connection.request("GET", "/health")
         answer = connection.getresponse()
-        return "" if (answer.status, answer.read()) == (200, b"ok\n") else f"what answers at {place} is no picker"
+        return "" if (answer.status, answer.read()) == (200, b"ok\n") else f"the process at {place} is not a picker"
     except TimeoutError:
         return f"nothing answers at {place} within {ANSWER_TIMEOUT:g} s"
     except (OSError, http.client.HTTPException) as error:

@@ -41,37 +41,39 @@ def state(place: Path, needed: bool) -> DoctorResult:
         return _state(what, place, needed)
     except OSError as error:
         finding = f"{error.filename}: {reason_of(error).lower()}"
-        return DoctorResult(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
+        return DoctorResult(
+            what, "failed" if needed else "warn", finding, "change its owner, or choose another directory with --state"
+        )
 
 
 def _state(what: str, place: Path, needed: bool) -> DoctorResult:
     if not place.exists():
         return _new_state(what, place, needed)
     if not place.is_dir():
-        return DoctorResult(what, "failed", "it is no directory", "give serve another one: --state DIR")
+        return DoctorResult(what, "failed", "not a directory", "choose another directory with --state")
     if not os.access(place, os.R_OK | os.X_OK) or not _can_be_written(place):
         user = place.stat().st_uid
         if user != os.geteuid():
-            finding = f"it belongs to {user_name(user)}: only a serve of that user can use it"
-            todo = f"run doctor as {user_name(user)} to check it, or choose another: --state DIR"
+            finding = f"it belongs to {user_name(user)}: only serve of that user can use it"
+            todo = f"run doctor as {user_name(user)} to check it, or choose another directory with --state"
             return DoctorResult(what, "failed" if needed else "skipped", finding, todo)
         finding = "this user cannot write there"
-        return DoctorResult(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
+        return DoctorResult(
+            what, "failed" if needed else "warn", finding, "change its owner, or choose another directory with --state"
+        )
     mode = stat.S_IMODE(place.stat().st_mode)
     if mode & 0o077:
-        return DoctorResult(
-            what, "warn", f"others of this machine may look into it (mode {mode:04o})", f"chmod 700 {place}"
-        )
+        return DoctorResult(what, "warn", f"other users can read it (mode {mode:04o})", f"chmod 700 {place}")
     return _database(what, place)
 
 
 def _new_state(what: str, place: Path, needed: bool) -> DoctorResult:
     ancestor = next(item for item in place.parents if item.exists())
     if ancestor.is_dir() and _can_be_written(ancestor):
-        return DoctorResult(what, "ok", "not there yet; serve makes it")
-    finding = f"not there, and cannot be made in {ancestor}"
+        return DoctorResult(what, "ok", "does not exist yet; serve creates it")
+    finding = f"does not exist and cannot be created in {ancestor}"
     return DoctorResult(
-        what, "failed" if needed else "skipped", finding, "only serve needs one: --state DIR, or control.state"
+        what, "failed" if needed else "skipped", finding, "only serve needs it: set --state or control.state"
     )
 
 
@@ -91,19 +93,19 @@ def _database(what: str, place: Path) -> DoctorResult:
     """Check whether this version of lbctl can read the database."""
     file = place / DATABASE
     if not file.exists():
-        return DoctorResult(what, "ok", "writable, for its owner alone; nothing is kept yet")
+        return DoctorResult(what, "ok", "writable and private; still empty")
     with file.open("rb") as opened:
         head = opened.read(_HEAD)
     version = int.from_bytes(head[_FORM], "big")
     if version > VERSION:
-        finding = f"written by a newer lbctl (in version {version} of its tables, this one knows {VERSION})"
+        finding = f"written by a newer lbctl (schema version {version}, supported: {VERSION})"
         return DoctorResult(what, "failed", finding, "install the lbctl that wrote it")
     damaged = sorted(item.name for item in place.glob(f"{DATABASE}.damaged-*Z"))
     if damaged:
         finding = f"the database was damaged: {', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} kept"
-        todo = "the log of serve names what was lost; then remove the file"
+        todo = "see the log of serve for lost data, then remove the file"
         return DoctorResult(what, "warn", finding, todo)
-    return DoctorResult(what, "ok", "writable, for its owner alone")
+    return DoctorResult(what, "ok", "writable and private")
 
 
 def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult]:
@@ -114,7 +116,7 @@ def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult
     problems += list(_pairs(files))
     yield from problems
     if len(files) > len({item.what for item in problems}):
-        yield DoctorResult("files", "ok", f"{len(files) - len({item.what for item in problems})} can be used")
+        yield DoctorResult("files", "ok", f"{len(files) - len({item.what for item in problems})} usable")
 
 
 _Named = tuple[str, str, Path]
@@ -140,16 +142,18 @@ def _file(what: str, key: str, place: Path) -> DoctorResult | None:
             data = opened.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         return DoctorResult(
-            what, "failed", f"{show(str(place))}: {reason_of(error).lower()}", "put it there, readable for this user"
+            what, "failed", f"{show(str(place))}: {reason_of(error).lower()}", "create it, readable for this user"
         )
     if key in ("ca", "client_ca") and (problem := authority_problem(data)):
-        return DoctorResult(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's certificate")
+        return DoctorResult(
+            what, "failed", f"{show(str(place))}: {problem}", "use a PEM file with the CA's certificate"
+        )
     if key == "client_crl" and (problem := crl_problem(data)):
         return DoctorResult(
-            what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's revocation list"
+            what, "failed", f"{show(str(place))}: {problem}", "use a PEM file with the CA's revocation list"
         )
     if key in _SECRET and stat.S_IMODE(mode) & 0o077:
-        finding = f"{show(str(place))} may be read by others of this machine (mode {stat.S_IMODE(mode):04o})"
+        finding = f"{show(str(place))} can be read by other users (mode {stat.S_IMODE(mode):04o})"
         return DoctorResult(what, "warn", finding, f"chmod 600 {place}; the proxy's user must still read it")
     return None
 
@@ -167,5 +171,5 @@ def _pairs(files: list[_Named]) -> Iterator[DoctorResult]:
             continue
         if len(data) == _PAIR and (problem := pair_problem(*data)):
             yield DoctorResult(
-                f"{what}.certificate", "failed", problem, "give both of one pair, in PEM, the key without a password"
+                f"{what}.certificate", "failed", problem, "use a matching pair in PEM, with a key without a password"
             )

@@ -67,10 +67,10 @@ def port(bound: BoundAddress) -> DoctorResult:
     if error.errno == errno.EADDRINUSE or (error.errno == errno.EACCES and listening_sockets(place.port)):
         return _in_use(what, bound)
     if error.errno == errno.EACCES:
-        return DoctorResult(what, "ok", "free; a port below 1024, so whoever listens there starts as root")
+        return DoctorResult(what, "ok", "free; ports below 1024 need root privileges")
     if error.errno == errno.EADDRNOTAVAIL:
         return DoctorResult(what, "warn", "this machine has no such address", "run doctor where the proxy runs")
-    return DoctorResult(what, "warn", reason_of(error).lower(), "look at the address")
+    return DoctorResult(what, "warn", reason_of(error).lower(), "check the address")
 
 
 def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | None:
@@ -81,10 +81,8 @@ def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | Non
     with suppress(OSError, ValueError):
         low, high = map(int, _RANGE.read_text(encoding="ascii").split())
         if bound.path.endswith(".agent_check.bind") and low <= bound.address.port <= high:
-            finding = f"free, but among the ports {low} to {high} that this machine lends to outgoing connections"
-            return DoctorResult(
-                what, "warn", finding, f"choose ports below {low}: it needs one for each replica, counting up"
-            )
+            finding = f"free, but among the ports {low} to {high} that this machine uses for outgoing connections"
+            return DoctorResult(what, "warn", finding, f"choose ports below {low}: it needs one port for each replica")
     return None
 
 
@@ -100,14 +98,14 @@ def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
     name = _program_name(pid)
     if name in bound.programs:
         return DoctorResult(what, "ok", f"in use by {name} (process {pid})")
-    return DoctorResult(what, "failed", f"in use by {name} (process {pid})", f"end it, or change {bound.path}")
+    return DoctorResult(what, "failed", f"in use by {name} (process {pid})", f"stop it, or change {bound.path}")
 
 
 def _socket_file(what: str, path: Path) -> DoctorResult:
     folder = path.parent
     if not is_directory(folder):
         return DoctorResult(what, "warn", f"there is no directory {folder}", f"mkdir -p {folder}")
-    return DoctorResult(what, "ok", "there" if exists(path) else "its directory is there")
+    return DoctorResult(what, "ok", "exists" if exists(path) else "its directory exists")
 
 
 def _program_name(pid: int) -> str:

@@ -49,7 +49,7 @@ def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[i
     try:
         version = version_of(path)
     except MissingBinaryError as error:
-        finding, todo = str(error).removeprefix("--check "), f"install it anew: {program.install_hint}"
+        finding, todo = str(error).removeprefix("--check "), f"reinstall it: {program.install_hint}"
         return DoctorResult(kind, "failed", finding, todo, True), ()
     if not version:
         return DoctorResult(kind, "warn", f"{path} does not report its version", f"run `{path} -v`"), ()
@@ -69,16 +69,16 @@ def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Do
     program = target(kind)
     if driven:
         names = ", ".join(item.name for item in driven)
-        finding = f"not on this machine, and serve is to drive it here: proxies.{names}"
+        finding = f"not installed, but serve manages it here: proxies.{names}"
         return DoctorResult(
             kind,
             "failed",
             finding,
-            f"{program.install_hint}, or name the program in LBCTL_{program.binary.upper()}",
+            f"{program.install_hint}, or set LBCTL_{program.binary.upper()} to its path",
             True,
         )
     todo = f"`render --check` needs it: {program.install_hint}"
-    return DoctorResult(kind, "warn" if proxies else "skipped", "not on this machine", todo)
+    return DoctorResult(kind, "warn" if proxies else "skipped", "not installed", todo)
 
 
 def _version_check(
@@ -91,6 +91,7 @@ def _version_check(
         return DoctorResult(kind, "failed" if driven else "warn", finding, todo)
     newest = max((item for item in proxies), key=lambda item: item.version, default=None)
     if newest is not None and version[: len(newest.version)] < newest.version:
-        todo = f"proxies.{newest.name}.version says {version_text(newest.version)}: install that, or write what runs"
+        expected = f"proxies.{newest.name}.version is {version_text(newest.version)}"
+        todo = f"{expected}: install this version, or correct the value"
         return DoctorResult(kind, "failed" if newest in driven else "warn", finding, todo)
     return DoctorResult(kind, "ok", finding)

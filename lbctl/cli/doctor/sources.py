@@ -87,9 +87,9 @@ async def _name(pool: Pool) -> DoctorResult:
     try:
         resolved = await resolve(discovery.name, discovery.resolvers, ANSWER_TIMEOUT)
     except (UnresolvedError, OSError, ValueError) as error:
-        return DoctorResult(what, "failed", str(error), "look at the name and its resolvers", absent=True)
+        return DoctorResult(what, "failed", str(error), "check the name and its resolvers", absent=True)
     count = len(resolved.addresses)
-    return DoctorResult(what, "ok", f"{count} address{'es' if count > 1 else ''}; their sources are for serve to ask")
+    return DoctorResult(what, "ok", f"{count} address{'es' if count > 1 else ''}; serve reads their metrics")
 
 
 def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -> Iterator[DoctorResult]:
@@ -107,7 +107,7 @@ def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -
             yield DoctorResult(what, "ok", summary)
             continue
         more = "; …" if len(set(failures)) > _SHOWN else ""
-        todo = "start what should answer there, or correct the address"
+        todo = "start the server, or correct the address"
         failed = len(failures) == len(problems)
         message = f"{summary}; {'; '.join(shown)}{more}"
         yield DoctorResult(what, "failed" if failed else "warn", message, todo, absent=failed)
@@ -117,7 +117,7 @@ def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers:
     """Return why this source gives no signal, or an empty text; it is judged as `serve` does."""
     answer = answers.get((source.url, source.query, source.key))
     if answer is None:
-        return f"{source.display_url}: not asked, the others took too long"
+        return f"{source.display_url}: not read, because other sources took too long"
     if answer.fetched.reason:
         return f"{source.display_url}: {answer.fetched.message}"
     if source.table is None:
@@ -131,7 +131,7 @@ def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers:
 
 def _no_sources(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[DoctorResult]:
     if not replicas and not any(pool.telemetry for pool in pools):
-        yield DoctorResult("telemetry", "skipped", "the fleet names no source")
+        yield DoctorResult("telemetry", "skipped", "the fleet has no metrics source")
 
 
 def skew_of(server: str, answer: _TimedAnswer) -> Skew | None:

@@ -29,8 +29,8 @@ _SKEW = 1.0
 _NAME = "doctor"
 _ETCD_QUOTA = 2 << 30
 """Bytes of etcd's quota where its operator has set none."""
-_NO_PERMISSION = "give the account the Role of docs/how-to/deploy-in-kubernetes.md"
-_FULL = "docs/reference/stores.md says what grows, and what bounds it"
+_NO_PERMISSION = "grant the account the Role in docs/how-to/deploy-in-kubernetes.md"
+_FULL = "see docs/reference/stores.md for what grows and its limits"
 
 
 def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
@@ -53,7 +53,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
         yield DoctorResult(what, "failed", str(error), "see docs/concepts/high-availability.md")
         return
     names = ", ".join(item.name for item in members) or "none"
-    led = f"{leader} leads" if leader else "no member leads"
+    led = f"the leader is {leader}" if leader else "there is no leader"
     yield DoctorResult(what, "ok", f"{led}; members: {names}")
     yield from _signatures(opened)
     yield from _clocks(members)
@@ -64,13 +64,13 @@ def _signatures(store: SignedStore) -> Iterator[DoctorResult]:
     """Yield what is refused of the store, and whether content without a signature is accepted."""
     for subject, problem in store.refused.items():
         finding = f"{subject}: {problem}"
-        advice = "find out who else writes to the store, or give all members the same control.store.key_file"
+        advice = "find the other writer, or use the same control.store.key_file for all members"
         yield DoctorResult("content of the store", "failed", finding, advice)
     if store.keys.keys and store.keys.accepts_unsigned:
         finding = f"content without a signature is accepted: the key file has the line `{UNSIGNED}`"
         yield DoctorResult("keys of the store", "warn", finding, "remove the line once all members have the file")
     elif store.keys.keys:
-        yield DoctorResult("keys of the store", "ok", "content without a valid signature is refused")
+        yield DoctorResult("keys of the store", "ok", "content without a valid signature is rejected")
 
 
 async def _read(store: SignedStore) -> tuple[str, tuple[MemberInfo, ...], tuple[Usage, ...]]:
@@ -108,7 +108,7 @@ def _limit(usage: Usage) -> int:
 def _fullness(usage: Usage) -> DoctorResult:
     finding = f"{usage.size / (1 << 20):.1f} MiB of {_limit(usage) / (1 << 20):.0f} MiB"
     if usage.problem:
-        return DoctorResult(usage.name, "failed", f"{usage.problem}: it refuses writes; {finding}", _FULL)
+        return DoctorResult(usage.name, "failed", f"{usage.problem}: it rejects writes; {finding}", _FULL)
     return DoctorResult(usage.name, "warn", finding, _FULL)
 
 
@@ -116,4 +116,4 @@ def _clocks(members: tuple[MemberInfo, ...]) -> Iterator[DoctorResult]:
     for item in members:
         if abs(item.clock) > _SKEW:
             finding = f"{abs(item.clock):.1f} s {'behind' if item.clock > 0 else 'ahead of'} the leader's"
-            yield DoctorResult(f"clock of the member {item.name}", "warn", finding, "let NTP set it")
+            yield DoctorResult(f"clock of the member {item.name}", "warn", finding, "synchronise it with NTP")

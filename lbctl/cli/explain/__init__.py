@@ -135,7 +135,7 @@ def pick(
     given = click.get_current_context().get_parameter_source
     line, environment = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT
     if given("fleet") == line or (given("server") == line and given("fleet") != environment):
-        raise click.UsageError("PATH… explains by the files, and --server and --fleet by a running picker: give one")
+        raise click.UsageError("PATH… cannot be combined with --server or --fleet")
     return answer(query, paths)
 
 
@@ -167,7 +167,7 @@ def _row(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Pool, sch
     rows = {(each.name, row.name): (each, row) for each in pools for row in each.replicas}
     if (pool, replica) not in rows:
         near = did_you_mean(f"{pool}/{replica}", ["/".join(names) for names in rows])
-        raise click.ClickException(f"there is no replica {pool}/{replica}" + (f"; {near}" if near else ""))
+        raise click.ClickException(f"unknown replica {pool}/{replica}" + (f" ({near})" if near else ""))
     return rows[pool, replica]
 
 
@@ -189,9 +189,9 @@ def _undecided(remote: ServeClient, pool: str, row: schema.Replica) -> Undecided
 
 def _few_lines(row: Undecided) -> Iterator[tuple[str, str]]:
     yield "replica", f"{row.pool}/{row.replica}, capacity {row.capacity:g}"
-    yield "strategy", "none: nothing is read of this pool, so its weights are its capacities"
+    yield "strategy", "none: the pool has no telemetry, so weights equal capacities"
     yield from _override_lines(row)
-    yield "sent", _sent(row)
+    yield "published", _sent(row)
     yield from _ramp(row)
 
 
@@ -205,20 +205,20 @@ def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[t
     for name, item in row.signals.items():
         yield "signal", f"{name} = {item.value:.6g} {item.unit}, {age(item.age)} old"
     if not row.signals:
-        yield "signal", "none has ever been read"
+        yield "signal", "none was read yet"
     if row.sampled_by:
         yield "scraped by", row.sampled_by
     yield "evidence", f"{age(row.evidence_age)} old" if row.evidence_age is not None else "none"
     quantity = "load" if row.strategy == "composite" else "speed"
     yield quantity, _measure(row.load if quantity == "load" else row.speed, "per capacity")
     yield "normalised", f"{row.normalised:+.3f} against its peers, {row.across_types:+.3f} for its GPU type (ln)"
-    yield "wished", _percent(row.proposed)
+    yield "proposed", _percent(row.proposed)
     yield "clamped", _percent(row.clamped)
-    yield "damped", f"{_percent(row.limited)}, beyond the deadband {_percent(row.beyond_deadband)}"
-    yield "decided", f"{row.decided:g}" + (", not sent: a weight is held by hand" if _by_hand(row) else "")
+    yield "limited", f"{_percent(row.limited)}, beyond the deadband {_percent(row.beyond_deadband)}"
+    yield "decided", f"{row.decided:g}" + (", not published: the weight is overridden" if _by_hand(row) else "")
     yield from _override_lines(row)
-    yield "sent", _sent(row)
-    yield "of which", _parts(row)
+    yield "published", _sent(row)
+    yield "factors", _parts(row)
     yield from _ramp(row)
     yield "quantised", _quantised(row, peers)
     yield from (("note", note) for note in row.notes)
@@ -232,15 +232,18 @@ def _override_lines(row: schema.Decision | Undecided) -> Iterator[tuple[str, str
     for item in row.overrides:
         value = f" {item.value:g}" if item.value is not None else ""
         until = f", until {item.until}" if item.until else ""
-        yield "by hand", f"{item.kind}{value}{until}" + (f": {item.reason}" if item.reason else "")
+        yield "override", f"{item.kind}{value}{until}" + (f": {item.reason}" if item.reason else "")
 
 
 def _ramp(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
     """Yield the lines about slow start, which lbctl does for the picker and for a proxy that has none."""
     if row.picker_ramp < 1:
-        yield "slow start", f"the picker gives it {row.picker_ramp:.0%} of its weight so far"
+        yield "slow start", f"the picker uses {row.picker_ramp:.0%} of its weight so far"
     if row.ramp < 1:
-        yield "slow start", f"nginx has {row.ramp:.0%} of the weight so far; Envoy and HAProxy ramp by themselves"
+        yield (
+            "slow start",
+            f"nginx has {row.ramp:.0%} of the weight so far; Envoy and HAProxy apply slow start themselves",
+        )
 
 
 def _by_hand(row: schema.Decision | Undecided) -> bool:
@@ -248,7 +251,7 @@ def _by_hand(row: schema.Decision | Undecided) -> bool:
 
 
 def _sent(row: schema.Decision | Undecided) -> str:
-    return f"{row.published:g}{' by hand' if _by_hand(row) else ''}, {row.share * 100:.1f}% of the pool's weight"
+    return f"{row.published:g}{' by override' if _by_hand(row) else ''}, {row.share * 100:.1f}% of the pool's weight"
 
 
 def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:
@@ -256,11 +259,11 @@ def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:
     own = row.quantised
     sums = {kind: sum(peer.quantised.get(kind, 0) for peer in peers) for kind in own}
     parts = [f"{kind}: {value} of {sums[kind]}" for kind, value in own.items()]
-    return f"{', '.join(parts)}; each kind has its own scale" if parts else "it gets nothing new"
+    return f"{', '.join(parts)}; each kind has its own scale" if parts else "it gets no new requests"
 
 
 def _parts(row: schema.Decision) -> str:
-    return f"room {row.room:g}, {row.of_peers_speed:.0%} of its peers' speed, held at {row.held:.0%}"
+    return f"room {row.room:g}, {row.of_peers_speed:.0%} of its peers' speed, limited to {row.held:.0%}"
 
 
 def _percent(value: float | None) -> str:

@@ -116,9 +116,11 @@ def _pool(pools: tuple[ir.Pool, ...], name: str) -> ir.Pool:
     pool_of_name = next((pool for pool in pools if pool.name == name), None)
     if pool_of_name is None:
         near = did_you_mean(name, [pool.name for pool in pools])
-        raise click.ClickException(f"there is no pool {name}" + (f"; {near}" if near else ""))
+        raise click.ClickException(f"unknown pool {name}" + (f" ({near})" if near else ""))
     if pool_of_name.balance.pick is None:
-        message = f"{name} has the algorithm {pool_of_name.balance.algorithm}: its proxies choose by themselves"
+        message = (
+            f"pool {name} has the algorithm {pool_of_name.balance.algorithm}: its proxies choose replicas themselves"
+        )
         raise click.ClickException(f"{message}; `lbctl explain route` shows how a request gets to the pool")
     return pool_of_name
 
@@ -142,7 +144,7 @@ def _lines(explanation: schema.PickExplanation) -> Iterator[str]:
     yield wrapped(_printable(explanation.sentence))
     request = explanation.request
     yield f"session        {_printable(request.session) if request.session is not None else 'none'}"
-    yield f"prompt         about {request.prompt_tokens:.0f} tokens, {request.blocks} blocks to recognise it by"
+    yield f"prompt         about {request.prompt_tokens:.0f} tokens, {request.blocks} blocks for prefix matching"
     if request.model is not None:
         adapter = ", an adapter" if request.adapter else ""
         yield f"model          {_printable(request.model)}{adapter}"
@@ -154,7 +156,7 @@ def _cells(row: schema.PickCandidate) -> tuple[str, ...]:
         "-" if value is None else f"{value:.4g}" for value in (row.rate, row.work, row.cached, row.wait)
     )
     if row.cached is not None and not row.counted:
-        cached = f"{cached}, not counted"
+        cached = f"{cached}, ignored"
     reason = row.reason or (f"slow start: it has {row.ramp:.0%} of its weight" if row.ramp < 1 else "-")
     name, address, reason = map(_printable, (row.name, row.address, reason))
     return (name, address, rate, work, cached, wait, reason)

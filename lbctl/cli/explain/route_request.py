@@ -53,10 +53,10 @@ def split(url: str) -> SplitResult:
         raise click.UsageError(f"{show(url)} is not a URL: {error}") from None
     if parts.scheme not in ("", "http", "https") or (parts.scheme and not parts.hostname) or parts.username:
         raise click.UsageError(
-            f"{show(url)} is not a URL of a request: as https://api.example.com/v1/chat, or /v1/chat"
+            f"{show(url)} is not a request URL (for example https://api.example.com/v1/chat or /v1/chat)"
         )
     if not parts.scheme and not url.startswith("/"):
-        raise click.UsageError(f"{url!r} begins with neither http://, https:// nor /")
+        raise click.UsageError(f"{url!r} does not begin with http://, https:// or /")
     return parts
 
 
@@ -64,7 +64,7 @@ def message_of(query: RouteQuery, parts: SplitResult, diagnostics: Diagnostics) 
     """Return the request as a client sends it, or None and a diagnostic if its body cannot be read."""
     method = query.method.upper()
     if not _METHOD.fullmatch(method) or method == "CONNECT":
-        raise click.UsageError(f"{query.method!r} is no method of a request that has a route")
+        raise click.UsageError(f"{query.method!r} is not a method that routes support")
     headers = tuple(_header(item) for item in query.headers)
     hosts = [value for name, value in headers if name == "host"]
     path = _quoted(parts.path or "/")
@@ -111,11 +111,13 @@ def listener_of(compiled: Compiled, name: str | None, parts: SplitResult) -> Lis
     candidates = at_port or list(listeners.values())
     if len(candidates) == 1:
         if port is not None and not at_port:
-            notice = f"no listener has port {port}: the only one, {candidates[0].name} ({candidates[0].bind}), is taken"
+            notice = (
+                f"no listener has port {port}: using the only listener, {candidates[0].name} ({candidates[0].bind})"
+            )
             click.echo(f"lbctl: {notice}", err=True)
         return candidates[0]
     binds = ", ".join(f"{item.name} ({item.bind})" for item in listeners.values()) or "none"
-    raise click.UsageError(f"which listener takes this request? Name it with --listener: {binds}")
+    raise click.UsageError(f"several listeners can get this request: choose one with --listener: {binds}")
 
 
 def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Proxy]:
@@ -128,7 +130,7 @@ def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Pro
     carrying = [item for item in topology.proxies if not item.listeners or listener.name in item.listeners]
     selected = [item for item in carrying if kind in (None, item.kind)]
     if topology.proxies and not selected and kind is None:
-        raise click.UsageError(f"no proxy of the fleet carries the listener {listener.name}")
+        raise click.UsageError(f"no proxy of the fleet has the listener {listener.name}")
     if not selected:
         return [unnamed(topology, each) for each in KINDS if kind in (None, each)]
     return list({(item.kind, item.version): item for item in reversed(selected)}.values())

@@ -73,15 +73,15 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
         owners = {("listeners", listener.name), ("routes", name), *(("pools", pool) for pool in pools_of(route))}
         losses = [item for item in prepared.losses if item.path[:2] in owners or item.path[:1] == ("defaults",)]
         protection_losses = [str(item) for item in losses if item.code in _PROTECTING]
-        return row | {"status": 503, "why": "closed here: this proxy cannot protect it", "losses": protection_losses}
+        return row | {"status": 503, "why": "closed: this proxy cannot protect the route", "losses": protection_losses}
     return row | _action(compiled, prepared.view.proxy, listener, route, request)
 
 
 def _action(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, request: Request) -> Row:
     action = route.action
     if isinstance(action, Respond):
-        what = "the list of the models" if action.lists_models else repr(action.body)
-        why = f"the proxy itself answers: {what}"
+        what = "the list of models" if action.lists_models else repr(action.body)
+        why = f"the proxy answers itself: {what}"
         return {"status": action.status, "why": why, "policy": policy(compiled, proxy, listener, route, ())}
     if isinstance(action, Redirect):
         return {"status": 301 if request.method in ("GET", "HEAD") else 308, "why": "redirected to https"}
@@ -98,14 +98,15 @@ def _choice(compiled: Compiled, route: Route, action: Forward, chosen: PoolChoic
     place = origin(compiled.sources, ("routes", route.name, *key)) or origin(compiled.sources, ("routes", route.name))
     sticky = action.sticky
     explanations = {
-        "pin": "a pin decides",
-        "kept": f"the cookie {sticky.name if sticky else ''} keeps the variant that the client was given",
-        "kept_by_hash": f"the header {sticky.name if sticky else ''} draws, the same value always alike",
-        "draw": "drawn" + (f", then kept by the cookie {sticky.name}" if sticky and sticky.kind == "cookie" else ""),
+        "pin": "a pin selects it",
+        "kept": f"the cookie {sticky.name if sticky else ''} keeps the client's variant",
+        "kept_by_hash": f"the header {sticky.name if sticky else ''} selects it by a hash",
+        "draw": "chosen at random by share"
+        + (f", then kept by the cookie {sticky.name}" if sticky and sticky.kind == "cookie" else ""),
         "only": "the route's only pool",
     }
     additions = [f"a copy of {action.mirror.percent:g}% to {action.mirror.pool}"] if action.mirror else []
-    additions += [f"to {action.fallback} when no replica is fit"] if action.fallback else []
+    additions += [f"to {action.fallback} if no replica is available"] if action.fallback else []
     additions += [f"never outside {', '.join(route.regions)}"] if route.regions else []
     return {"by": chosen.by, "reason": explanations[chosen.by], "at": str(place), "then": additions}
 

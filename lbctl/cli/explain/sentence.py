@@ -27,7 +27,7 @@ def sentence(row: schema.Replica, pool: schema.Pool) -> str:
     text = f"{row.name} gets {_percent(gets)} of the pool's requests"
     text += f" instead of {_percent(row.declared)}" if differs else ""
     cause = row.state_reason or (_cause(row, gets) if differs or not row.declared else _PICKED if is_picked else "")
-    return text + (f": {cause}{_since(row)}" if cause else ", as its capacity says")
+    return text + (f": {cause}{_since(row)}" if cause else ", according to its capacity")
 
 
 def observed(row: schema.Replica, pool: schema.Pool) -> str:

@@ -153,9 +153,7 @@ def command(**values: Any) -> int:
     options = SimulationOptions(**values)
     check(options)
     if compiled.FAILURE:
-        click.echo(
-            f"warning: numba cannot be used, and the simulation is slower without it: {compiled.FAILURE}", err=True
-        )
+        click.echo(f"warning: numba is not available, so the simulation is slower: {compiled.FAILURE}", err=True)
     diagnostics = Diagnostics()
     fleets = [load(paths, diagnostics) for paths in (options.paths, *((path,) for path in options.against))]
     trace = traces.read(options.trace_file, diagnostics) if options.trace_file else synthetic_load(options)
@@ -179,7 +177,7 @@ def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyRes
     try:
         Path(options.plot_file).write_text(text, encoding="utf-8")
     except OSError as error:
-        show([Diagnostic("LB001", f"the picture cannot be written: {reason_of(error)}", Position(options.plot_file))])
+        show([Diagnostic("LB001", f"the chart cannot be written: {reason_of(error)}", Position(options.plot_file))])
         return False
     return True
 

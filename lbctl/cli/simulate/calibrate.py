@@ -22,7 +22,7 @@ _MAX_BYTES = 16 << 20
 def calibration(url: str, seconds: float) -> calibrate.Calibration:
     """Watch the replica for so many seconds. Raises ClickException where that gives no engine."""
     if not url.startswith(("http://", "https://")):
-        raise click.UsageError("--calibrate: it is not the URL of a metrics page, as http://127.0.0.1:8000/metrics")
+        raise click.UsageError("--calibrate: not the URL of a metrics page, for example http://127.0.0.1:8000/metrics")
     pause = max(_MIN_PAUSE, seconds / _SCRAPES)
     begin = time.monotonic()
     readings = [_read(url)]
@@ -43,14 +43,14 @@ def _read(url: str) -> SourceReading:
         page = within(_TIMEOUT, lambda: _page(url, shown))
     except (TimeoutError, TooLargeError):
         limits = f"{_TIMEOUT:g} s and {_MAX_BYTES >> 20} MiB"
-        raise click.ClickException(f"--calibrate: {shown} does not end its page within {limits}") from None
+        raise click.ClickException(f"--calibrate: {shown} does not complete its page within {limits}") from None
     except requests.RequestException as error:
         raise click.ClickException(f"--calibrate: {shown} cannot be read: {innermost_reason(error)}") from None
     reading = calibrate.reading(page, time.monotonic())
     if reading is None:
         raise click.ClickException(
-            f"--calibrate: {shown} has not the counters of iterations, tokens and inter-token times; "
-            f"it must be the page of one of {', '.join(calibrate.KINDS)}"
+            f"--calibrate: {shown} does not have the counters of iterations, tokens and inter-token times; "
+            f"it must be the page of {', '.join(calibrate.KINDS)}"
         )
     return reading
 

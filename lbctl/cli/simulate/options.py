@@ -21,7 +21,7 @@ _MIN_SPEED = 0.0001
 """The lowest speed of an engine that does not stand still."""
 _MAX_COUNT_DIGITS = 9
 """Digits of the longest number of GPUs that is read as one."""
-_DRAINED = "it is drained and gets no requests, so that this changes nothing; name one that gets some"
+_DRAINED = "it is drained and gets no requests, so this has no effect (choose another replica)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +97,27 @@ def check(options: SimulationOptions) -> None:
     }
     given = [name for name, value in (*synthetic.items(), ("--burst", options.burst)) if value is not None]
     if options.trace_file is not None and given:
-        raise click.UsageError(f"--trace and {given[0]}: the load comes from a trace, or from options")
+        raise click.UsageError(f"--trace and {given[0]}: use a trace or options for the load, not both")
     missing = [name for name, value in synthetic.items() if value is None]
     if options.trace_file is None and missing:
-        need = "the load comes from --trace FILE, or from --rate 5/s --prompt 900 --answer 130 --duration 10m"
+        need = "set the load with --trace FILE, or with --rate 5/s --prompt 900 --answer 130 --duration 10m"
         raise click.UsageError(f"{need}; {', '.join(missing)} is missing" if given else need)
     if bool(options.find) != bool(options.slo):
-        raise click.UsageError("--find and --slo go together: --find rate --slo 'ttft p99 < 2s'")
+        raise click.UsageError("--find and --slo require each other: --find rate --slo 'ttft p99 < 2s'")
     if options.gpu and options.find != "replicas":
-        raise click.UsageError("--gpu asks how many replicas of a type are needed: it goes with --find replicas")
+        raise click.UsageError("--gpu requires --find replicas")
     named = [option for option in ("kill", "join", "slow") if getattr(options, option)]
     named += [f"lose {text}" for text in options.lose if text != "largest"]
     if options.gpu and named:
         raise click.UsageError(
-            f"--gpu and --{named[0]}: the replicas of --gpu are new ones, without the fleet's names and zones; "
-            "of these options only --lose largest goes with it"
+            f"--gpu and --{named[0]}: the replicas of --gpu do not have the fleet's names and zones "
+            "(only --lose largest can be combined with --gpu)"
         )
     numbers = {name: getattr(options, name) for name in ("prompt", "answer", "burst", "speedup")}
     if wrong := [name for name, value in numbers.items() if value is not None and not math.isfinite(value)]:
-        raise click.UsageError(f"--{wrong[0]}: it is not a number")
+        raise click.UsageError(f"--{wrong[0]}: not a number")
     if sum(value is not None for value in (options.engine, options.model, options.calibrate)) > 1:
-        raise click.UsageError("--engine, --model and --calibrate: the costs of engines come from one of them")
+        raise click.UsageError("--engine, --model and --calibrate: use only one of them for the costs of engines")
 
 
 def synthetic_load(options: SimulationOptions) -> Trace:
@@ -129,7 +129,7 @@ def synthetic_load(options: SimulationOptions) -> Trace:
     except QuantityError as error:
         raise click.UsageError(f"{error}; {error.hint}") from None
     if not 0 < rate * seconds <= _MAX_REQUESTS:
-        raise click.UsageError(f"--rate and --duration: {rate * seconds:g} requests, not 1 to {_MAX_REQUESTS:,}")
+        raise click.UsageError(f"--rate and --duration: {rate * seconds:g} requests; use 1 to {_MAX_REQUESTS:,}")
     assert options.prompt is not None
     assert options.answer is not None
     burst = 1.0 if options.burst is None else options.burst
@@ -152,7 +152,7 @@ def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
     """Return replica → why nothing can happen to it: it is lost, or drained; empty where something can."""
     result = {item.name: _DRAINED if item.drain else "" for item in pool.replicas}
     for text in lose:
-        why = f"--lose {text} takes it out from the start: leave out one of the two options"
+        why = f"--lose {text} removes it from the start (omit one of the two options)"
         result |= {item.name: why for item in lost_by(text, pool)}
     return result
 
@@ -187,7 +187,7 @@ def outages_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[Outage, 
         begin, dash, end = times.partition("-")
         first, last = _seconds(begin), _seconds(end) if dash else math.inf
         if not at or first is None or last is None or last <= first:
-            raise click.UsageError(f"--kill: {text!r} is not REPLICA@SECONDS, or REPLICA@SECONDS-SECONDS to come back")
+            raise click.UsageError(f"--kill: {text!r} is not REPLICA@SECONDS, or REPLICA@SECONDS-SECONDS to restart it")
         _check_name("--kill", name, names)
         outages.append(Outage(name, first, last))
     return tuple(outages)
@@ -224,7 +224,7 @@ def _check_name(option: str, name: str, names: Mapping[str, str]) -> None:
 
 def _check_once(option: str, name: str, before: Collection[str]) -> None:
     if name in before:
-        raise click.UsageError(f"{option}: {name} has two values; give one of them")
+        raise click.UsageError(f"{option}: {name} is set twice")
 
 
 def _known(name: str, names: Collection[str]) -> str:
@@ -250,7 +250,9 @@ def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
     has_count = times and count.isdecimal() and len(count) <= _MAX_COUNT_DIGITS
     name, number = (name, int(count)) if has_count else (text, 1)
     if name not in throughputs:
-        raise click.UsageError(f"--gpu: {name!r} is in no table; {did_you_mean(name, throughputs) or 'see lbctl gpus'}")
+        raise click.UsageError(
+            f"--gpu: {name!r} is not in the GPU table; {did_you_mean(name, throughputs) or 'see lbctl gpus'}"
+        )
     if not 1 <= number <= 1024:
         raise click.UsageError(f"--gpu: {text!r}: 1 to 1024 GPUs for each replica")
     model = pool.replicas[0]
@@ -296,7 +298,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
         if all(item.drain for item in lost):
             raise click.UsageError(f"--lose {text}: {_DRAINED}")
     if lose.count("largest") > 1:
-        raise click.UsageError("--lose largest is one replica, however often it is given: name the second one")
+        raise click.UsageError("--lose largest removes one replica, even if repeated (name the second one)")
     if not capacity.serving(loss_of(lose)(pool)).replicas:
         names = ", ".join(item.name for item in capacity.serving(pool).replicas)
         raise click.UsageError(

@@ -91,7 +91,9 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
     except ValueError as error:
         raise click.UsageError(f"--slo: {error}") from None
     if any(limit.figure == "tpot" for limit in limits) and max(studies[0].trace.answers) < 2:
-        raise click.UsageError("--slo: tpot is the time between tokens, and every answer of the load has only one")
+        raise click.UsageError(
+            "--slo: tpot is the time between tokens, but every answer of the load has only one token"
+        )
     summaries, answers, sentences = [], [], []
     with ProgressBar(sum(len(study.policies) for study in studies)) as bar:
         for study in studies:
@@ -167,12 +169,12 @@ def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) ->
     if options.find == "rate":
         given, whose = study.trace.rate, "trace" if options.trace_file else "load"
         multiple = f"{answer.value / given:.2f} × the {whose}'s {given:.3g}/s"
-        what, who = f"up to {answer.value:.3g} requests/s ({multiple}) meet", "the engines then"
+        what, who = f"up to {answer.value:.3g} requests/s ({multiple}) meet", "the engines"
     else:
-        what, who = replicas(answer.value, " meet", " meets"), "they"
-    who = "those that are left" if options.lose else who
+        what, who = replicas(answer.value, " meet", " meets"), "these replicas"
+    who = "the remaining replicas" if options.lose else who
     cost = f", for {answer.cost:,.2f} per hour" if answer.cost is not None else ""
     sentence = f"{answer.row}: {what} {options.slo}{rest}{cost}. {load_sentence(answer.load, who)}"
     if answer.unused_faults:
-        sentence += f" Not among them, so without effect: {', '.join(answer.unused_faults)}."
+        sentence += f" Without effect, because they are not among these replicas: {', '.join(answer.unused_faults)}."
     return sentence

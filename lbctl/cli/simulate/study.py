@@ -167,7 +167,7 @@ def studies_of(
     if options.requests is not None:
         trace = trace.first(options.requests)
     if options.find and not trace.rate:
-        raise click.UsageError("--find: all requests of the trace arrive at one time, so that they have no rate")
+        raise click.UsageError("--find: all requests of the trace arrive at the same time, so they have no rate")
     pools = [_pool(loaded.compiled.topology, options.pool) for loaded in fleets]
     names = _names([options.paths, *((path,) for path in options.against)])
     engines = _engines(options, pools, diagnostics)
@@ -182,7 +182,7 @@ def studies_of(
     ]
     largest = max(map(_largest_throughput, pools, tables))
     if options.model is None and not largest:
-        raise click.UsageError("--gpu: the fleet names no GPUs to compare with; name them, or give --model")
+        raise click.UsageError("--gpu: the fleet has no GPUs to compare with (set `gpu`, or use --model)")
     return tuple(
         _of_gpu(study, text, throughputs, largest)
         for study, throughputs in zip(studies, tables, strict=True)
@@ -253,11 +253,11 @@ def _pool(topology: Topology, name: str | None) -> Pool:
     if name is None and len(pools) == 1:
         name = next(iter(pools))
     if name is None:
-        raise click.UsageError(f"which pool gets the requests? Name it with --pool: {', '.join(pools)}")
+        raise click.UsageError(f"the fleet has several pools; choose one with --pool: {', '.join(pools)}")
     if name not in pools:
         raise click.UsageError(f"the fleet has no pool {name!r}; {did_you_mean(name, pools) or ', '.join(pools)}")
     if not pools[name].replicas:
-        raise click.UsageError(f"pool {name} lists no replicas in its files: a simulation needs them")
+        raise click.UsageError(f"pool {name} has no replicas in its files, which a simulation needs")
     if not capacity.serving(pools[name]).replicas:
         raise click.UsageError(f"pool {name} has only drained replicas, which get no requests")
     return pools[name]
@@ -273,7 +273,7 @@ def _policies(text: str | None, topology: Topology, pool: Pool) -> tuple[Policy,
         policy = POLICIES.get(name.strip())
         if policy is None:
             hint = did_you_mean(name.strip(), POLICIES) or f"known: {', '.join(POLICIES)}"
-            raise click.UsageError(f"no policy is called {name.strip()!r}; {hint}")
+            raise click.UsageError(f"unknown policy {name.strip()!r}; {hint}")
         chosen.append(policy)
     return tuple(chosen)
 
@@ -303,7 +303,7 @@ def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Dia
     largest = max(item.capacity for pool in pools for item in pool.replicas)
     if options.model is not None and options.model not in profiles.MODELS:
         suggestion = did_you_mean(options.model, profiles.MODELS) or ", ".join(profiles.MODELS)
-        raise click.UsageError(f"--model: no engine is known for {options.model!r}; {suggestion}")
+        raise click.UsageError(f"--model: there is no engine for {options.model!r}; {suggestion}")
     if options.calibrate is not None:
         fitted = calibration(options.calibrate, texts.seconds_of("--calibrate-for", options.calibrate_for))
         shown = ",".join(f"{key}={getattr(fitted.cost, key):.3g}" for key in ("a", "b", "c", "p"))
@@ -321,7 +321,7 @@ def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Dia
     elif text:
         described = _PROPORTIONAL.format(f"--engine {text}")
     else:
-        described = f"{_PROPORTIONAL.format(_DEFAULT_ENGINE)} For yours, give --model, --engine or --calibrate."
+        described = f"{_PROPORTIONAL.format(_DEFAULT_ENGINE)} For your engines, use --model, --engine or --calibrate."
     return ReplicaEngines(_engine(text), largest, {}, options.model, described)
 
 
@@ -331,7 +331,7 @@ def _engine(text: str) -> CostModel:
     for part in text.split(",") if text else ():
         key, _, value = part.strip().partition("=")
         if key not in settings:
-            raise click.UsageError(f"--engine: {key!r} is none of {', '.join(settings)}")
+            raise click.UsageError(f"--engine: {key!r} is not one of {', '.join(settings)}")
         number = None
         with suppress(ValueError):
             number = engine_file.cost(key, float(value))

@@ -27,9 +27,9 @@ _SEARCH_STEP = 0.85
 
 def load_sentence(load: float, who: str) -> str:
     """Return what the offered load means for those who carry it."""
-    percent = f"The load is {100 * load:.0f} % of what {who} carry"
+    percent = f"The load is {100 * load:.0f} % of the capacity of {who}"
     if load >= 1:
-        return f"{percent} (Σλ ≥ Σμ): queues grow without end."
+        return f"{percent} (Σλ ≥ Σμ): queues grow without bound."
     if load >= load_bound.BUSY:
         return f"{percent} (Σλ < Σμ); queues are long from {100 * load_bound.BUSY:.0f} % on."
     return f"{percent} (Σλ < Σμ)."
@@ -38,8 +38,8 @@ def load_sentence(load: float, who: str) -> str:
 def burst_sentence(requests: int, carried: float, who: str) -> str:
     """Return what is said in place of the load where all requests arrive at one time."""
     return (
-        f"All requests of the load ({requests:,}) arrive at one time, so that it has no rate; "
-        f"{who} carry up to {carried:.3g} such requests/s."
+        f"All requests of the load ({requests:,}) arrive at the same time, so it has no rate; "
+        f"{who} can handle up to {carried:.3g} such requests/s."
     )
 
 
@@ -48,20 +48,20 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
     fitting = [item for item in summaries if loads[item.fleet] < 1]
     if not fitting:
         least = min(loads.values())
-        return f"No algorithm saves that: none is recommended. {load_bound.advice(least)}."
+        return f"The fleet is overloaded with every algorithm. {load_bound.advice(least)}."
     ranked = sorted(fitting, key=lambda item: (round(item.unanswered, 3), item.ttft.p99))
     best, rest = ranked[0], ranked[1:]
     if not rest:
         others = " among those that are not overloaded" if len(summaries) > 1 else ""
-        return f"{best.row} has nothing to be compared with{others}: its 99th percentile is {_figures(best)}."
+        return f"{best.row} has no other row to compare with{others}: its 99th percentile is {_figures(best)}."
     worst = rest[-1]
     if worst.unanswered > best.unanswered + 0.001:
         least_text, most = _percent(best.unanswered), _percent(worst.unanswered)
-        head = f"{best.row} leaves the fewest requests without an answer: {least_text}; {worst.row} {most}"
+        head = f"{best.row} leaves the fewest requests unanswered: {least_text}; {worst.row} {most}"
     elif worst.ttft.p99 < _EQUAL * best.ttft.p99:
-        lacking = f"; each leaves {_percent(best.unanswered)} without an answer" if best.unanswered else ""
+        lacking = f"; each leaves {_percent(best.unanswered)} unanswered" if best.unanswered else ""
         return (
-            "Take any: the rows do not differ by more than 5 % in the 99th percentile of the time to the first token "
+            "Use any row: they differ by at most 5 % in the 99th percentile of the time to the first token "
             f"({_seconds(best.ttft.p99)}){lacking}."
         )
     else:
@@ -93,14 +93,14 @@ def drained_sentence(summaries: Sequence[Summary]) -> str:
 
 
 def _figures(item: Summary) -> str:
-    return f"{_seconds(item.ttft.p99)} to the first token and {_seconds(item.tpot.p99)} for each further one"
+    return f"{_seconds(item.ttft.p99)} to the first token and {_seconds(item.tpot.p99)} for each later token"
 
 
 def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
     """Return what is behind the difference, as far as the figures show it."""
     mine, others = loads[best.fleet], loads[worst.fleet]
     if mine < 0.95 * others:
-        return f"Its fleet carries more: the load is {100 * mine:.0f} %, the other's {100 * others:.0f} %."
+        return f"Its fleet has more capacity: the load is {100 * mine:.0f} %, the other's {100 * others:.0f} %."
     if best.cache_hits is not None and worst.cache_hits is not None and best.cache_hits > worst.cache_hits + 0.03:
         return (
             f"It finds {_percent(best.cache_hits)} of prompt tokens in prefix caches, the other "
@@ -117,13 +117,13 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
     )
     is_alike = abs(share - other) * len(names) < _SAME_SHARE
     given = (
-        "Both give every replica about as many requests"
+        "Both send every replica about as many requests"
         if is_alike
-        else f"It gives {name} {_percent(share)} of the requests, the other {_percent(other)}"
+        else f"It sends {_percent(share)} of the requests to {name}, the other {_percent(other)}"
     )
     if _busy(best) != _busy(worst):
         return f"{given}; engines are busy for {_busy(best)} of the time with it, for {_busy(worst)} with the other."
-    when = ": what differs is when requests arrive there" if is_alike else ""
+    when = ": only the arrival times there differ" if is_alike else ""
     return f"{given}, and engines are busy for {_busy(best)} of the time with both{when}."
 
 

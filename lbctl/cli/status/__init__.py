@@ -70,11 +70,11 @@ def command(
     serve does not answer.
     """
     if pool is not None and what not in ("pools", "signals"):
-        raise click.UsageError("--pool goes with pools or signals")
+        raise click.UsageError("--pool requires pools or signals")
     if not check and (wait is not None or expect is not None):
-        raise click.UsageError("--wait and --expect go with --check")
+        raise click.UsageError("--wait and --expect require --check")
     if check and watch:
-        raise click.UsageError("--watch goes without --check: give --check the time to --wait")
+        raise click.UsageError("--watch cannot be combined with --check (use --wait)")
     if watch:
         watch_text(lambda: _text(remote, what, form, pool))
     seconds = _seconds(wait)
@@ -120,7 +120,7 @@ def _of_pool(remote: ServeClient, rows: Sequence[T], names: Sequence[str], pool:
     pools = () if selected else [item.name for item in remote.get("/api/v1/pools", schema.Pools).pools]
     if not selected and pool not in pools:
         near = did_you_mean(pool, pools)
-        raise click.ClickException(f"there is no pool {pool!r}" + (f"; {near}" if near else ""))
+        raise click.ClickException(f"unknown pool {pool!r}" + (f" ({near})" if near else ""))
     if not selected:
-        click.echo(f"lbctl: nothing is read of {pool}: it has no telemetry", err=True)
+        click.echo(f"lbctl: pool {pool} has no telemetry", err=True)
     return selected

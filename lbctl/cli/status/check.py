@@ -41,7 +41,7 @@ class StatusCheck:
             except UnavailableError:
                 if is_last:
                     raise
-                problems = ("it does not answer",)
+                problems = ("serve does not answer",)
             if not problems or is_last:
                 return problems
             time.sleep(min(_LOOK_INTERVAL, max(0.0, deadline - time.monotonic())))
@@ -67,5 +67,5 @@ def proxy_problems(proxies: Sequence[schema.Proxy], expected: int | None = None)
     synced = sum(item.connected and item.state == "SYNCED" for item in real)
     if expected is not None and synced < expected:
         gone = [item.node for item in real if item.state == "GONE"]
-        left = f"; these have left: {', '.join(gone)}" if gone else ""
+        left = f"; disconnected: {', '.join(gone)}" if gone else ""
         yield f"{synced} of {expected} expected proxies are connected and in sync{left}"

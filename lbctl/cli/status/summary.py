@@ -13,7 +13,7 @@ from lbctl.control.fitness import FIT
 
 _SHORT = 12
 """Characters of a digest and of a commit that are shown."""
-_ORIGINS = {"state": ", the last good one of the state", "history": ", an earlier one after a rollback"}
+_ORIGINS = {"state": ", the last valid one from the state", "history": ", an earlier one after a rollback"}
 _NAME = 11
 """The width of the names of the lines."""
 
@@ -39,7 +39,7 @@ def _problem(item: schema.Problem) -> str:
 def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each line."""
     fleet, listens = summary.fleet, summary.listens
-    mode = " (dry run: nothing is sent)" if summary.dry_run else ""
+    mode = " (dry run: nothing is published)" if summary.dry_run else ""
     yield "lbctl", f"{summary.version}, since {summary.since}{mode}"
     yield "xds", listens.xds or "-"
     yield "socket", listens.xds_socket or "-"
@@ -76,16 +76,16 @@ def _member(row: schema.MemberStatus) -> str:
     """Return who this process is, whom it follows, and how old what it says may be."""
     if row.role != "follower":
         return f"{row.name}, {row.role}"
-    leads = f"{row.leader} leads" if row.leader else "no member leads"
-    shown = "as it was stored last" if row.age is None else f"at most {row.age:.1f} s old"
-    return f"{row.name}, {row.role}: {leads}; what is shown here is {shown}"
+    leads = f"the leader is {row.leader}" if row.leader else "there is no leader"
+    shown = "the last stored state" if row.age is None else f"at most {row.age:.1f} s old"
+    return f"{row.name}, {row.role}: {leads}; this view is {shown}"
 
 
 def _picker(row: schema.PickerStatus) -> str:
     if not row.running:
-        return f"{row.listens}: NOT running: {row.reason or 'it starts'}; the proxies choose by `otherwise`"
+        return f"{row.listens}: NOT running: {row.reason or 'it is starting'}; the proxies fall back to `otherwise`"
     starts = f", started {row.starts} times" if row.starts > 1 else ""
-    alone = ", an `lbctl picker` that lbctl serve has not started" if row.alone else ""
+    alone = ", a separate `lbctl picker`" if row.alone else ""
     return f"{row.listens}{alone}, since {row.since}{starts}, {_count(row.open, 'picked request')} in flight"
 
 
@@ -98,7 +98,7 @@ def _served(row: schema.ServedFiles) -> str:
 def _rollback(served: schema.ServedFiles, row: schema.Rollback) -> str:
     reason = f": {row.reason}" if row.reason else ""
     return (
-        f"{served.digest[:_SHORT]} is served since {row.since}, by {row.author}{reason}; the files "
+        f"{served.digest[:_SHORT]} is published since {row.since}, by {row.author}{reason}; the files "
         f"({row.ignored[:_SHORT]}) are ignored until they change"
     )
 
@@ -106,7 +106,7 @@ def _rollback(served: schema.ServedFiles, row: schema.Rollback) -> str:
 def _details(summary: schema.Status) -> Iterator[tuple[str, str]]:
     """Yield the lines about what is not as usual."""
     if summary.restart:
-        yield "restart", f"taken at the next start alone: {', '.join(summary.restart)}"
+        yield "restart", f"takes effect after a restart: {', '.join(summary.restart)}"
     if summary.sources.total:
         yield "sources", _sources(summary.sources)
     for item in summary.control:
@@ -114,7 +114,7 @@ def _details(summary: schema.Status) -> Iterator[tuple[str, str]]:
             yield "control", f"{item.pool}: {item.mode}, {item.reason}"
         for label, replicas in (("out", item.out), ("floor", item.floor)):
             yield from ((label, f"{item.pool}/{name}: {'; '.join(reasons)}") for name, reasons in replicas.items())
-    yield from (("by hand", _override(item)) for item in summary.overrides)
+    yield from (("override", _override(item)) for item in summary.overrides)
     yield from (("unmatched", f"{item.node}: {item.reason}") for item in summary.unmatched)
     yield from (("name", f"{item.name}: {item.error}") for item in summary.names if item.error)
 

@@ -91,14 +91,14 @@ def members(document: schema.Members, form: str) -> str:
     if document.store is None:
         return "there is one control plane: the fleet has no control.store"
     rows = table_text(_MEMBERS, map(_member, document.members), COLOURS)
-    return rows if document.leader else f"{rows}\nno member leads: {document.store}"
+    return rows if document.leader else f"{rows}\nthere is no leader: {document.store}"
 
 
 def _member(row: schema.Member) -> tuple[str, ...]:
     remarks = [
         row.problem or "",
-        "" if row.in_step else "serves another version than the leader",
-        "its files are not the leader's" if row.files_differ else "",
+        "" if row.in_step else "has another version than the leader",
+        "its files differ from the leader's" if row.files_differ else "",
         f"its clock is {abs(row.clock):.1f} s {'behind' if row.clock > 0 else 'ahead'}" if abs(row.clock) > 1 else "",
     ]
     return (
@@ -124,17 +124,17 @@ def lacks(row: schema.Proxy) -> Iterator[str]:
     if row.reason:
         yield row.reason
     if not row.connected and row.state == "GONE":
-        yield "it has left"
+        yield "disconnected"
         return
     if not row.confirmed:
-        yield "unconfirmed: it has no certificate and accepted nothing yet"
+        yield "unconfirmed: no certificate and no accepted update yet"
     for kind in row.types:
         if kind.state == "NACKED":
             yield f"{kind.type}: {_rejection(row, kind)}"
         elif kind.state == "STALE":
             yield f"{kind.type}: has {kind.acked[:_SHORT] or 'nothing'}, was sent {kind.offered[:_SHORT] or 'nothing'}"
         elif kind.state == "WAITING":
-            yield f"{kind.type}: it has asked for what does not exist"
+            yield f"{kind.type}: it requested resources that do not exist"
 
 
 def _newest(row: schema.Proxy) -> Timestamp | None:
@@ -220,16 +220,16 @@ def _signals(row: schema.ReplicaSignals) -> Iterator[tuple[str, ...]]:
     """Yield a line for each signal, and one for each page that gives none, however many metrics of it are sources."""
     identity = (row.pool, row.replica)
     for name, signal in row.signals.items():
-        staleness = "" if signal.fresh else "stale: not counted"
+        staleness = "" if signal.fresh else "stale: ignored"
         yield (*identity, name, f"{signal.value:.6g}", signal.unit, age(signal.age), signal.source, staleness)
     failing: dict[tuple[str, str], list[schema.Source]] = {}
     for item in row.sources:
         if item.reason or item.age is None:
             failing.setdefault((item.kind, item.url), []).append(item)
     for (kind, url), items in failing.items():
-        problems = "; ".join(dict.fromkeys(item.message or "not looked at yet" for item in items))
+        problems = "; ".join(dict.fromkeys(item.message or "not read yet" for item in items))
         newest = min((item.age for item in items if item.age is not None), default=None)
         yield (*identity, "-", "-", "-", age(newest), kind, f"{url}: {problems}")
     if not row.signals and not failing:
         kinds = ", ".join(dict.fromkeys(item.kind for item in row.sources)) or "-"
-        yield (*identity, "-", "-", "-", "-", kinds, "no signal yet: what was read needs requests between two looks")
+        yield (*identity, "-", "-", "-", "-", kinds, "no signal yet: rates need requests between two reads")

@@ -101,7 +101,7 @@ class ScreenView:
         what = f"pool {self.pool}" if self.pool else f"{len(self.pools)} pools"
         page = f" · page {self.page + 1} of {pages}" if pages > 1 else ""
         state = " · paused" if self.paused else ""
-        problem = f" · {self.problem}: this is {age(self.seconds)} old" if self.problem else ""
+        problem = f" · {self.problem}: data is {age(self.seconds)} old" if self.problem else ""
         return plain(f"{what}, {count} replicas{page}{state}{problem}")
 
     def _pool_lines(self, rows: list[ReplicaRow]) -> Iterator[Text]:

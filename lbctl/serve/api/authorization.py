@@ -74,10 +74,10 @@ class Authorization:
             and not self._access.bind.path
             and not is_served_host(request.host, self._access.bind.host)
         ):
-            raise RefusedRequest(403, "this Host is not served here")
+            raise RefusedRequest(403, "this Host is not allowed")
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != request.host:
-            raise RefusedRequest(403, "this Origin is not served here")
+            raise RefusedRequest(403, "this Origin is not allowed")
         return await handler(request)
 
     @web.middleware
@@ -111,7 +111,7 @@ class Authorization:
         token = _token_of(request, accepted)
         if token is None:
             where = _AFAR if self._access.guarded else self._access.token
-            raise RefusedRequest(401, f"this needs the token; it is in {where}")
+            raise RefusedRequest(401, f"this operation needs the token in {where}")
         return token
 
     async def _forwarding(self, request: web.Request, given: str, accepted: Sequence[ApiToken]) -> ApiToken:
@@ -157,7 +157,7 @@ def _check_role(principal: Principal, request: web.Request, *, reading: bool) ->
     if principal.role == "picker" and _canonical(request) != _TABLES:
         raise RefusedRequest(403, f"the token of {name} has the role picker: it may follow the tables of picks alone")
     if principal.role == "read" and not reading:
-        raise RefusedRequest(403, f"the token of {name} may read, and not operate")
+        raise RefusedRequest(403, f"the token of {name} allows read access only")
     if principal.role == "read" and joins(request):
         raise RefusedRequest(403, f"the token of {name} may read: a picker joins with one of the role picker")
 

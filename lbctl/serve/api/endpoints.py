@@ -127,7 +127,7 @@ class Endpoints:
         if control.xds_bind.path:
             security = "unix socket"
         log.event(
-            "proxies are served", xds=address, security=security, socket=server.socket or None, state=chosen.state
+            "listening for proxies", xds=address, security=security, socket=server.socket or None, state=chosen.state
         )
         return server.publish
 
@@ -160,7 +160,7 @@ class Endpoints:
             except OSError as error:
                 problem = problem or f"{tls.certificate}: {reason_of(error)}"
         if problem:
-            log.warn("a certificate of our own cannot be used; the one before stays", reason=problem)
+            log.warn("the new certificate cannot be used; the previous one stays in use", reason=problem)
 
     def restart_needed(self, source: FleetSource) -> tuple[str, ...]:
         """Return the keys of `control` whose value in this fleet is not the one that the process was started with."""
@@ -204,22 +204,22 @@ def exposed_addresses(control: Control, token: Path | None, insecure: bool) -> I
         missing = "without TLS" if tls is None else "without client certificates"
         yield Diagnostic(
             "LB510",
-            f"xDS on {control.xds_bind} {missing} would hand the fleet with its keys to whoever connects",
+            f"xDS on {control.xds_bind} {missing} would send the fleet with its keys to any client",
             path=("control", "xds", "bind"),
-            hint="give control.xds.tls a certificate, a key and a client_ca, or say --insecure",
+            hint="set certificate, key and client_ca in control.xds.tls, or use --insecure",
         )
     if not control.api_bind.on_loopback and (control.api_tls is None or not read_token(token)):
         missing = "without TLS" if control.api_tls is None else "without a token"
         yield Diagnostic(
             "LB511",
-            f"the API on {control.api_bind} {missing} would be open to whoever connects",
+            f"the API on {control.api_bind} {missing} would be open to any client",
             path=("control", "api", "bind"),
-            hint="give control.api a tls and a token_file, or bind it to 127.0.0.1",
+            hint="set control.api.tls and control.api.token_file, or bind it to 127.0.0.1",
         )
     if not control.logs_bind.on_loopback:
         yield Diagnostic(
             "LB512",
-            f"the traffic log on {control.logs_bind} would take counts from whoever sends them",
+            f"the traffic log on {control.logs_bind} would accept counts from any sender",
             path=("control", "logs", "bind"),
             hint="bind it to 127.0.0.1",
         )
@@ -232,7 +232,7 @@ def _no_socket(reason: str) -> Diagnostic:
         f"{reason}; proxies of this machine get no keys by TCP without client certificates",
         path=("control", "state"),
         severity="warning",
-        hint="give a state directory with a shorter path, or control.xds.bind a unix: path",
+        hint="use a state directory with a shorter path, or a unix: path for control.xds.bind",
     )
 
 
@@ -244,16 +244,16 @@ def _refused(message: str) -> CannotListenError:
 def _make_token(chosen: ServeSettings) -> None:
     try:
         if make_token(chosen.token):
-            log.event("a token for the API was made", file=chosen.token)
+            log.event("created an API token", file=chosen.token)
     except OSError as error:
-        log.warn("a token for the API could not be made", file=chosen.token, reason=reason_of(error))
+        log.warn("cannot create an API token", file=chosen.token, reason=reason_of(error))
 
 
 def _remember(chosen: ServeSettings, url: str) -> None:
     try:
         remember_api(chosen.state, url)
     except OSError as error:
-        log.warn("the address of the API could not be saved", state=chosen.state, reason=reason_of(error))
+        log.warn("cannot save the address of the API", state=chosen.state, reason=reason_of(error))
 
 
 def _advertised(address: str | None, name: str) -> str:

@@ -50,7 +50,7 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
     if target.url and not _is_trustworthy(target.url):
         raise NoLeaderError(f"the leader's API at {target.url} is not reached by TLS, and nothing is forwarded there")
     if not target.url or _HEADER in request.headers:
-        raise NoLeaderError("no member of this control plane leads at the moment, and nothing was changed")
+        raise NoLeaderError("not changed: this control plane has no leader at the moment")
     headers = {name: request.headers[name] for name in ("content-type",) if name in request.headers}
     body = await request.read()
     signed = MemberRequest(request.method, request.path_qs, body)

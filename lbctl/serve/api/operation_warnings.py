@@ -19,11 +19,11 @@ def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
     if reload is None or reload.valid:
         return
     if reload.result == "rolled_back":
-        yield "the files are ignored until they change, since an earlier fleet is served by a rollback"
+        yield "the files are ignored until they change, because a rollback has published an earlier fleet"
         return
     errors = [str(item) for item in reload.diagnostics if item.severity == "error"]
     first = f"; the first: {errors[0]}" if errors else ""
-    yield f"the last valid fleet is served, not the files: {reload.refused or reload.result}{first}"
+    yield f"the last valid fleet is published, not the files: {reload.refused or reload.result}{first}"
 
 
 def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Collection[str]) -> Iterator[str]:

@@ -120,7 +120,7 @@ async def rollback(state: ServedState, request: schema.RollbackRequest, actor: s
 async def reload(state: ServedState, request: schema.ReloadRequest, actor: str) -> schema.ReloadResult:
     """Read the files now, and return what came of it."""
     allow_shrink = request.allow_shrink
-    log.event("asked by the API to read the files again", allow_shrink=allow_shrink, actor=actor)
+    log.event("reload requested by the API", allow_shrink=allow_shrink, actor=actor)
     with suppress(NotSavedError):  # a reload is as safe as a change of the files
         await state.audit.record(actor, "reload", "allow_shrink" if allow_shrink else "files")
     await state.reconciler.reload(allow_shrink=allow_shrink, cause=Cause(actor, "reload"))

@@ -113,16 +113,16 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
         reason = fleet.refused or "they have errors"
         has_errors = any(item.severity == "error" for item in fleet.diagnostics)
         if observed.rolled_back and not has_errors:
-            yield _critical("files", "", f"an earlier fleet is served: the files are {reason}", "lbctl history")
+            yield _critical("files", "", f"an earlier fleet is published: the files are {reason}", "lbctl history")
         else:
             is_shrink = bool(fleet.shrink) and not has_errors  # `validate` does not know what is served
             command = "lbctl reload --allow-shrink" if is_shrink else f"lbctl validate {' '.join(fleet.paths)}"
-            yield _critical("files", "", f"the files are not served: {reason}", command)
+            yield _critical("files", "", f"the files are not published: {reason}", command)
     for item in fleet.shrink:
         yield _critical("shrink", "", item.text, "lbctl reload --allow-shrink")
     picker = observed.picker
     if picker is not None and not picker.running and not observed.dry_run:
-        text = f"the picker at {picker.listens} does not run: {picker.reason or 'it starts'}"
+        text = f"the picker at {picker.listens} is not running: {picker.reason or 'it is starting'}"
         yield _critical("picker", "", text, "lbctl doctor")
     if observed.unsaved:
         yield _warning("store", "", f"decisions are not saved: {observed.unsaved}", "lbctl doctor")
@@ -145,10 +145,10 @@ def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         if outage and not (pool.fail_open and answers):
             yield _critical("pool_down", pool.name, outage, command)
         elif pool.shedding:
-            text = f"proxies refuse the requests of the pool {pool.name}: {pool.shedding}"
+            text = f"proxies reject the requests of pool {pool.name}: {pool.shedding}"
             yield _critical("pool_shedding", pool.name, text, command)
         elif pool.failing:
-            text = f"pool {pool.name} answers nothing but errors"
+            text = f"pool {pool.name} returns only errors"
             yield _critical("pool_failing", pool.name, text, command)
 
 
@@ -162,12 +162,12 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
             continue
         if row.missed == row.requests and not row.in_flight:
             text = (
-                f"the picker is not asked for the pool {pool.name}: {row.requests} requests in the last minute, "
+                f"proxies do not use the picker for pool {pool.name}: {row.requests} requests in the last minute, "
                 "no pick (the log of serve names proxies without the picker's key)"
             )
             yield _critical("picker_unasked", pool.name, text, command)
         elif row.missed > _MISSED * row.requests:
-            text = f"at least {row.missed / row.requests:.0%} of the requests of the pool {pool.name} go without a pick"
+            text = f"at least {row.missed / row.requests:.0%} of the requests of pool {pool.name} are not picked"
             yield _warning("picks_missed", pool.name, text, command)
 
 
@@ -270,7 +270,7 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
                 yield _warning("replica_errors", f"{pool.name}/{item.name}", text, command)
         is_refused = (pool.errors or 0.0) > _ERRORS and not failing and not pool.shedding
         if is_refused and any(item.state in FIT for item in pool.replicas):
-            text = f"the proxies refuse requests of the pool {pool.name}: more than {_ERRORS:.0%} of all requests fail"
+            text = f"the proxies reject requests of pool {pool.name}: more than {_ERRORS:.0%} of all requests fail"
             yield _warning("pool_errors", pool.name, text, command)
 
 
@@ -283,7 +283,7 @@ def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]
         command = f"lbctl rollout status {item.route}"
         why = item.unavailable or (item.reason if item.mode != "manual" else None)  # a follower has the reason alone
         if item.phase == "waiting" and why:
-            text = f"the rollout of {item.route} cannot begin: {why}"
+            text = f"the rollout of {item.route} cannot start: {why}"
             problem = _warning if item.mode == "manual" else _critical
             yield problem("rollout_waiting", item.route, text, command)
         elif item.phase == "rolled_back" or (item.phase == "paused" and _has_failed(item.analysis)):

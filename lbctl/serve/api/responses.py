@@ -42,7 +42,7 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
         allow = {name: value for name, value in answer.headers.items() if name.lower() == "allow"}
         return json_response(schema.Error(answer.reason.lower()), answer.status, allow)
     except Exception:  # noqa: BLE001 -- an error of ours must not end the API
-        log.failure("the API failed", path=request.path)
+        log.failure("API request failed", path=request.path)
         return json_response(schema.Error("internal error; the log has more"), 500)
 
 

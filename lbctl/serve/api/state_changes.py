@@ -111,7 +111,9 @@ class StateChanges:
         if not changes:
             return
         action, pool, replica, reason = changes[0]
-        message, write = ("a replica is down", log.warn) if action == "down" else ("a replica is back", log.event)
+        message, write = (
+            ("a replica is down", log.warn) if action == "down" else ("a replica is available again", log.event)
+        )
         for item in changes:
             self._record(*item)
         if len(changes) > _SINGLE:

@@ -26,7 +26,7 @@ from lbctl.targets import xds_kinds
 
 _MIN_FREE_BYTES = 1 << 20
 """Bytes of free space below which the disk of the state is full: a write needs up to as many."""
-NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
+NO_FLEET = "no fleet yet: the files are not valid, and the state contains no earlier fleet"
 _STARTING = "starting"
 
 

@@ -113,7 +113,7 @@ class HaproxyDriver:
         if problem and problem != self._warned:
             log.warn("a proxy is not in sync", proxy=self.proxy.name, why=problem)
         if applied.done and (not before.version or self._warned):
-            log.event("a proxy is driven", proxy=self.proxy.name, version=self.status.version)
+            log.event("managing a proxy", proxy=self.proxy.name, version=self.status.version)
         self._warned = problem or ("" if applied.done else self._warned)
         if applied.reloaded:
             log.event("a proxy was reloaded", proxy=self.proxy.name)

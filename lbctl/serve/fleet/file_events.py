@@ -84,7 +84,7 @@ class FileEvents:
             if reason != self._logged:
                 self._guard.record("a task failed; it starts again", "file events")
         if reason != self._logged:
-            log.warn("the system reports no changes of files; they are compared every second", why=reason)
+            log.warn("file notifications are not available; comparing the files every second", why=reason)
         self.unavailable = self._logged = reason
 
     async def _notify_of_changes(self, watched: WatchedDirectories) -> None:

@@ -149,11 +149,11 @@ class FleetHistory:
             return None
         files = await self.files(rollback.digest)
         if files is None:
-            log.warn("the rollback ends, since its files are lost", digest=rollback.digest[:SHORT])
+            log.warn("rollback ended: its files are lost", digest=rollback.digest[:SHORT])
         elif await self.on_disk() == rollback.ignored:
             return files
         else:
-            log.event("the rollback ends, since the files have changed", digest=rollback.digest[:SHORT])
+            log.event("rollback ended: the files have changed", digest=rollback.digest[:SHORT])
         self.rollback = None
         return None
 

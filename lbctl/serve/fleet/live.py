@@ -131,7 +131,7 @@ class LiveFleet:
                 log.error(f"a proxy would reject the change{stays(self._publisher)}", because_of=cause)
                 return
             except Exception:  # noqa: BLE001 -- what changed must not end what is served
-                log.failure(f"lbctl itself failed{stays(self._publisher)}", because_of=cause)
+                log.failure(f"internal error{stays(self._publisher)}", because_of=cause)
                 return
             if result is None:
                 return
@@ -186,7 +186,7 @@ class LiveFleet:
         discovered = await self._discovery.first(_FIRST_ANSWER)
         while missing := unresolved(topology, discovered):
             if self.served is not None or asyncio.get_running_loop().time() > deadline:
-                log.warn("pools whose name has no answer: they answer 503 until it has", pools=",".join(missing))
+                log.warn("pools without resolved addresses; they answer 503", pools=",".join(missing))
                 break
             await asyncio.sleep(0.1)
             discovered = self._discovery.current

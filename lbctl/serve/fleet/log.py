@@ -107,7 +107,7 @@ class PublicationLog:
 
 def stays(publisher: Publisher) -> str:
     """Return the end of a message about a change that is not published: empty where nothing is served yet."""
-    return "; what is served stays as it is" if publisher.served else ""
+    return "; the published fleet does not change" if publisher.served else ""
 
 
 def _named_weights(weights: Mapping[str, Weight]) -> str:
@@ -136,7 +136,7 @@ class ReloadLog:
             self.note("rolled_back", diagnostics, _ignored(rollback))
             return
         if self.last is not None and not self.last.valid:
-            log.event("the files are served again")
+            log.event("the files are published again")
         self.note("published" if new else "unchanged", diagnostics)
 
     def refused(
@@ -145,13 +145,13 @@ class ReloadLog:
         """Log why the files are not served: errors each time, other diagnostics once."""
         log.findings(item for item in diagnostics if item.severity == "error" or item not in self._logged)
         self._logged |= frozenset(diagnostics)
-        log.error(f"the files are not served{stays(self._publisher)}", reason=cause)
+        log.error(f"the files are not published{stays(self._publisher)}", reason=cause)
         self.note(result, diagnostics, cause, shrink)
 
     def failed(self, error: Exception) -> None:
         """Log an exception of our own that the files have led to. The caller handles the exception."""
-        log.failure(f"lbctl itself failed on these files{stays(self._publisher)}")
-        message = f"lbctl itself failed on these files ({type(error).__name__}: {error}); the log has more"
+        log.failure(f"internal error on these files{stays(self._publisher)}")
+        message = f"internal error on these files ({type(error).__name__}: {error}); the log has more"
         self.note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed on them")
 
     def note(

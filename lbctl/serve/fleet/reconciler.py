@@ -160,17 +160,17 @@ class Reconciler:
 
     async def _serve_saved(self, restored: LoadOutcome) -> None:
         if restored.loaded is None:
-            log.error("the fleet that the state has saved can no longer be used", reason=restored.refused)
+            log.error("the saved fleet can no longer be used", reason=restored.refused)
             log.findings(item for item in restored.diagnostics if item.severity == "error")
             return
         self._watch.watch_files({**restored.files, **self._watched})
         try:
             await self._serve(restored.loaded, restored, "state", False, _FILES)
         except UnsoundError as error:
-            log.error("the fleet that the state has saved can no longer be used")
+            log.error("the saved fleet can no longer be used")
             log.findings(error.problems)
             return
-        log.warn("the files cannot be served: serving the last good fleet of the state", state=self._state.location)
+        log.warn("the files cannot be published: using the last valid fleet from the state", state=self._state.location)
 
     async def _read(self, allow_shrink: bool, cause: Cause) -> None:
         try:

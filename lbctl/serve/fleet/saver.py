@@ -74,11 +74,11 @@ class FleetSaver:
                 await self._write(fleet, drains)
             except StoreError as error:
                 if not self.is_pending:
-                    log.error(f"not saved for a restart, and tried again every {SAVE_AGAIN:g} s: {error}")
+                    log.error(f"cannot save the published state; retrying every {SAVE_AGAIN:g} s: {error}")
                 self.is_pending = True
             else:
                 if self.is_pending:
-                    log.event("what is served is saved for a restart again")
+                    log.event("published state saved again")
                 self.is_pending = False
 
     async def _write(self, fleet: SavedFleet | None, drains: Since) -> None:

@@ -99,7 +99,7 @@ class Election:
         self._extend(asked_at)
         self._state.take(lease)
         self.epoch = lease.epoch
-        log.event("this member leads", epoch=lease.epoch, store=self._store.location)
+        log.event("this member is the leader", epoch=lease.epoch, store=self._store.location)
         self._become("leader", new=True)
 
     def _extend(self, asked_at: float) -> None:
@@ -114,7 +114,7 @@ class Election:
             self._lose("isolated", problem)
 
     def _lose(self, role: Role, reason: str) -> None:
-        log.warn("this member no longer leads", why=reason, epoch=self.epoch)
+        log.warn("this member is no longer the leader", why=reason, epoch=self.epoch)
         self._authority.end()
         self._state.lose()
         self._become(role)

@@ -216,7 +216,7 @@ class FleetMember:
             return False
         self._role = leading
         self.takeovers += 1
-        log.event("took over", epoch=leading.epoch, seconds=time.perf_counter() - started)
+        log.event("took over as the leader", epoch=leading.epoch, seconds=time.perf_counter() - started)
         await self._switch(leading.tasks())
         return True
 

@@ -105,7 +105,9 @@ class SharedRecords:
                 return None
         except records.UNREADABLE as error:
             if self.damaged.get(key) != value:
-                log.error("a record of the store cannot be read; what is known stays", key=key, reason=repr(error))
+                log.error(
+                    "cannot read a record of the store; keeping the last known value", key=key, reason=repr(error)
+                )
             self.damaged[key] = value
             return None
         self.damaged.pop(key, None)

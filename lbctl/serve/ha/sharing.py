@@ -147,7 +147,7 @@ class PoolSharing:
 
     def _divide(self, parts: int) -> None:
         if parts > self.parts:
-            log.warn("this member's samples are too large to be announced at once", parts=parts)
+            log.warn("the samples of this member are too large for one announcement", parts=parts)
         self._part, self.parts = 0, parts
 
     def renewed(self, asked_at: float) -> None:
@@ -208,7 +208,7 @@ class PoolSharing:
     def alone(self) -> None:
         """Scrape all pools: no other member can be heard."""
         if self.members != (self._name,):
-            log.warn("this member scrapes all pools: no other one can be heard")
+            log.warn("this member scrapes all pools: no other member is reachable")
             self._share(self._name, (self._name,))
 
     async def _change(self, names: tuple[str, ...]) -> None:
@@ -218,7 +218,7 @@ class PoolSharing:
             return  # tried again with the next announcements
         self._written = True
         if names != self.members:
-            log.event("pools are shared", members=",".join(names))
+            log.event("members share the scraping of pools", members=",".join(names))
         self._share(self._name, names)
 
     def _share(self, leader: str, names: tuple[str, ...]) -> None:

@@ -155,7 +155,7 @@ class RolloutService:
         rollout = rollouts.rollout_of(topology, route)
         if state is None or rollout is None:
             names = ", ".join(item.route for item in states) or "none"
-            raise BadRequestError(f"there is no rollout of a route {show(route)}; routes with a rollout: {names}")
+            raise BadRequestError(f"route {show(route)} has no rollout; routes with a rollout: {names}")
         share = percent if action == "set" else 0
         if share is None or not 0 <= share <= 100:
             raise BadRequestError("percent is a number from 0 to 100")

@@ -27,8 +27,8 @@ def own_key(state: Path) -> str:
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         if make_token(file):
-            log.event("a key for questions to the picker was made", file=file)
+            log.event("created a key for the picker", file=file)
         return read_regular(file, _MAX_BYTES).decode("ascii").strip()
     except (OSError, ValueError) as error:
-        log.warn("the picker answers every question, since its key cannot be read", file=file, why=reason_of(error))
+        log.warn("the picker answers all requests, because its key cannot be read", file=file, why=reason_of(error))
         return ""

@@ -252,12 +252,12 @@ class PickerManager:
     def _note_taken(self, taken: str) -> None:
         if taken and not self.taken:
             log.error(
-                "another process has the address of the picker, so no proxy is told to ask there: all choose by "
+                "another process uses the address of the picker, so proxies do not use the picker and fall back to "
                 f"`otherwise` ({_MOVE})",
                 why=taken,
             )
         elif self.taken and not taken:
-            log.event("the address of the picker is free again, so the proxies are told to ask there")
+            log.event("the address of the picker is free again, so proxies use the picker")
         self.taken = taken
 
     def _places(self) -> tuple[Address, ServerTls | None] | None:

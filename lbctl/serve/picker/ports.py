@@ -135,7 +135,7 @@ def exposed(bind: Address, tls: ServerTls | None) -> Diagnostic | None:
     missing = "without TLS" if tls is None else "without client certificates"
     return Diagnostic(
         "LB513",
-        f"the picker on {bind} {missing} would take prompts from whoever connects, so it is not started",
+        f"the picker on {bind} {missing} would accept prompts from any client, so it does not start",
         path=("control", "picker", "bind"),
-        hint="give control.xds.tls a certificate, a key and a client_ca, bind it to 127.0.0.1, or say --insecure",
+        hint="set certificate, key and client_ca in control.xds.tls, bind it to 127.0.0.1, or use --insecure",
     )

@@ -193,10 +193,10 @@ class ControlLoop:
 
 _VERDICTS = {"in": "in", "floor": "down to the floor", "out": "out"}
 _MODES = {
-    "acting": "following the evidence",
+    "acting": "following the signals",
     "frozen": "frozen",
-    "blind": "going back to the capacities",
-    "held": "held by an operator",
+    "blind": "returning to the capacities",
+    "held": "overridden by an operator",
 }
 
 

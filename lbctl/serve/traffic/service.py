@@ -134,7 +134,7 @@ class Traffic:
         for each in (bind,) if topology.control.logs_written else (bind, replace(bind, port=0)):
             try:
                 self.log.open(each)
-                log.event("the traffic log is received", address=self.log.address)
+                log.event("receiving the traffic log", address=self.log.address)
                 return self.log.address
             except OSError as error:
                 problem = f"{each}: {reason_of(error)}"
@@ -148,7 +148,7 @@ class Traffic:
     def _warn(self, problem: str) -> None:
         if problem != self._log_problem:
             log.warn(
-                "no traffic log can be received, so what nginx does and how long requests of HAProxy take is not known",
+                "the traffic log cannot be received, so traffic of nginx and latencies of HAProxy are unknown",
                 why=problem,
             )
         self._log_problem = problem

@@ -95,9 +95,9 @@ class ServerCredentials:
 
     def _set_problem(self, problem: str) -> None:
         if problem and problem != self.problem:
-            _LOG.error("xds: the certificate stays as it was: %s", problem)
+            _LOG.error("xds: keeping the current certificate: %s", problem)
         elif self.problem and not problem:
-            _LOG.warning("xds: the certificate is as its files say again")
+            _LOG.warning("xds: the certificate equals its files again")
         self.problem = problem
 
     def _paths(self) -> tuple[Path, ...]:

@@ -172,7 +172,7 @@ class ReportSession(ABC):
         self._forget()
         if self._server.is_news(node_id, refused.reason, self._loop.time()):
             fields = {"node": node_id, "peer": peer_of(self._context, self._server.socket), "reason": refused.reason}
-            _LOG.warning(f"xds: the {self.what} of a node are not taken", extra={"fields": fields})
+            _LOG.warning(f"xds: the {self.what} of a node are ignored", extra={"fields": fields})
         if refused.denied:
             self.end(grpc.StatusCode.PERMISSION_DENIED, refused.reason)
 
@@ -185,7 +185,7 @@ class ReportSession(ABC):
         self._server.observer.failed()
         node_id = self._identity.node.id if self._identity else None
         _LOG.error(
-            f"xds: a stream of {self.what} failed and is closed; the proxy connects again",
+            f"xds: a stream of {self.what} failed and was closed; the proxy reconnects",
             extra={"fields": {"node": node_id}},
             exc_info=error,
         )

@@ -120,7 +120,7 @@ class StreamSession:
                 del message
                 message = await self._server.next_message(self._context, self.client)
         except ExhaustedError as error:
-            _LOG.warning("xds: a stream asks for more than it may", extra={"fields": {"reason": str(error)}})
+            _LOG.warning("xds: a stream requests more than is allowed", extra={"fields": {"reason": str(error)}})
             return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
         except CrowdedError as error:
             return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
@@ -287,14 +287,14 @@ class StreamSession:
     def _note_withheld(self, entry: StreamEntry) -> None:
         reason = _NO_KEY.format(self._guarded_ways)
         if self._server.is_news(entry.node.id, reason, self._loop.time()):
-            _LOG.warning("xds: a node gets no picks", extra=_fields(entry, reason=reason))
+            _LOG.warning("xds: picks withheld", extra=_fields(entry, reason=reason))
 
     def _refuse(self, refused: RefusedNode, entry: StreamEntry) -> None:
         if entry.refuse(refused.reason, denied=refused.denied):
             if refused is self._proxy:
                 self._server.observer.unmatched(entry.node.id)
             if not refused.denied or self._server.is_news(entry.node.id, refused.reason, self._loop.time()):
-                _LOG.warning("xds: a node gets nothing new", extra=_fields(entry, reason=refused.reason))
+                _LOG.warning("xds: update withheld", extra=_fields(entry, reason=refused.reason))
         if refused.denied:
             self.end(grpc.StatusCode.PERMISSION_DENIED, refused.reason)
 
@@ -371,7 +371,7 @@ class StreamSession:
         fields = _fields(
             entry, type=SHORT[answer.type_url], version=answer.version, names=" ".join(names), words=message
         )
-        _LOG.error("xds: a proxy refused what it was sent", extra=fields)
+        _LOG.error("xds: a proxy rejected an update", extra=fields)
         for finding in findings:
             _LOG.error("%s", finding)
 
@@ -384,7 +384,7 @@ class StreamSession:
         self._server.observer.failed()
         fields = _fields(self._entry, kind=self._service.kind) if self._entry else {"kind": self._service.kind}
         _LOG.error(
-            "xds: a stream failed and is closed; the proxy connects again",
+            "xds: a stream failed and was closed; the proxy reconnects",
             extra=fields if self._entry else {"fields": fields},
             exc_info=error,
         )
@@ -405,7 +405,9 @@ class StreamSession:
             return
         self._server.node_status.leave(self._entry)
         if not self._entry.denied or self._offered is not None:
-            _LOG.info("xds: %s has left", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind))
+            _LOG.info(
+                "xds: %s has disconnected", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind)
+            )
         self._server.leave((self._entry.node.id, self._service.only), self)
 
 

@@ -111,7 +111,7 @@ class UnreadMessages:
         shut_down(closed)
         if closed:
             fields = {"connections": len(closed), "peer": next(f"{host}:{port}" for host, port in closed)}
-            _LOG.warning("clients whose messages do not end lose their connections", extra={"fields": fields})
+            _LOG.warning("closed connections of clients whose messages do not end", extra={"fields": fields})
         return len(closed)
 
     def _grown(self) -> int:

@@ -64,7 +64,7 @@ def answer(opened: socket.socket) -> Answer:
 def test_write_without_token_gets_401(control: ControlPlane, path: str) -> None:
     status, text = send(control, "POST", path, headers(control, authorization=""))
     assert status == 401
-    assert "this needs the token" in text
+    assert "this operation needs the token" in text
     assert send(control, "POST", path, headers(control, authorization="Bearer wrong"))[0] == 401
 
 
@@ -72,19 +72,19 @@ def test_write_without_token_gets_401(control: ControlPlane, path: str) -> None:
 def test_write_with_reader_token_gets_403(control: ControlPlane, path: str) -> None:
     status, text = send(control, "POST", path, headers(control, authorization=f"Bearer {READER}"))
     assert status == 403
-    assert "the token of bob may read, and not operate" in text
+    assert "the token of bob allows read access only" in text
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_write_to_another_host_gets_403(control: ControlPlane, path: str) -> None:
     status, text = send(control, "POST", path, headers(control, host="rebound.example"))
-    assert (status, "this Host is not served here" in text) == (403, True)
+    assert (status, "this Host is not allowed" in text) == (403, True)
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
 def test_write_from_another_origin_gets_403(control: ControlPlane, origin: str) -> None:
     status, text = send(control, "POST", "/api/v1/overrides", headers(control, origin=origin))
-    assert (status, "this Origin is not served here" in text) == (403, True)
+    assert (status, "this Origin is not allowed" in text) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/reload"])
@@ -134,7 +134,7 @@ def test_drain_of_the_last_replica_warns(
         eventually(lambda: not running.get("status")["fleet"]["valid"])
         assert run(["undrain", "pool/b", *where]) == 0
         err = capsys.readouterr().err
-        assert "warning: the last valid fleet is served, not the files: " in err
+        assert "warning: the last valid fleet is published, not the files: " in err
         assert "fleet.yaml:2:" in err
         assert "no available replica" not in err
 

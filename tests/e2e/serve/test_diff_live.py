@@ -58,17 +58,17 @@ def test_diff_reports_whether_files_or_fleet_are_ahead(tmp_path: Path, capsys: p
 
         held = ["--server", control.url, "--token-file", str(control.state / "api-token")]
         assert run(["drain", "pool/a", "--reason", "a fan", "--wait", *held]) == 3
-        assert "no proxy is connected: none has the change yet" in capsys.readouterr().err
+        assert "no proxy is connected, so none has applied the change" in capsys.readouterr().err
         ahead_side, differences = _changed(control, fleet, tmp_path, capsys)
-        assert (ahead_side, list(differences)) == ("fleet", ["pools.pool.replicas.a by hand, drain"])
+        assert (ahead_side, list(differences)) == ("fleet", ["pools.pool.replicas.a override, drain"])
         assert _changed(control, ahead, tmp_path, capsys)[0] == "both"
 
         assert run(["diff", str(write_fleet(tmp_path, ahead)), "--against", "live", "-o", "markdown", *held[:2]]) == 0
         shown = capsys.readouterr().out
         assert shown.startswith("**lbctl diff:** both are ahead\n\n**The files are ahead**\n\n| What | Running |")
         assert "| `routes.everything.timeouts.idle` | `5m` | `2m` |  |\n" in shown
-        assert "| `pools.pool.replicas.c` | (not there) | `127.0.0.1:11` | `new replica` |\n" in shown
-        assert "| `pools.pool.replicas.a by hand, drain` | `true` | (not there) | `override: a fan` |\n" in shown
+        assert "| `pools.pool.replicas.c` | (absent) | `127.0.0.1:11` | `new replica` |\n" in shown
+        assert "| `pools.pool.replicas.a override, drain` | `true` | (absent) | `override: a fan` |\n" in shown
 
         assert run(["diff", str(tmp_path), "--against", "live", "--server", control.url]) == 0
         text = capsys.readouterr().out

@@ -40,7 +40,7 @@ def test_doctor_recognises_a_running_serve(capsys: pytest.CaptureFixture[str], a
             row = rows[f"control.{name}.bind {HOST}:{port}"]
             assert (row["state"], row["message"]) == ("ok", f"in use by lbctl (process {control.process.pid})")
         assert rows[f"serve {control.url}"]["message"] == f"lbctl {__version__} answers"
-        assert rows[f"state {control.state}"]["message"] == "writable, for its owner alone"
+        assert rows[f"state {control.state}"]["message"] == "writable and private"
 
 
 @pytest.mark.e2e
@@ -65,4 +65,4 @@ def test_doctor_checks_the_picker_of_the_fleet(capsys: pytest.CaptureFixture[str
             eventually(lambda: not control.status["picker"]["running"])
             code, rows = doctor()
             assert (code, rows[f"picker {bind}"]["state"]) == (4, "failed")
-            assert "it does not run: the picker hangs" in rows[f"picker {bind}"]["message"]
+            assert "not running: the picker hangs" in rows[f"picker {bind}"]["message"]

@@ -72,7 +72,7 @@ def test_invalid_file_changes_nothing_and_is_reported() -> None:
         assert count_of(control) == 3
         assert status(control, "--check").code == 0
         assert control.metrics()["lbctl_fleet_valid"] == 1
-        eventually(lambda: "the files are served again" in control.log)
+        eventually(lambda: "the files are published again" in control.log)
 
 
 def test_start_with_invalid_files_serves_the_saved_fleet() -> None:
@@ -84,7 +84,7 @@ def test_start_with_invalid_files_serves_the_saved_fleet() -> None:
         now = control.status
         assert (now["snapshot"]["version"], now["snapshot"]["from"]) == (version, "state")
         assert now["fleet"]["valid"] is False
-        assert "serving the last good fleet of the state" in control.log
+        assert "using the last valid fleet from the state" in control.log
         control.write(fleet(5))
         eventually(lambda: count_of(control) == 5)
         assert control.status["snapshot"]["from"] == "files"

@@ -60,7 +60,7 @@ def test_rollback_holds_until_the_files_change(
         assert f"did you mean '{first[:12]}'" in capsys.readouterr().err
 
         assert _cli(control, "rollback", "--reason", "c is slow", "--wait") == 0
-        assert f"{first[:12]} is served until the files change" in capsys.readouterr().err
+        assert f"published {first[:12]} until the files change" in capsys.readouterr().err
         _reaches(envoy, "a", "b")
         assert _cli(control, "status", "--check") == 3
         shown = capsys.readouterr()
@@ -103,14 +103,14 @@ def test_rollback_that_loses_many_replicas_needs_confirmation(capsys: pytest.Cap
         version = control.status["snapshot"]["version"]
         assert _cli(control, "rollback") == 1
         shown = capsys.readouterr().err
-        assert "refused" in shown
+        assert "rejected" in shown
         assert "LB" in shown
         assert control.status["snapshot"]["version"] == version
         assert control.status["served"]["rollback"] is None
         assert _cli(control, "rollback", "--allow-shrink", "--wait") == 0
         _reaches(envoy, "a")
         assert _cli(control, "rollback", "--wait") == 0
-        assert "which is what the files say" in capsys.readouterr().err
+        assert "which equals the files" in capsys.readouterr().err
         _reaches(envoy, "a", "b", "c")
         assert control.status["fleet"]["valid"], "the files are served again, so nothing is rolled back"
 
@@ -165,6 +165,6 @@ def test_rollback_without_its_key_file_is_refused(capsys: pytest.CaptureFixture[
         assert _cli(control, "rollback", "--allow-shrink") == 1
         shown = capsys.readouterr().err
         assert "LB503" in shown
-        assert "what is served stays as it is" in shown
+        assert "the published fleet does not change" in shown
         assert control.status["snapshot"]["version"] == version
         assert control.status["fleet"]["valid"]

@@ -183,18 +183,18 @@ def test_sighup_and_reload_command_read_the_files(running: ControlPlane) -> None
     result = "the files were read result=unchanged"
     before = running.log.count(result)
     running.signal(signal.SIGHUP)
-    await_log(running, "reading the files again signal=SIGHUP")
+    await_log(running, "reloading the files signal=SIGHUP")
     eventually(lambda: running.log.count(result) > before)
     reload = lbctl(running, "reload", "--token-file", str(running.state / "api-token"))
     assert (reload.code, reload.stdout) == (0, "")
-    assert "nothing has changed" in reload.stderr
+    assert "nothing changed" in reload.stderr
 
 
 def test_start_with_invalid_fleet_logs_why_it_is_not_served() -> None:
     with controlling(fleet_without_proxies(), start=False) as control:
         control.write_text("version: 1\npools: {a: {}}\n")
         control.start(ready=False)
-        await_log(control, "the files are not served reason=")
+        await_log(control, "the files are not published reason=")
         assert "stays as it is" not in control.log
         assert " error error " not in control.log
 
@@ -206,10 +206,10 @@ def test_log_names_nodes_that_connect_and_leave() -> None:
             await_log(control, "xds: a node has connected node=edge proxy=")
             arguments = ["xds", "get", "--timeout", "60", "--xds", f"{HOST}:{control.xds}", "--node", "nobody"]
             assert invoke(arguments).code == 0
-            await_log(control, "xds: a reader has left node=nobody")
+            await_log(control, "xds: a reader has disconnected node=nobody")
             eventually(lambda: set(control.proxies) == {"edge"})
             eventually(lambda: "edge is" not in lbctl(control, "status", "--check").stderr)
-        await_log(control, "xds: a node has left node=edge")
+        await_log(control, "xds: a node has disconnected node=edge")
         assert "no envoy is connected: edge has left" in lbctl(control, "status", "--check").stderr
 
 
@@ -243,15 +243,15 @@ def test_commands_take_server_and_token_from_environment(running: ControlPlane) 
     assert "old, 1 pool, 1 replica\n" in status.stdout
     refused = invoke(["drain", "pool/a"], env)
     assert refused.code == 4
-    assert f"it is in {running.state / 'api-token'}" in refused.stderr
+    assert f"this operation needs the token in {running.state / 'api-token'}" in refused.stderr
     assert "LBCTL_TOKEN_FILE" in refused.stderr
     env |= {"LBCTL_TOKEN_FILE": str(running.state / "api-token"), "LBCTL_REASON": "too hot"}
     for arguments in (["drain", "pool/a"], ["undrain", "pool/a"], ["reload"], ["weight", "set", "pool/a", "3"]):
         write = invoke(arguments, env)
         assert write.code == 0, write.stderr
     explanation = invoke(["explain", "weight", "pool/a"], env).stdout
-    assert "by hand        weight 3: too hot\n" in explanation
-    assert "sent           3 by hand, " in explanation
+    assert "override       weight 3: too hot\n" in explanation
+    assert "published      3 by override, " in explanation
     assert invoke(["weight", "unset", "pool/a"], env).code == 0
 
 
@@ -269,7 +269,7 @@ def test_status_signals_lists_each_unreachable_page_once() -> None:
         rows = lbctl(control, "status", "signals", "--pool", "pool").stdout.splitlines()[1:]
         assert [row.split()[:2] for row in rows] == [["pool", "a"]]
         assert rows[0].count(page) == 1
-        assert "it has no telemetry" in lbctl(control, "status", "signals", "--pool", "still").stderr
+        assert "still has no telemetry" in lbctl(control, "status", "signals", "--pool", "still").stderr
         assert [row.split()[0] for row in lbctl(control, "status", "pools", "--pool", "still").stdout.splitlines()] == [
             "POOL",
             "still",
@@ -288,7 +288,7 @@ def test_start_beyond_loopback_requires_protection(option: str, code: str) -> No
         control.start(ready=False)
         assert exit_code(control) == 1
         assert code in control.log
-        assert "proxies are served" not in control.log
+        assert "listening for proxies" not in control.log
 
 
 def test_insecure_opens_xds_but_not_the_api() -> None:
@@ -312,7 +312,7 @@ def test_api_beyond_loopback_uses_tls_and_renewed_certificates(tmp_path: Path) -
     with controlling(fleet_without_proxies(control={"api": api}), files=files, start=False) as control:
         control.options = ("--api-bind", f"0.0.0.0:{control.api}")
         control.start(ready=False)
-        await_log(control, "proxies are served")
+        await_log(control, "listening for proxies")
         trust = ["--server", f"https://{HOST}:{control.api}", "--tls-ca", str(authority.ca)]
         refused = invoke(["status", *trust])
         assert refused.code == 4

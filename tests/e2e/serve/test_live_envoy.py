@@ -137,7 +137,7 @@ def test_commands_explain_decisions_and_operators_override_them(
                 eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
                 assert _invoke(capfd, control, "explain", "weight", "pool/a")[0] == 0
                 parts = (
-                    "normalised     -0.", "of which       room 1, ", "acknowledged   by 1 of 1 proxies",
+                    "normalised     -0.", "factors        room 1, ", "acknowledged   by 1 of 1 proxies",
                     "signal         running = ",
                 )  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_commands_explain_decisions_and_operators_override_them(
 
                 assert _invoke(capfd, control, "weight", "set", "pool/a", "3", "--reason", "a trial", *token)[0] == 0
                 eventually(lambda: _weights(envoy, members)[0] > 4 * _weights(envoy, members)[1])
-                assert "by hand    weight pool/a 3, by operator: a trial" in _invoke(capfd, control, "status")[1]
+                assert "override   weight pool/a 3, by operator: a trial" in _invoke(capfd, control, "status")[1]
                 for value in _WRONG_WEIGHTS:
                     code, answer = _set_weight(control, value)
                     assert code == 400, answer

@@ -55,7 +55,7 @@ def test_isolated_members_refuse_writes_and_report_their_age(
         assert run(["status", "--server", first.control.url]) == 0
         assert "cp-1, leader\n" in capsys.readouterr().out
         assert run(["status", "--server", second.control.url]) == 0
-        assert "cp-2, follower: cp-1 leads; what is shown here is at most " in capsys.readouterr().out
+        assert "cp-2, follower: the leader is cp-1; this view is at most " in capsys.readouterr().out
         assert run(["status", "members", "--server", second.control.url]) == 0
         head, *rows = capsys.readouterr().out.splitlines()
         assert head.split()[:4] == ["MEMBER", "ROLE", "EPOCH", "VERSION"]

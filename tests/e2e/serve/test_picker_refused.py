@@ -15,7 +15,7 @@ from tests.support.processes.waiting import eventually
 
 def test_picker_beyond_loopback_needs_client_certificates() -> None:
     bind = f"0.0.0.0:{free_pair()}"
-    refusal = f"the picker on {bind} without TLS would take prompts from whoever connects, so it is not started"
+    refusal = f"the picker on {bind} without TLS would accept prompts from any client, so it does not start"
     with replicas("a") as one:
         pool = {"replicas": [entry(item) for item in one], "balance": {"algorithm": "pick"}}
         fleet = fleet_of(pool, **driven(EDGE), control={"picker": {"bind": bind}})
@@ -24,7 +24,7 @@ def test_picker_beyond_loopback_needs_client_certificates() -> None:
             eventually(lambda: "LB513" in control.log)
             (line,) = (line for line in control.log.splitlines() if "LB513" in line)
             assert f" error {control.files}/fleet.yaml:" in line
-            assert f"LB513 control.picker.bind: {refusal} (give control.xds.tls" in line
+            assert f"LB513 control.picker.bind: {refusal} (set certificate, key" in line
             assert control.status["picker"]["reason"] == refusal
             assert not control.status["picker"]["running"]
             control.reload()

@@ -28,7 +28,7 @@ from tests.support.processes.ports import HOST, free_pair, hold
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
-TAKEN = "another process has the address of the picker"
+TAKEN = "another process uses the address of the picker"
 
 
 def _pool(members: list[Replica]) -> Fleet:
@@ -138,7 +138,7 @@ def test_process_with_the_picker_address_is_named_with_a_fix(capsys: pytest.Capt
         command = ["doctor", str(control.files), "--server", control.url, "--state", str(control.state)]
         assert run([*command, "-o", "json"]) == 4
         rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
-        assert rows[f"picker {bind}"]["message"].startswith(f"it does not run: process {second} has {bind}; give ")
+        assert rows[f"picker {bind}"]["message"].startswith(f"not running: process {second} has {bind}; give ")
         assert control.log.count(TAKEN) == 1
 
 

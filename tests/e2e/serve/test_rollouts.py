@@ -241,7 +241,7 @@ def test_invalid_rollout_actions_are_refused(capsys: pytest.CaptureFixture[str])
     with _without_proxies() as control:
         for words, message in (
             (["pause", "chat"], "the rollout of chat cannot pause: it is waiting: start it first"),
-            (["start", "plain"], "there is no rollout of a route 'plain'; routes with a rollout: chat"),
+            (["start", "plain"], "route 'plain' has no rollout; routes with a rollout: chat"),
             (["set", "chat", "101"], "101"),
         ):
             assert _cli(control, *words) in (1, 64)

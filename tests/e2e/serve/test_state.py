@@ -53,10 +53,10 @@ def test_unsaved_fleet_is_saved_when_the_store_accepts_writes() -> None:
         with controlling(fleets[0]) as control:
             with refusing(control):
                 control.write(fleets[1])
-                eventually(lambda: "not saved for a restart" in control.log)
+                eventually(lambda: "cannot save the published state" in control.log)
                 assert _override(control, "POST", **DRAIN).status_code == 503
-            eventually(lambda: "is saved for a restart again" in control.log)
-            assert control.log.count("not saved for a restart") == 1
+            eventually(lambda: "published state saved again" in control.log)
+            assert control.log.count("cannot save the published state") == 1
             control.kill()
             control.write_text("version: 7")
             control.start()
@@ -99,5 +99,5 @@ def test_serve_and_commands_find_each_other_with_a_broken_file(capsys: pytest.Ca
         _start_without_options(control)
         assert run(["status", "--fleet", str(control.files)]) == 0
         shown = capsys.readouterr().out
-        assert "the last good one of the state" in shown
+        assert "the last valid one from the state" in shown
         assert "drain pool/a, by operator" in shown

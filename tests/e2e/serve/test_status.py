@@ -88,7 +88,7 @@ def test_check_fails_if_an_expected_envoy_has_left(capsys: pytest.CaptureFixture
         eventually(lambda: control.proxies["edge"]["state"] == "GONE")
         assert run(["status", "--check", "--expect", "1", "--wait", "1s", *server]) == 3
         printed = capsys.readouterr()
-        assert "0 of 1 expected proxies are connected and in sync; these have left: edge" in printed.err
+        assert "0 of 1 expected proxies are connected and in sync; disconnected: edge" in printed.err
         gone = "no envoy of the entry edge is connected: edge has left"
         assert f"lbctl: {gone}" in printed.err
         assert printed.out.startswith(f"PROBLEM    {gone}; run: lbctl status proxies\n")

@@ -113,7 +113,7 @@ def test_next_start_has_the_same_key_and_hides_it(site: Site, replica: Replica) 
     assert key not in file.read_text()
     second = site.run.run("--proxy", "haproxy")
     assert (second.returncode, second.stdout) == (1, "")
-    assert f"runs this fleet already: process {site.run.process.pid if site.run.process else 0}" in second.stderr
+    assert f"already runs this fleet: process {site.run.process.pid if site.run.process else 0}" in second.stderr
     site.run.signal(signal.SIGTERM)
     assert site.run.wait() == 0
     site.run.start("--proxy", "haproxy")
@@ -191,7 +191,7 @@ def test_up_is_not_ready_while_its_port_is_taken(site: Site, replica: Replica) -
     program.chmod(0o755)
     site.write(replica)
     site.run.start("--proxy", "haproxy", script=f'PATH={program.parent}:$PATH exec "$@"')
-    eventually(lambda: begun.exists() and "proxies are served" in site.run.err.read_text())
+    eventually(lambda: begun.exists() and "listening for proxies" in site.run.err.read_text())
     with reserve(site.port) as other:
         other.listen()
         time.sleep(0.5)

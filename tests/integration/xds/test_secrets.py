@@ -69,8 +69,8 @@ def test_a_refused_node_is_logged_once_with_the_remedy(tmp_path: Path, caplog: p
                     assert await client.status() == grpc.StatusCode.PERMISSION_DENIED
             await until(lambda: xds.row("edge-1").state == "REFUSED")
             assert f"unix:{path}" in xds.row("edge-1").reason
-        assert [item.message for item in caplog.records if "gets nothing" in item.message] != []
-        assert len([item for item in caplog.records if "gets nothing" in item.message]) == 1
+        assert [item.message for item in caplog.records if "update withheld" in item.message] != []
+        assert len([item for item in caplog.records if "update withheld" in item.message]) == 1
 
     asyncio.run(scenario())
 

@@ -79,7 +79,9 @@ def test_admin_of_the_fleet_is_that_of_the_node(
     assert bootstrap["admin"]["address"]["socket_address"]["port_value"] == 9901
     assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other")
     assert run(["bootstrap", "--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other"]) == 0
-    assert "no entry of proxies is for the node 'other': serve will send it nothing" in capsys.readouterr().err
+    assert (
+        "no entry of proxies is for the node 'other': serve will not send it any resources" in capsys.readouterr().err
+    )
     file.write_text(fleet_text(proxies={"edge": {**edge, "instances": 2}}), encoding="utf-8")
     assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "edge-1")
 
@@ -249,7 +251,7 @@ def test_tcp_address_is_used_with_a_warning_without_socket(capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert "port_value: 18777" in out
     assert f"the serve at {url} has no socket that this user may connect to" in err
-    assert "its load reports are not taken" in err
+    assert "its load reports are ignored" in err
 
 
 def test_unreachable_serve_is_reported_with_its_url(
@@ -260,7 +262,7 @@ def test_unreachable_serve_is_reported_with_its_url(
     monkeypatch.setenv("LBCTL_SERVER", url)
     run(["xds", "get", "--timeout", "0.1"])
     err = capsys.readouterr().err
-    assert f"no serve answers at {url}; if control.api.bind is another, --server URL or --fleet PATH" in err
+    assert f"no serve answers at {url} (if control.api.bind is not the default, use --server or --fleet)" in err
     assert run(["xds", "get", "--server", url]) == 4, "one that is named must answer"
     assert url in capsys.readouterr().err
 

@@ -215,13 +215,13 @@ DRIVEN = {
     ("text", "proxies", "code", "state", "words"),
     [
         ("echo nginx version: nginx/1.25.3 >&2", DRIVEN, 0, "ok", "1.25.3"),
-        ("echo nginx version: nginx/1.22.1 >&2", DRIVEN, 3, "failed", "proxies.edge.version says 1.25"),
+        ("echo nginx version: nginx/1.22.1 >&2", DRIVEN, 3, "failed", "proxies.edge.version is 1.25"),
         (
             "echo nginx version: nginx/1.22.1 >&2",
             {"edge": {"kind": "nginx", "version": "1.25"}},
             0,
             "warn",
-            "says 1.25",
+            "is 1.25",
         ),
         ("echo nginx version: nginx/1.18.0 >&2", {}, 0, "warn", "lbctl renders for 1.22 and later"),
         ("echo hello", {}, 0, "warn", "does not report its version"),
@@ -265,7 +265,7 @@ def test_port_in_use_is_reported_with_its_process(doctor: Doctor) -> None:
         row = doctor(given)[f"listeners.gateway.bind 127.0.0.1:{held.getsockname()[1]}"]
     assert (doctor.code, row["state"]) == (3, "failed")
     assert f"(process {os.getpid()})" in row["message"]
-    assert row["todo"] == "end it, or change listeners.gateway.bind"
+    assert row["todo"] == "stop it, or change listeners.gateway.bind"
 
 
 def test_port_in_use_by_the_proxy_itself_is_ok(doctor: Doctor) -> None:
@@ -345,11 +345,11 @@ def test_clock_is_compared_with_telemetry_sources(
 @pytest.mark.parametrize(
     ("config", "path", "state", "words"),
     [
-        ("/etc/nginx/nginx.conf", "/dev/stdout", "warn", "a service of systemd cannot open it"),
+        ("/etc/nginx/nginx.conf", "/dev/stdout", "warn", "a systemd service cannot open it"),
         ("/srv/nginx.conf", "/dev/stdout", "ok", "standard output"),
-        ("/etc/nginx/nginx.conf", "/nowhere/at/all/edge.log", "warn", "/nowhere/at/all is not there"),
-        ("/etc/nginx/nginx.conf", f"/{300 * 'x'}/edge.log", "warn", "xxx is not there"),
-        ("/etc/nginx/nginx.conf", "/tmp/edge.log", "ok", "/tmp is there"),
+        ("/etc/nginx/nginx.conf", "/nowhere/at/all/edge.log", "warn", "/nowhere/at/all does not exist"),
+        ("/etc/nginx/nginx.conf", f"/{300 * 'x'}/edge.log", "warn", "xxx does not exist"),
+        ("/etc/nginx/nginx.conf", "/tmp/edge.log", "ok", "/tmp exists"),
     ],
 )
 def test_access_log_that_cannot_be_opened_is_reported(
@@ -365,7 +365,7 @@ def test_access_log_that_cannot_be_opened_is_reported(
 def test_state_directory_must_be_private_to_its_owner(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     what = f"state {state}"
-    assert doctor(None)[what]["message"] == "not there yet; serve makes it"
+    assert doctor(None)[what]["message"] == "does not exist yet; serve creates it"
     assert not state.exists()
     state.mkdir(mode=0o700)
     assert doctor(None)[what]["state"] == "ok"
@@ -377,14 +377,14 @@ def test_state_directory_must_be_private_to_its_owner(doctor: Doctor) -> None:
 @pytest.mark.parametrize("place", ["/proc/nope", "/proc/nope/deeper"])
 def test_state_that_even_root_cannot_create_is_an_error(place: str, doctor: Doctor) -> None:
     row = doctor(None, "--state", place)[f"state {place}"]
-    assert (doctor.code, row["state"], row["message"]) == (3, "failed", "not there, and cannot be made in /proc")
+    assert (doctor.code, row["state"], row["message"]) == (3, "failed", "does not exist and cannot be created in /proc")
 
 
 def test_check_of_the_state_leaves_it_unchanged(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     state.mkdir(mode=0o700)
     before = state.stat().st_mtime_ns
-    assert doctor(None)[f"state {state}"]["message"] == "writable, for its owner alone; nothing is kept yet"
+    assert doctor(None)[f"state {state}"]["message"] == "writable and private; still empty"
     assert (list(state.iterdir()), state.stat().st_mtime_ns) == ([], before)
 
 
@@ -399,7 +399,7 @@ def test_state_of_a_newer_lbctl_is_an_error(doctor: Doctor) -> None:
 
 def test_file_in_place_of_the_state_directory_is_an_error(doctor: Doctor) -> None:
     (doctor.directory / "state").write_text("")
-    assert doctor(None)[f"state {doctor.directory / 'state'}"]["message"] == "it is no directory"
+    assert doctor(None)[f"state {doctor.directory / 'state'}"]["message"] == "not a directory"
     assert doctor.code == 3
 
 
@@ -421,7 +421,7 @@ def test_certificate_must_match_its_key(doctor: Doctor) -> None:
     rows = doctor(given)
     assert doctor.code == 0
     assert f"chmod 600 {one.key}" in rows["listeners.gateway.tls.certificates[0].key"]["todo"]
-    assert rows["files"]["message"] == "1 can be used"
+    assert rows["files"]["message"] == "1 usable"
 
 
 # ── Sources and serve ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -487,7 +487,7 @@ def status(version: str = __version__, *, ready: bool = True) -> dict[str, str]:
     ("pages", "code", "state", "words"),
     [
         (status(), 0, "ok", f"lbctl {__version__} answers"),
-        (status("0.0.1"), 0, "warn", f"lbctl 0.0.1 runs there, this is {__version__}"),
+        (status("0.0.1"), 0, "warn", f"lbctl 0.0.1 runs there, but this is {__version__}"),
         (status(ready=False), 0, "warn", "not ready: no fleet yet"),
         ({"/healthz": "", "/api/v1/status": "<html>"}, 4, "failed", "is not an lbctl serve"),
     ],
@@ -538,7 +538,7 @@ def test_agent_check_on_ephemeral_ports_is_a_warning() -> None:
 
     assert state_and_fix(free_port()) == (
         "warn",
-        f"choose ports below {low}: it needs one for each replica, counting up",
+        f"choose ports below {low}: it needs one port for each replica",
     )
     below = next(port for port in range(low - 1, 1024, -1) if not bind_error(Address("127.0.0.1", port)))
     assert state_and_fix(below)[0] == "ok"
@@ -617,9 +617,9 @@ def test_unreachable_picker_that_serve_reports_is_a_warning(doctor: Doctor) -> N
     port = free_port()
     with server(serve_with_picker(port)) as api:
         row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
-    message = f"serve says that it runs, but 127.0.0.1:{port}: connection refused"
+    message = f"serve reports that it runs, but 127.0.0.1:{port}: connection refused"
     assert (doctor.code, row["state"], row["message"]) == (0, "warn", message)
-    assert "leads to another machine" in row["todo"]
+    assert "is on another machine" in row["todo"]
 
 
 @pytest.mark.slow
@@ -628,13 +628,13 @@ def test_stopped_picker_is_reported_with_the_reason(doctor: Doctor) -> None:
     what = f"picker 127.0.0.1:{port - 1}"
     with server(serve_with_picker(port, running=False)) as api:
         row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[what]
-    assert (doctor.code, row["state"], row["message"]) == (4, "failed", "it does not run: it is tired")
+    assert (doctor.code, row["state"], row["message"]) == (4, "failed", "not running: it is tired")
     with server(serve_with_picker(port, running=False, dry_run=True)) as api:
         assert doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[what]["state"] == "skipped"
     with server(Answers({"/api/v1/status": json.dumps(OWN)})) as api:
         row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[what]
     assert (doctor.code, row["state"]) == (0, "warn")
-    assert "it does not serve these files" in row["message"]
+    assert "it runs other files" in row["message"]
 
 
 def test_missing_picker_is_skipped_without_serve(doctor: Doctor) -> None:
@@ -646,14 +646,14 @@ def test_missing_picker_is_skipped_without_serve(doctor: Doctor) -> None:
 
 def test_wrong_or_hanging_server_at_the_picker_is_reported(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     for answers, message in (
-        (Answers({}), "what answers at 127.0.0.1:PORT is no picker"),
+        (Answers({}), "the process at 127.0.0.1:PORT is not a picker"),
         (Answers({}, hangs=True), "nothing answers at 127.0.0.1:PORT within 0.2 s"),
     ):
         if answers.hangs:
             monkeypatch.setattr("lbctl.cli.doctor.picker.ANSWER_TIMEOUT", 0.2)
         with server(answers) as port, server(serve_with_picker(port)) as api:
             row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
-        expected = f"serve says that it runs, but {message.replace('PORT', str(port))}"
+        expected = f"serve reports that it runs, but {message.replace('PORT', str(port))}"
         assert (row["state"], row["message"]) == ("warn", expected)
 
 
@@ -669,7 +669,7 @@ def test_state_and_addresses_of_a_running_serve_are_checked(tmp_path: Path, caps
         fleet.write_text(yaml.safe_dump({**local_fleet(), "control": {"api": {"bind": f"127.0.0.1:{api}"}}}))
         run(["doctor", "-o", "json", "--fleet", str(fleet)])
         by_fleet = {row["what"] for row in json.loads(capsys.readouterr().out)["checks"]}
-    assert rows[f"state {state}"]["message"] == "writable, for its owner alone; nothing is kept yet"
+    assert rows[f"state {state}"]["message"] == "writable and private; still empty"
     assert {what for what in rows if what.startswith(("state", "control"))} == {
         f"state {state}", f"control.xds.bind unix:{tmp_path}/xds.sock", f"control.api.bind {listens['api']}"
     }  # fmt: skip

@@ -57,7 +57,7 @@ def test_members_and_deviating_clocks_are_listed(scheme: str) -> None:
 
     _do(store, announce)
     result, clock = _checks(chosen, scheme)
-    assert (result.state, result.message) == ("ok", "no member leads; members: cp-1")
+    assert (result.state, result.message) == ("ok", "there is no leader; members: cp-1")
     assert (clock.state, clock.what, clock.message) == (
         "warn",
         "clock of the member cp-1",
@@ -130,7 +130,7 @@ def test_full_store_is_a_warning_or_a_failure(
     monkeypatch.setattr(EtcdStore, "usage", usage)
     _, *results = _checks(_settings("etcd"), "etcd")
     assert [(item.what, item.state) for item in results] == [("a", "warn"), ("etcd's database", "failed")]
-    assert "NOSPACE: it refuses writes" in results[1].message
+    assert "NOSPACE: it rejects writes" in results[1].message
 
 
 def test_without_a_store_there_are_no_results(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_idle_is_awaited(fleet: DrainFleet, command: list[str], capsys: pytest.C
         ([replace(DRAINING, state_reason="drained; 2 requests in flight")], "2 requests in flight"),
         ([UNKNOWN], "its requests in flight are not known"),
         ([DRAINING, replace(DRAINING, state="removed")], "its drain deadline has passed"),
-        ([replace(api.REPLICA, state="in")], "it is not drained any more: its state is in"),
+        ([replace(api.REPLICA, state="in")], "it is no longer draining: its state is in"),
     ],
     ids=["busy", "unknown", "removed", "undrained"],
 )

@@ -31,7 +31,7 @@ def test_missing_files_in_the_output_directory_are_listed(
     out = tmp_path / "out"
     assert "lacks" not in messages_of_render(kind, tmp_path, capfd, "-d", str(out))
     create_tls_files(tmp_path)
-    assert f"{out} lacks files that the proxy reads: tls/a.crt, tls/a.key (" in messages_of_render(
+    assert f"{out} does not contain files that the proxy reads: tls/a.crt, tls/a.key (" in messages_of_render(
         kind, tmp_path, capfd, "-d", str(out)
     )
     create_tls_files(out)

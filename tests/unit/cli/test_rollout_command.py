@@ -72,7 +72,7 @@ def test_percentage_may_have_a_percent_sign(text: str, percent: float, tmp_path:
 @pytest.mark.parametrize("text", ["101", "-1%", "half", "nan", "%"])
 def test_invalid_percentage_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollout", "set", "chat", "--", text]) == 64
-    assert f"'{text}' is not a percentage from 0 to 100, as 30 or 30%" in capsys.readouterr().err
+    assert f"'{text}' is not a percentage from 0 to 100, for example 30 or 30%" in capsys.readouterr().err
 
 
 def test_wait_reports_each_evaluation_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +81,7 @@ def test_wait_reports_each_evaluation_once(capsys: pytest.CaptureFixture[str]) -
     out, err = capsys.readouterr()
     assert err.splitlines() == [
         "lbctl: step 1 is good: new 1 of 100 (1.00 %), old 1 of 100 (1.00 %)",
-        "lbctl: the rollout of chat is rolled_back, the split of the files holds: {new: 1, old: 1}",
+        "lbctl: the rollout of chat is rolled_back, the split of the files applies: {new: 1, old: 1}",
     ]
     assert "rolled_back" in out
 
@@ -90,8 +90,7 @@ def test_split_override_of_a_rollout_is_shown(capsys: pytest.CaptureFixture[str]
     with serving(FleetWithRollout(replace(BEFORE, held_by="ada: a trial"))) as url:
         assert run(["rollout", "status", "--server", url]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "chat: the split is held by hand, by ada: a trial; that of the rollout applies again after" in shown
-    assert "`lbctl split unset chat`" in shown
+    assert "chat: the split is overridden by ada: a trial; `lbctl split unset chat` restores" in shown
 
 
 WAITING = replace(BEFORE, next_at=None, hold_waits_for="a connected proxy of the route that has the step")
@@ -101,10 +100,10 @@ def test_paused_hold_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]
     with serving(FleetWithRollout(WAITING)) as url:
         assert run(["rollout", "status", "--server", url]) == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert "chat: the hold of step 1 is paused, and waits for a connected proxy of the route" in shown
+        assert "chat: the hold time of step 1 is paused and waits for a connected proxy of the route" in shown
         assert run(["status", "--server", url]) == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert "new has 50 %, its hold waits for a connected proxy of the route that has the step" in shown
+        assert "new has 50 %, its hold time waits for a connected proxy of the route that has the step" in shown
 
 
 def test_wait_continues_while_a_hold_is_paused() -> None:
@@ -185,7 +184,7 @@ def test_wait_needs_a_route(capsys: pytest.CaptureFixture[str]) -> None:
 def test_freeze_without_telemetry_reports_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Fleet()) as url:
         assert run(["freeze", "--server", url]) == 0
-    assert "no pool has telemetry, so no weights move: there is nothing to do" in capsys.readouterr().err
+    assert "nothing to freeze: no pool has telemetry" in capsys.readouterr().err
 
 
 class FleetWithFreeze(Fleet):
@@ -210,7 +209,7 @@ def test_unfreeze_ends_all_freezes(tmp_path: Path, capsys: pytest.CaptureFixture
     with serving(fleet, token) as url:
         assert run(["unfreeze", "--server", url, "--token-file", str(alone)]) == 0
     assert fleet.removed == ["old"]
-    assert "old is no longer held by hand" in capsys.readouterr().err
+    assert "old: override removed" in capsys.readouterr().err
 
 
 class FleetAfterRollback(FleetWithRollout):
@@ -223,12 +222,12 @@ class FleetAfterRollback(FleetWithRollout):
 def test_rollback_lists_rollouts_that_set_a_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     token, alone = token_files(tmp_path)
     for phase, percent, expected in (
-        ("promoted", 100.0, "chat: new has 100 %, as its rollout ended"),
-        ("progressing", 50.0, "chat: new has 50 %, as its rollout is progressing"),
+        ("promoted", 100.0, "chat: new has 100 % because its rollout ended"),
+        ("progressing", 50.0, "chat: new has 50 % because its rollout is progressing"),
         ("aborted", None, ""),
     ):
         with serving(FleetAfterRollback(replace(BEFORE, phase=phase, percent=percent)), token) as url:
             assert run(["rollback", "abc", "--server", url, "--token-file", str(alone)]) == 0
         err = capsys.readouterr().err
-        assert "abc is served until the files change" in err
+        assert "published abc until the files change" in err
         assert (expected in err) if expected else ("chat" not in err)

@@ -159,7 +159,10 @@ def test_other_fleet_at_the_default_address_is_refused(
     assert run(["status", "--fleet", str(other)]) == 4
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert f"no serve of {other} is known, and the one at {running} runs {tmp_path}/fleet.yaml: start" in shown.err
+    assert (
+        f"no running serve of {other} is known, and the serve at {running} runs {tmp_path}/fleet.yaml (start"
+        in shown.err
+    )
     monkeypatch.setattr("lbctl.serve.settings.last_api", lambda _: running)
     other.write_text("version: 1\n")
     assert run(["status", "--fleet", str(other)]) == 4, "the default state, which the file does not name either"
@@ -215,7 +218,7 @@ def test_doctor_advises_no_chown_of_another_users_state(
     monkeypatch.setattr(places.os, "geteuid", lambda: os.getuid() + 1)
     check = places.state(tmp_path, needed=needed)
     assert (check.state, "chown" in check.todo) == (state, False)
-    assert check.message.endswith("only a serve of that user can use it")
+    assert check.message.endswith("only serve of that user can use it")
 
 
 @pytest.mark.parametrize("listens", [None, AnyVersionListens(), AnyVersionListens(xds="")])

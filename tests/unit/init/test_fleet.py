@@ -206,7 +206,7 @@ def test_key_file_without_a_key_is_refused(tmp_path: Path, content: bytes, capsy
 @pytest.mark.parametrize("option", [("--api-key-file", "key"), ("--proxy", "nginx")])
 def test_options_for_servers_need_from(option: tuple[str, str], capsys: Output) -> None:
     assert run(["init", *option]) == 64
-    assert "give --from" in capsys.readouterr().err
+    assert "require --from" in capsys.readouterr().err
 
 
 def test_unsuitable_proxy_is_an_error(tmp_path: Path, capsys: Output) -> None:

@@ -153,7 +153,7 @@ def test_invalid_urls_are_reported_without_requests(capsys: Output) -> None:
 
 def test_urls_without_from_are_a_usage_error(capsys: Output) -> None:
     assert run(["init", "http://127.0.0.1:1"]) == 64
-    assert "URLs follow --from" in capsys.readouterr().err
+    assert "use --from before URLs" in capsys.readouterr().err
 
 
 def test_requests_contain_nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

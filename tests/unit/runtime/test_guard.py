@@ -50,9 +50,9 @@ def test_ended_task_is_restarted_and_counted(caplog: pytest.LogCaptureFixture) -
     assert failed == ["scrape"] * 3
     raised, returned, _ = caplog.records
     assert raised.exc_info
-    assert "starts again" in raised.getMessage()
+    assert "restarting it" in raised.getMessage()
     assert raised.__dict__["fields"] == {"task": "scrape", "url": "http://127.0.0.1/metrics", "seconds": 0.001}
-    assert "ended that should not" in returned.getMessage()
+    assert "ended unexpectedly" in returned.getMessage()
 
 
 def test_pause_doubles_with_each_failure(caplog: pytest.LogCaptureFixture) -> None:

@@ -50,4 +50,4 @@ def test_failed_reload_at_sighup_is_logged_and_retried(tmp_path: Path, monkeypat
         asyncio.run(run())
     finally:
         log.stop(handler)
-    assert 'error a task failed; it starts again task="reload at SIGHUP"' in stream.getvalue()
+    assert 'error a task failed; restarting it task="reload at SIGHUP"' in stream.getvalue()

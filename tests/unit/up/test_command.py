@@ -43,12 +43,12 @@ def write(directory: Path, route: Mapping[str, Any] | None = None, **sections: M
 def test_missing_fleet_is_reported_with_the_next_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = errors_of_up(capfd, 1)
     assert text.startswith(
-        "fleet.yaml: error LB001: there is no such file here (make one of your model servers, and run it: lbctl up"
+        "fleet.yaml: error LB001: the file does not exist (create it from your model servers and run it: lbctl up"
     )
 
 
 def test_standard_input_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "standard input cannot be watched" in errors_of_up(capfd, 64, "-")
+    assert "cannot watch standard input" in errors_of_up(capfd, 64, "-")
 
 
 def test_errors_of_the_fleet_are_shown(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_from_does_not_replace_a_fleet_and_needs_an_answer(here: Path, capfd: py
     assert not (here / "fleet.yaml").exists()
     write(here)
     text = errors_of_up(capfd, 1, "--from", "http://127.0.0.1:1")
-    assert text.startswith("fleet.yaml: error LB961: there is a file already, and init writes over none (`lbctl up")
+    assert text.startswith("fleet.yaml: error LB961: the file exists, and init does not overwrite files (`lbctl up")
 
 
 def test_generated_fleet_is_removed_if_no_program_starts(
@@ -104,7 +104,7 @@ def test_generated_fleet_is_removed_if_no_program_starts(
     with servers.serving(servers.answering({**servers.vllm(), "/health": ""})) as (server,):
         for _ in range(2):
             text = errors_of_up(capfd, 4, "--from", server.url)
-            assert "nothing was started, and the fleet.yaml that was made is removed again" in text
+            assert "nothing was started; removed the new fleet.yaml" in text
             assert not (here / "fleet.yaml").exists()
 
 
@@ -125,4 +125,4 @@ def test_only_a_key_file_of_this_run_is_removed(
 
 
 def test_key_file_needs_from(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "give --from" in errors_of_up(capfd, 64, "--api-key-file", "key")
+    assert "requires --from" in errors_of_up(capfd, 64, "--api-key-file", "key")

@@ -98,4 +98,4 @@ def test_key_check_names_the_routes_that_it_does_not_reach(tmp_path: Path) -> No
     assert guard_message(guarded(load_fleet(tmp_path, fleet))) == sentence, "the list of models needs the key too"
     fleet["routes"]["ready"] = {"match": {"path": "/ready"}, "respond": {"status": 200}}
     message = guard_message(guarded(load_fleet(tmp_path, fleet)))
-    assert message == f"{sentence}, except those that the proxy itself answers: ready"
+    assert message == f"{sentence}, except those that the proxy answers itself: ready"

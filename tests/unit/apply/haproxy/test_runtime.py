@@ -218,7 +218,7 @@ def test_former_leader_sends_nothing_after_a_reading(tmp_path: Path, lost: bool)
 
     applied = asyncio.run(script())
     assert bool([command for command in haproxy.commands if command.startswith("set server")]) is not lost
-    assert ("does not lead" in applied.failure) is lost
+    assert ("no longer the leader" in applied.failure) is lost
 
 
 def socket_of(failure: str) -> str:

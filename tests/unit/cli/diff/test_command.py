@@ -147,7 +147,7 @@ def test_symbolic_links_are_followed_at_the_revision(
     _git(repository, "commit", "-q", "-m", "three")
     capsys.readouterr()
     assert _diff(repository) == 1
-    assert "leads out of the repository" in capsys.readouterr().err
+    assert "is outside of the repository" in capsys.readouterr().err
 
 
 def test_missing_revision_of_a_shallow_clone_is_explained(
@@ -165,7 +165,7 @@ def test_deleted_file_is_compared_with_its_revision(repository: Path, capsys: py
     (repository / "fleet.yaml").rename(repository / "other.yaml")
     assert _diff(repository, "--against", "git:first", "--exit-code") == 2
     assert _diff(repository / "other.yaml", "--against", "git:first") == 1
-    assert "LB001: it was not there at 'first'" in capsys.readouterr().err
+    assert "LB001: it does not exist at 'first'" in capsys.readouterr().err
 
 
 def test_circular_links_are_an_error(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +188,7 @@ def test_missing_repository_or_missing_git_is_reported(
     old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _diff(old) == 1
-    assert "this is in no git repository" in capsys.readouterr().err
+    assert "not in a git repository" in capsys.readouterr().err
     monkeypatch.setenv("PATH", "")
     assert _diff(old) == 4
     assert "git is not installed" in capsys.readouterr().err
@@ -297,7 +297,7 @@ def test_secret_of_a_client_is_never_shown(old: Path, new: Path, kind: str, caps
     (new / "keys.txt").write_text("sk-another: acme\n")
     assert _diff(new, "--against", old, "-t", kind, "--exit-code") == 2
     shown = capsys.readouterr().out
-    assert "differs; it holds secrets and is not shown" in shown
+    assert "differs; it contains secrets and is not shown" in shown
     assert "sk-" not in shown
 
 
@@ -314,7 +314,7 @@ def test_secret_of_a_hosted_api_is_never_shown(
         _diff(new, "--against", old, *options)
         shown = capsys.readouterr()
         assert "sk-" not in shown.out + shown.err
-        assert not options or "it holds secrets and is not shown" in shown.out
+        assert not options or "it contains secrets and is not shown" in shown.out
 
 
 def test_each_side_is_rendered_for_its_proxy_version(old: Path, new: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_comment_has_a_summary_and_a_table_of_each_kind(tmp_path: Path, capsys: 
     new = new.replace("path_prefix: /}", "path_prefix: /v1/}")
     shown = comment_on(FLEET, new, tmp_path, capsys)
     file = tmp_path / "new" / "fleet.yaml"
-    summary = "1 added, 1 removed, 2 settings changed, 1 way of requests moved, 3 shares moved"
+    summary = "1 added, 1 removed, 2 settings changed, 1 group of requests rerouted, 3 shares changed"
     assert shown.startswith(f"**lbctl diff:** {summary}\n\n")
     assert rows(shown) == [
         ["Change", "Object", "Name", "Details"],
@@ -78,7 +78,7 @@ def test_comment_has_a_summary_and_a_table_of_each_kind(tmp_path: Path, capsys: 
         ["chat", "llama/a", "50.00 %", "66.67 %", "+16.67"],
         ["Listener", "Requests", "Route before", "Route after"],
         ["gateway", "/…", "chat", "404"],
-        ["Setting", "Before", "After", "Written in"],
+        ["Setting", "Before", "After", "Source"],
         ["pools.llama.replicas.a.capacity", "1", "2", f"{file}:8"],
         ["routes.chat.match.path_prefix", "/", "/v1", f"{file}:4"],
     ]

@@ -145,8 +145,8 @@ def test_port_selects_the_listener(explain: Explain) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://a:99/", "lbctl: no listener has port 99: the only one, web (127.0.0.1:8080), is taken\n"),
-        ("https://a/", "lbctl: no listener has port 443: the only one, web (127.0.0.1:8080), is taken\n"),
+        ("http://a:99/", "lbctl: no listener has port 99: using the only listener, web (127.0.0.1:8080)\n"),
+        ("https://a/", "lbctl: no listener has port 443: using the only listener, web (127.0.0.1:8080)\n"),
         ("http://a:8080/", ""),
         ("/", ""),
     ],
@@ -192,7 +192,7 @@ def test_text_output_has_a_line_for_each_fact(explain: Explain) -> None:
     assert f"route      chat  {explain.path}:9:5" in text
     assert "because of POST *.example.com/v1/chat/…" in text
     assert "matches    wide too (/v1/…); chat wins by its host" in text
-    assert f"pool       a pin decides  {explain.path}:13:9" in text
+    assert f"pool       a pin selects it  {explain.path}:13:9" in text
     assert f"routes.chat.timeouts.idle: 7m  {explain.path}:3:28" in text
     assert "routes.chat.timeouts.request: unlimited  default" in text
 

@@ -119,7 +119,7 @@ def test_beginning_of_a_long_or_compressed_body_is_sent(
         (["plain"], "no pool 'plain' has the algorithm pick"),
         (["empty"], "has no table of the pool yet"),
         (["llama", "--body", "/nowhere"], "/nowhere"),
-        (["llama", "fleet.yaml"], "give one"),
+        (["llama", "fleet.yaml"], "cannot be combined with"),
     ],
 )
 def test_unknown_pool_or_body_is_refused(
@@ -194,7 +194,7 @@ def test_cached_tokens_are_shown_with_their_effect(
     assert cached() == {"big": "-", "small": "3200", "gone": "-"}
     other = json.dumps({"prompt": "other " * 100_000}).encode()
     control.service.pick(PickerQuestion(Caller("llama"), {}, other, len(other), frozenset({"10.0.0.2:8000"})))
-    assert cached() == {"big": "-", "small": "3200, not counted", "gone": "-"}
+    assert cached() == {"big": "-", "small": "3200, ignored", "gone": "-"}
 
 
 def test_slow_start_of_a_replica_is_shown_with_its_progress(

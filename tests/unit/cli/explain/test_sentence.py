@@ -18,8 +18,8 @@ def sentence_with(algorithm: str = "round_robin", **changes: Any) -> str:
 
 
 def test_expected_share_needs_no_cause() -> None:
-    assert sentence_with() == "gpu3 gets 20 % of the pool's requests, as its capacity says"
-    assert sentence_with(observed=0.2049) == "gpu3 gets 20 % of the pool's requests, as its capacity says"
+    assert sentence_with() == "gpu3 gets 20 % of the pool's requests, according to its capacity"
+    assert sentence_with(observed=0.2049) == "gpu3 gets 20 % of the pool's requests, according to its capacity"
 
 
 def test_lower_share_has_its_cause_and_start_time() -> None:

@@ -77,7 +77,7 @@ def test_idle_replica_cannot_be_calibrated(tmp_path: Path, capsys: pytest.Captur
         health = f"http://127.0.0.1:{port}/health?token=secret"
         assert run([*synthetic(tmp_path), "--calibrate", health, "--calibrate-for", "500ms"]) == 1
     err = capsys.readouterr().err
-    assert "has not the counters of iterations" in err
+    assert "does not have the counters of iterations" in err
     assert run([*synthetic(tmp_path), "--calibrate", url, "--calibrate-for", "500ms"]) == 1
     err += capsys.readouterr().err
     assert "cannot be read" in err

@@ -84,7 +84,7 @@ def test_lost_replicas_get_no_requests(arguments: list[str], capsys: pytest.Capt
         assert set(figures["share"]) == left
     both = ["--lose", "zone=b", "--lose", "largest"]
     assert run([*arguments, *policy, *both]) == 0
-    assert "what the engines without zone b and the largest replica carry" in capsys.readouterr().out
+    assert "the capacity of the engines without zone b and the largest replica" in capsys.readouterr().out
     counts = result(capsys, arguments, *policy, *both, *FIND)["found"]
     assert counts["haproxy:round_robin"] > result(capsys, arguments, *policy, *FIND)["found"]["haproxy:round_robin"]
     assert run([*arguments, *policy, *both, *FIND]) == 0
@@ -115,7 +115,7 @@ def test_figures_are_printed_if_the_plot_cannot_be_written(
     assert run([*arguments, "--requests", "5", "--policy", "nginx:random", "--plot", str(picture)]) == 1
     out, err = capsys.readouterr()
     assert "nginx:random" in out
-    assert f"{picture}: error LB001: the picture cannot be written: No such file or directory" in err
+    assert f"{picture}: error LB001: the chart cannot be written: No such file or directory" in err
 
 
 def test_plot_of_a_trace_whose_name_is_not_utf8(arguments: list[str], tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "0", "PYTHONPATH": f"{tmp_path / 'broken'}:{ROOT}"}
     command = [sys.executable, "-m", "lbctl", *arguments, "--requests", "5", "--policy", "nginx:random"]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert process.stderr.startswith("warning: numba cannot be used, and the simulation is slower without it: ")
+    assert process.stderr.startswith("warning: numba is not available, so the simulation is slower: ")
     assert process.stderr.endswith("Numba needs NumPy 2.2 or less\n")
     assert (process.returncode, "nginx:random" in process.stdout) == (0, True)
 
@@ -149,22 +149,22 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
         (["--lose", "zone=c"], "has no replica in zone 'c'; a, b"),
         (["--lose", "zone=a", "--lose", "small"], "without zone a and small pool p has no replica that gets requests"),
         (["--lose", "zone=a", "--lose", "zone=b"], "leave one of them: big, middle, small"),
-        (["--lose", "largest", "--lose", "largest"], "one replica, however often it is given: name the second one"),
-        (["--lose", "big", "--kill", "big@20"], "--kill big: --lose big takes it out from the start: leave out one"),
-        (["--lose", "zone=a", "--join", "big@20"], "--join big: --lose zone=a takes it out from the start"),
-        (["--lose", "largest", "--slow", "big=0.5"], "--slow big: --lose largest takes it out from the start"),
-        (["--join", "big@20", "--join", "big@30"], "--join: big has two values; give one of them"),
-        (["--slow", "big=0.5", "--slow", "big=0.4"], "--slow: big has two values; give one of them"),
-        (["--price", "L40S=1", "--price", "L40S=2"], "--price: L40S has two values; give one of them"),
+        (["--lose", "largest", "--lose", "largest"], "removes one replica, even if repeated (name the second one)"),
+        (["--lose", "big", "--kill", "big@20"], "--kill big: --lose big removes it from the start (omit one"),
+        (["--lose", "zone=a", "--join", "big@20"], "--join big: --lose zone=a removes it from the start"),
+        (["--lose", "largest", "--slow", "big=0.5"], "--slow big: --lose largest removes it from the start"),
+        (["--join", "big@20", "--join", "big@30"], "--join: big is set twice"),
+        (["--slow", "big=0.5", "--slow", "big=0.4"], "--slow: big is set twice"),
+        (["--price", "L40S=1", "--price", "L40S=2"], "--price: L40S is set twice"),
         (["--slow", "bigg=1"], "big"),
         (["--slow", "big=fast"], "REPLICA=FACTOR"),
         (["--slow", "big=1e-320"], "a factor from 0.0001 to 100"),
         (["--slow", "big=1e-320@5"], "a factor from 0.0001 to 100"),
-        (["--engine", "z=1"], "none of a, b, c"),
+        (["--engine", "z=1"], "not one of a, b, c"),
         (["--engine", "a=-1"], "above 0"),
         (["--engine", "sequences=1e9"], "from 1 to 65,536"),
         (["--engine", "cache=0.5"], "a whole number"),
-        (["--find", "rate"], "--find and --slo go together"),
+        (["--find", "rate"], "--find and --slo require each other"),
         (["--rate", "5"], "--trace and --rate"),
         (["--kill", "big"], "REPLICA@SECONDS"),
         (["--kill", "big@20-10"], "REPLICA@SECONDS"),
@@ -172,15 +172,15 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
         (["--join", "big@-1"], "REPLICA@SECONDS"),
         (["--join", "nobody@1"], "no replica 'nobody'"),
         (["--telemetry-delay", "1"], "--telemetry-delay"),
-        (["--gpu", "L40S"], "it goes with --find replicas"),
-        (["--model", "gpt"], "no engine is known for 'gpt'"),
+        (["--gpu", "L40S"], "--gpu requires --find replicas"),
+        (["--model", "gpt"], "there is no engine for 'gpt'"),
         (["--model", "llama-2-70b"], "a replica without a gpu"),
-        (["--engine", "a=1", "--model", "llama-2-70b"], "come from one of them"),
+        (["--engine", "a=1", "--model", "llama-2-70b"], "use only one of them"),
         (["--price", "L40S"], "TYPE=PRICE"),
         (["--calibrate", "file:///etc/passwd"], "not the URL of a metrics page"),
         (["--find", "rate", "--slo", "soon"], "not a limit"),
         (["--speedup", "nan"], "--speedup"),
-        (["--model", "llama-2-70b", *FIND, "--gpu", "²xL40S"], "'²xL40S' is in no table"),
+        (["--model", "llama-2-70b", *FIND, "--gpu", "²xL40S"], "'²xL40S' is not in the GPU table"),
     ],
 )
 def test_invalid_options_are_refused(
@@ -250,13 +250,16 @@ def test_simultaneous_requests_have_no_rate(
     assert result(capsys, arguments, *more)["load"] is None
     assert run([*arguments, *more]) == 0
     out = capsys.readouterr().out
-    assert "% of what" not in out
+    assert "% of the capacity" not in out
     assert (
-        "All requests of the load (200) arrive at one time, so that it has no rate; "
-        f"the engines carry up to {1 / steady:.3g} such requests/s." in out
+        "All requests of the load (200) arrive at the same time, so it has no rate; "
+        f"the engines can handle up to {1 / steady:.3g} such requests/s." in out
     )
     assert run([*arguments, "--requests", "1", "--lose", "small"]) == 0
-    assert "(1) arrive at one time, so that it has no rate; the engines without small carry" in capsys.readouterr().out
+    assert (
+        "(1) arrive at the same time, so it has no rate; the engines without small can handle"
+        in capsys.readouterr().out
+    )
 
 
 def test_wide_table_has_every_percentile(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,13 +35,13 @@ def test_generated_load_needs_all_options(missing: str, tmp_path: Path, capsys: 
     assert run(command[:at] + command[at + 2 :]) == 64
     assert f"{missing} is missing" in " ".join(capsys.readouterr().err.split())
     assert run(command[:2]) == 64
-    assert "the load comes from --trace FILE, or from --rate" in " ".join(capsys.readouterr().err.split())
+    assert "set the load with --trace FILE, or with --rate" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("option", ["--prompt", "--answer", "--burst"])
 def test_load_option_must_be_a_number(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*synthetic(tmp_path), option, "nan"]) == 64
-    assert f"{option}: it is not a number" in capsys.readouterr().err
+    assert f"{option}: not a number" in capsys.readouterr().err
 
 
 def test_two_fleets_are_compared_with_the_same_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +56,7 @@ def test_two_fleets_are_compared_with_the_same_load(tmp_path: Path, capsys: pyte
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[1:5]] == rows
     assert re.search(r"fleet/(nginx|envoy):random has the lowest .*; small/", out)
-    assert "Its fleet carries more: the load is" in out
+    assert "Its fleet has more capacity: the load is" in out
 
 
 def test_killed_replica_fails_requests_and_late_one_gets_fewer(

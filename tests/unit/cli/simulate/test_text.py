@@ -44,23 +44,23 @@ def test_lowest_percentile_wins_in_any_order() -> None:
         (
             {"share": {"r": 0.3, "s": 0.7}},
             {},
-            "It gives r 30.0% of the requests, the other 50.0%, and engines are busy for 50–60% of the time with both.",
+            "It sends 30.0% of the requests to r, the other 50.0%, and engines are busy for 50–60% of the time",
         ),
         (
             {"share": {"r": 1.0, "s": 0.0}, "utilisation": {"r": 0.9, "s": 0.0}, "spread": 0.9},
             {},
             "the other 50.0%; engines are busy for 0–90% of the time with it, for 50–60% with the other.",
         ),
-        ({"share": {"t": 1.0}}, {}, "It gives t 100.0% of the requests, the other 0%, and engines"),
+        ({"share": {"t": 1.0}}, {}, "It sends 100.0% of the requests to t, the other 0%, and engines"),
         (
             {"utilisation": {"r": 0.4, "s": 0.6}, "spread": 0.2},
             {},
-            "Both give every replica about as many requests; engines are busy for 40–60% of the time with it,",
+            "Both send every replica about as many requests; engines are busy for 40–60% of the time with it,",
         ),
         (
             {},
             {"share": {"r": 0.504, "s": 0.496}},
-            "engines are busy for 50–60% of the time with both: what differs is when requests arrive there.",
+            "engines are busy for 50–60% of the time with both: only the arrival times there differ.",
         ),
     ],
 )
@@ -71,33 +71,33 @@ def test_reason_names_the_difference(best: dict[str, object], worst: dict[str, o
 
 def test_failed_requests_take_precedence_over_latency() -> None:
     text = recommendation_text(replace(ITEM, shed=0.05, failed=0.01), OTHER)
-    assert "envoy:random leaves the fewest requests without an answer: 0%; nginx:random 6.0%" in text
+    assert "envoy:random leaves the fewest requests unanswered: 0%; nginx:random 6.0%" in text
 
 
 def test_equal_rows_are_not_ranked() -> None:
     assert recommendation_text(ITEM, replace(ITEM, policy="envoy:random")).startswith(
-        "Take any: the rows do not differ"
+        "Use any row: they differ by at most"
     )
 
 
 def test_single_row_has_a_sentence() -> None:
     assert recommendation_text(ITEM).startswith(
-        "nginx:random has nothing to be compared with: its 99th percentile is 1 s"
+        "nginx:random has no other row to compare with: its 99th percentile is 1 s"
     )
 
 
 def test_overloaded_fleet_is_not_recommended() -> None:
     weak, strong = replace(ITEM, fleet="weak"), replace(OTHER, fleet="strong")
     text = recommendation_text(weak, strong, weak=1.2, strong=0.6)
-    assert text.startswith("strong/envoy:random has nothing to be compared with among those that are not overloaded")
+    assert text.startswith("strong/envoy:random has no other row to compare with among those that are not overloaded")
     none = recommendation([weak, strong], {"weak": 3.0, "strong": 2.04})
-    assert none.startswith("No algorithm saves that: none is recommended. 2.9 times the replicas")
+    assert none.startswith("The fleet is overloaded with every algorithm. 2.9 times the replicas")
 
 
 def test_load_sentence_depends_on_the_utilisation() -> None:
-    assert load_sentence(0.5, "they") == "The load is 50 % of what they carry (Σλ < Σμ)."
-    assert "queues are long from 80 % on" in load_sentence(0.85, "they")
-    assert "(Σλ ≥ Σμ): queues grow without end" in load_sentence(1.0, "they")
+    assert load_sentence(0.5, "the engines") == "The load is 50 % of the capacity of the engines (Σλ < Σμ)."
+    assert "queues are long from 80 % on" in load_sentence(0.85, "the engines")
+    assert "(Σλ ≥ Σμ): queues grow without bound" in load_sentence(1.0, "the engines")
 
 
 def test_busy_is_explained_if_it_exceeds_the_load() -> None:

@@ -61,7 +61,7 @@ def test_disconnected_envoy_is_not_expected(fleet: Fleet, server: str, capsys: p
     assert run(["status", "--check", "--server", server]) == 0
     assert run(["status", "--check", "--expect", "1", "--server", server]) == 0
     assert run(["status", "--check", "--expect", "2", "--server", server]) == 3
-    message = "1 of 2 expected proxies are connected and in sync; these have left: edge-2"
+    message = "1 of 2 expected proxies are connected and in sync; disconnected: edge-2"
     assert message in capsys.readouterr().err
 
 
@@ -70,8 +70,8 @@ def test_disconnected_envoy_is_not_expected(fleet: Fleet, server: str, capsys: p
     [
         (True, False, None, ""),
         (False, True, None, ""),
-        (False, False, None, "lbctl: the picker at 127.0.0.1:18001 does not run: it starts\n"),
-        (False, False, "it hangs", "lbctl: the picker at 127.0.0.1:18001 does not run: it hangs\n"),
+        (False, False, None, "lbctl: the picker at 127.0.0.1:18001 is not running: it is starting\n"),
+        (False, False, "it hangs", "lbctl: the picker at 127.0.0.1:18001 is not running: it hangs\n"),
     ],
 )
 def test_check_fails_if_a_required_picker_does_not_run(

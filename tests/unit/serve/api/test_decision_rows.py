@@ -96,7 +96,7 @@ def test_explain_shows_the_factors_of_a_weight() -> None:
     peer = replace(row, quantised={kind: 2 * value for kind, value in weight.quantised.items()})
     lines = dict(_lines(row, (row, peer)))
     assert (row.published, row.room, row.of_peers_speed, row.held) == (0.25, 1.0, 0.25, 1.0)
-    assert lines["of which"] == "room 1, 25% of its peers' speed, held at 100%"
+    assert lines["factors"] == "room 1, 25% of its peers' speed, limited to 100%"
     numbers = ", ".join(f"{kind}: {weight.quantised[kind]} of {3 * weight.quantised[kind]}" for kind in KINDS)
     assert lines["quantised"] == f"{numbers}; each kind has its own scale"
     assert lines["decided"] == "0.25"
@@ -113,9 +113,9 @@ def test_explain_shows_end_and_reason_of_a_weight_override() -> None:
     )
     row = decision_rows.decision(first, weight, overrides, ACKNOWLEDGED, talk.now)
     lines = dict(_lines(row, (row,)))
-    assert lines["decided"] == "1, not sent: a weight is held by hand"
-    assert lines["by hand"] == "weight 3, until 1970-01-01T00:01:00.000Z: too hot"
-    assert lines["sent"] == "3 by hand, 75.0% of the pool's weight"
+    assert lines["decided"] == "1, not published: the weight is overridden"
+    assert lines["override"] == "weight 3, until 1970-01-01T00:01:00.000Z: too hot"
+    assert lines["published"] == "3 by override, 75.0% of the pool's weight"
 
 
 def _row(node: str, kind: str, state: str, last_good: str, *, connected: bool = True) -> schema.Proxy:
@@ -203,7 +203,7 @@ def test_explain_shows_the_ramped_weight_of_nginx() -> None:
     assert [weights[name].quantised["nginx"] for name in ("r00000", "r00001")] == [100, 50]
     assert weights["r00000"].quantised["envoy"] == weights["r00001"].quantised["envoy"]
     lines = dict(_lines(rows[1], rows))
-    assert lines["slow start"] == "nginx has 50% of the weight so far; Envoy and HAProxy ramp by themselves"
+    assert lines["slow start"] == "nginx has 50% of the weight so far; Envoy and HAProxy apply slow start themselves"
     assert "nginx: 50 of 150" in lines["quantised"]
     assert "slow start" not in dict(_lines(rows[0], rows))
 
@@ -216,7 +216,7 @@ def test_explain_shows_slow_start_progress_of_the_picker() -> None:
         decision_rows.decision(each, weights[each.replica], (), ACKNOWLEDGED, 0.0)
         for each in decisions(Talk(item).state, NAME)
     )
-    assert dict(_lines(second, (first, second)))["slow start"] == "the picker gives it 40% of its weight so far"
+    assert dict(_lines(second, (first, second)))["slow start"] == "the picker uses 40% of its weight so far"
     assert "slow start" not in dict(_lines(first, (first, second)))
 
 

@@ -51,7 +51,7 @@ def test_served_and_unrelated_pools_get_no_warning(state: str) -> None:
 def test_unpublished_files_are_reported_with_their_first_error() -> None:
     errors = tuple(Diagnostic("LB101", Position("f.yaml", line, 1), "routes", "no pool x") for line in (3, 4))
     (text,) = not_served(ReloadOutcome("invalid", errors, 0.0, "2 errors in its files"))
-    assert text == f"the last valid fleet is served, not the files: 2 errors in its files; the first: {errors[0]}"
+    assert text == f"the last valid fleet is published, not the files: 2 errors in its files; the first: {errors[0]}"
     (text,) = not_served(ReloadOutcome("refused", (), 0.0, "it would lose half of the replicas"))
     assert text.endswith("it would lose half of the replicas")
     (text,) = not_served(ReloadOutcome("rolled_back", (), 0.0))

@@ -57,7 +57,7 @@ def test_requests_that_proxies_refuse_are_a_problem() -> None:
     assert found(pools=[shedding])[0] == ("critical", "pool_shedding", "llama")
     assert found(pools=[replace(shedding, in_use=False)]) == [("warning", "replica_down", "llama/b")]
     text = problems(Observed("", api.FILES, pools=[shedding]))[0].text
-    assert text == f"proxies refuse the requests of the pool llama: {why}"
+    assert text == f"proxies reject the requests of pool llama: {why}"
 
 
 def test_last_envoy_of_an_entry_must_not_leave() -> None:
@@ -85,7 +85,7 @@ def test_valid_files_behind_a_rollback_name_the_history() -> None:
     ignored = replace(api.FILES, valid=False, refused="ignored until they change", diagnostics=())
     (row,) = problems(Observed("", ignored, rolled_back=True))
     assert (row.severity, row.command) == ("critical", "lbctl history")
-    assert row.text == "an earlier fleet is served: the files are ignored until they change"
+    assert row.text == "an earlier fleet is published: the files are ignored until they change"
     (row,) = problems(Observed("", replace(ignored, refused="bad"), rolled_back=False))
     assert row.command.startswith("lbctl validate")
 
@@ -99,7 +99,7 @@ def test_rollout_that_cannot_begin_is_critical() -> None:
     of_a_follower = replace(waiting, unavailable=None, reason="pool next has no replicas")
     assert found(rollouts=[of_a_follower]) == [("critical", "rollout_waiting", "chat")]
     (row,) = problems(Observed("", api.FILES, rollouts=[waiting]))
-    assert row.text == "the rollout of chat cannot begin: pool next has no replicas"
+    assert row.text == "the rollout of chat cannot start: pool next has no replicas"
     assert row.command == "lbctl rollout status chat"
 
 
@@ -151,7 +151,7 @@ def test_picker_that_is_not_asked_is_critical() -> None:
     assert found(pools=[_picks(30, 30)], picker=stopped) == [("critical", "picker", "")]
     row = problems(Observed("", api.FILES, pools=[_picks(30, 30)], picker=running))[0]
     assert row.text == (
-        "the picker is not asked for the pool llama: 30 requests in the last minute, no pick "
+        "proxies do not use the picker for pool llama: 30 requests in the last minute, no pick "
         "(the log of serve names proxies without the picker's key)"
     )
     assert row.command == "lbctl explain pick llama"

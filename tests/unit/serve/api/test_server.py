@@ -472,7 +472,7 @@ def test_invalid_weight_is_a_usage_error(value: str, words: str, capsys: pytest.
 
 def test_server_without_scheme_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--server", "127.0.0.1:18080"]) == 64
-    assert "begins with http://" in capsys.readouterr().err
+    assert "is not a URL (use http:// or https://)" in capsys.readouterr().err
 
 
 def test_server_without_http_is_a_readable_error(capsys: pytest.CaptureFixture[str]) -> None:

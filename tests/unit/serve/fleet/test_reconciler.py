@@ -67,14 +67,14 @@ def _change(publisher: Publisher, directory: Path) -> None:
     ("error", "message"),
     [
         (UnsoundError([Diagnostic("LB901", "no")]), "a proxy would reject the change"),
-        (ValueError("a bug"), "lbctl itself failed"),
+        (ValueError("a bug"), "internal error"),
     ],
 )
 def test_failed_change_is_logged_with_the_published_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, message: str
 ) -> None:
     _change(_Failing(error), tmp_path)
-    assert caplog.records[-1].getMessage() == f"{message}; what is served stays as it is"
+    assert caplog.records[-1].getMessage() == f"{message}; the published fleet does not change"
 
 
 def test_stalled_disk_delays_the_save_but_not_the_change(tmp_path: Path) -> None:
