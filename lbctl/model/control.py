@@ -14,24 +14,24 @@ _Files = Annotated[list[v.FilePath], Field(min_length=1)]
 
 class Reload(Section):
     command: Annotated[list[v.Text], Field(min_length=1)] = Field(
-        description="What makes the proxy read its file again: a program and its arguments, no shell."
+        description="Command that reloads the proxy: a program and its arguments, without a shell."
     )
     min_interval: v.Duration = Field(
         q.Duration(30_000),
-        description="The least time between two reloads for weights. Health, drains and removals go at once, at most "
-        "every 5 s.",
+        description="Minimum time between two reloads for weights. Changes of health, drains and removals are "
+        "reloaded immediately, at most every 5 s.",
     )
 
 
 class AgentCheck(Section):
     bind: v.Bind = Field(
-        description="The first address that HAProxy asks; one port a replica, counting up: choose them below "
-        "`net.ipv4.ip_local_port_range`."
+        description="First listen address for HAProxy's agent checks. Each replica uses one port, counting up. Choose "
+        "ports below `net.ipv4.ip_local_port_range`."
     )
 
 
 class Include(Section):
-    """Every path is a file beside the fleet; its lines are put in as they are."""
+    """Every path is a file next to the fleet. Its lines are inserted unchanged."""
 
     http: _Files | None = Field(None, description="For nginx: lines of the `http` block, before the servers.")
     server: dict[v.Name, _Files] | None = Field(
@@ -60,150 +60,161 @@ class Include(Section):
 class Proxy(Section):
     CHOICES: ClassVar = (Choice(("runtime_api", "agent_check"), required=False),)
 
-    kind: v.Name = Field(description="Which proxy it is.")
+    kind: v.Name = Field(description="Kind of proxy.")
     version: v.Version | None = Field(
         None,
-        description="Features that this version lacks are reported. Without it: the oldest that lbctl renders for.",
+        description="Version of the proxy. lbctl reports features that this version does not have. Default: the "
+        "oldest supported version.",
     )
     region: v.Place | None = Field(
-        None, description="Where it runs, for `locality` and `render`; an Envoy under `serve` says so itself."
+        None, description="Region of the proxy, for `locality` and `render`. An Envoy under `serve` reports its own."
     )
     zone: v.Place | None = Field(
-        None, description="Where it runs, for `locality` and `render`; an Envoy under `serve` says so itself."
+        None, description="Zone of the proxy, for `locality` and `render`. An Envoy under `serve` reports its own."
     )
     listeners: Annotated[list[v.Name], Field(min_length=1)] | None = Field(
-        None, description="The listeners that it carries. Without it: all."
+        None, description="Listeners of this proxy. Default: all."
     )
     form: Literal["whole", "fragment"] = Field(
         "whole",
-        description="`fragment`: `config` is one file within somebody's own configuration, in an nginx's `http` block "
-        "(conf.d) or beside own HAProxy files.",
+        description="`fragment`: `config` is one file in an existing configuration, in the `http` block of nginx "
+        "(conf.d) or next to other HAProxy files.",
     )
-    include: Include | None = Field(None, description="Own lines, from files, at named places of the configuration.")
+    include: Include | None = Field(
+        None, description="Additional configuration lines from files, at named places of the configuration."
+    )
     config: v.FilePath | None = Field(
-        None, description="Its main file. `serve` writes it; `render` takes its directory for relative files."
+        None,
+        description="Main configuration file of the proxy. `serve` writes it, and `render` uses its directory for "
+        "relative files.",
     )
     reload: Reload | None = Field(None, description="With `config`: `serve` writes the file and reloads the proxy.")
     runtime_api: v.AbsolutePath | None = Field(
-        None, description="HAProxy's admin socket: `serve` sets weights, drains and health there at once."
+        None, description="HAProxy's admin socket. `serve` uses it to set weights, drains and health immediately."
     )
     user: v.Account | None = Field(
         None,
-        description="The user as whom HAProxy works once root has started it. Without it: haproxy, where `config` is "
-        "below /etc; else HAProxy works as whoever starts it.",
+        description="User that HAProxy switches to after root has started it. Default: haproxy if `config` is below "
+        "/etc, otherwise the user that starts HAProxy.",
     )
-    group: v.Account | None = Field(None, description="Its group. Without it: as for `user`.")
+    group: v.Account | None = Field(None, description="Group that HAProxy switches to. Default: as for `user`.")
     chroot: v.FilePath | None = Field(
         None,
-        description="The directory outside which HAProxy sees no files once root has started it. Without it: "
-        "/var/lib/haproxy, where `config` is below /etc and no replica is a unix socket; else none.",
+        description="Chroot directory of HAProxy after root has started it. Default: /var/lib/haproxy if `config` is "
+        "below /etc and no replica is a unix socket, otherwise none.",
     )
-    agent_check: AgentCheck | None = Field(None, description="HAProxy asks `serve` for its weights, every 2 s.")
+    agent_check: AgentCheck | None = Field(
+        None, description="HAProxy reads its weights from `serve` by agent checks, every 2 s."
+    )
     slots: Annotated[int, Field(ge=0, le=4096)] | None = Field(
         None,
-        description="Spare server slots of each HAProxy backend, for new replicas that HAProxy cannot add by name: "
-        "those of pools with `affinity`. Without it: half as many as such a pool has replicas, at least 4.",
+        description="Spare server slots of each HAProxy backend, for new replicas that HAProxy cannot add by name (in "
+        "pools with `affinity`). Default: half the number of replicas in the pool, at least 4.",
     )
     instances: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        1, description="How many run with this entry: the fleet's limits are divided among all that carry a listener."
+        1,
+        description="Number of proxies with this entry. The fleet's limits are divided among all proxies with a "
+        "listener.",
     )
     nodes: list[v.NodePattern] = Field(
-        [], description="The node ids of the Envoys that this entry is for. Without it: the entry's own name."
+        [], description="Node IDs of the Envoys that use this entry. Default: the name of the entry."
     )
     node_san: v.Word | None = Field(
         None,
-        description="What the client certificate of such an Envoy must say (SAN); a `*` matches any text without /.",
+        description="Required name (SAN) in the client certificate of these Envoys; `*` matches any text without /.",
     )
-    admin: v.Bind | None = Field(
-        None, description="The address of Envoy's admin interface, on loopback. Without it: none."
-    )
+    admin: v.Bind | None = Field(None, description="Address of Envoy's admin interface, on loopback. Default: none.")
     metrics: v.Bind | None = Field(
         None,
-        description="The address of the proxy's own figures: `/stub_status` of nginx, `/metrics` of HAProxy and Envoy "
-        "(Prometheus; Envoy's need `admin`). Anybody who reaches it reads them: keep it on loopback. Without it: none.",
+        description="Address of the proxy's own metrics: `/stub_status` of nginx, `/metrics` of HAProxy and Envoy "
+        "(Envoy requires `admin`). Every client that reaches it can read them, so keep it on loopback. Default: none.",
     )
 
 
 class XdsTls(Section):
-    certificate: v.FilePath = Field(description="The certificate of the control plane and its chain, PEM.")
-    key: v.FilePath = Field(description="Its private key, PEM.")
+    certificate: v.FilePath = Field(description="Certificate of the control plane with its chain, PEM.")
+    key: v.FilePath = Field(description="Private key of the certificate, PEM.")
     client_ca: v.FilePath | None = Field(
-        None, description="Whose certificates proxies must show (mTLS), PEM. Needed beyond loopback."
+        None, description="CA bundle for the client certificates of proxies (mTLS), PEM. Required beyond loopback."
     )
     client_crl: v.FilePath | None = Field(
         None,
-        description="With `client_ca`: the revocation lists of its authorities, PEM: one for each. A proxy whose "
-        "certificate is on one is refused, and every proxy once a list has expired.",
+        description="With `client_ca`: revocation lists of its CAs, PEM, one for each. A proxy with a revoked "
+        "certificate is rejected. If a list has expired, all proxies are rejected.",
     )
 
 
 class ApiTls(Section):
-    certificate: v.FilePath = Field(description="The certificate of the API and its chain, PEM.")
-    key: v.FilePath = Field(description="Its private key, PEM.")
+    certificate: v.FilePath = Field(description="Certificate of the API with its chain, PEM.")
+    key: v.FilePath = Field(description="Private key of the certificate, PEM.")
 
 
 class Xds(Section):
     bind: v.Bind = Field(
-        q.Endpoint("127.0.0.1", ports.XDS, ip=True), description="Where Envoys connect. Beyond loopback it needs mTLS."
+        q.Endpoint("127.0.0.1", ports.XDS, ip=True),
+        description="Listen address for Envoys. Beyond loopback, mTLS is required.",
     )
-    tls: XdsTls | None = Field(None, description="Without it plain text, on loopback alone.")
+    tls: XdsTls | None = Field(None, description="Default: plain text, on loopback only.")
     unmatched_nodes: Literal["nothing", "all"] = Field(
-        "nothing", description="What an Envoy gets that no proxy entry names. Without `proxies`: all."
+        "nothing", description="Configuration for Envoys without a proxy entry. Default without `proxies`: all."
     )
 
 
 class Api(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.API, ip=True),
-        description="Where `lbctl status` and the other commands ask. Beyond loopback it needs TLS and a token.",
+        description="Listen address of the API, which `lbctl status` and other commands use. Beyond loopback, TLS and "
+        "a token are required.",
     )
     token_file: v.FilePath | None = Field(
         None,
-        description="Holds the tokens, one a line: `name:role:token` with the role read, operate or picker, or a token "
-        "alone. Without it: one is made in the state directory.",
+        description="File with the tokens, one a line: `name:role:token` with the role read, operate or picker, or "
+        "only a token. Default: `serve` creates a token in the state directory.",
     )
-    tls: ApiTls | None = Field(None, description="Without it plain text, on loopback alone.")
+    tls: ApiTls | None = Field(None, description="Default: plain text, on loopback only.")
 
 
 class Logs(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
-        description="Where nginx sends a line a request by syslog (UDP), and HAProxy one for about every fourth one; "
-        "on loopback alone. A proxy whose files `serve` writes sends it in any case, others where `logs` is written.",
+        description="Syslog address (UDP, on loopback only) for the traffic log. nginx sends a line for each request, "
+        "HAProxy for about every fourth. Proxies whose files `serve` writes always send it; others do if `logs` is "
+        "set.",
     )
 
 
 class Picker(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.PICKER, ip=True),
-        description="Where proxies ask for replicas, for pools with `algorithm: pick`. Beyond loopback it needs the "
-        "TLS of `xds`.",
+        description="Listen address of the picker, for pools with `algorithm: pick`. Beyond loopback, the TLS of "
+        "`xds` is required.",
     )
     key_file: v.FilePath | None = Field(
         None,
-        description="Holds the key that proxies send with each question, in one line. Without it `serve` makes one, "
-        "where it writes the configuration of all proxies and has no `store`; else every question is answered.",
+        description="File with the key that proxies send with each pick request, in one line. Default: `serve` "
+        "creates one if it writes the configuration of all proxies and has no `store`. Otherwise, all pick requests "
+        "are answered.",
     )
 
 
 class Dashboard(Section):
     history: v.Duration = Field(
         q.Duration(3_600_000),
-        description="How far back its charts go. `serve` keeps the values in memory, in at most 32 MiB: the more "
-        "replicas and the longer the history, the further apart are the samples.",
+        description="Time range of the charts. `serve` keeps the values in at most 32 MiB of memory. More replicas "
+        "and a longer history mean larger intervals between samples.",
     )
 
 
 class StorePassword(Section):
-    file: v.FilePath = Field(description="A file with the password alone; it is read again for each new connection.")
+    file: v.FilePath = Field(description="File that contains only the password. It is read for each new connection.")
 
 
 class StoreTls(Section):
     ca: v.FilePath | None = Field(
-        None, description="Whose certificates the store shows, PEM. Without it: the system's."
+        None, description="CA bundle to verify the store's certificate, PEM. Default: system CAs."
     )
-    certificate: v.FilePath | None = Field(None, description="What `serve` shows to the store, PEM.")
-    key: v.FilePath | None = Field(None, description="Its private key, PEM.")
+    certificate: v.FilePath | None = Field(None, description="Client certificate of `serve` for the store, PEM.")
+    key: v.FilePath | None = Field(None, description="Private key of the certificate, PEM.")
 
 
 class Store(Section):
@@ -211,39 +222,46 @@ class Store(Section):
         description="`redis://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` HOST:PORT,…/NAME/DATABASE, "
         "`etcd://` HOST:PORT,… or `kubernetes://` NAMESPACE/NAME. By TLS: `rediss`, `rediss+sentinel`, `etcds`."
     )
-    key_prefix: v.KeyPrefix = Field("lbctl", description="What all keys begin with: one for each control plane.")
-    user: v.StoreUser | None = Field(
-        None, description="The user whose password it is. Without it: the default user of Redis, `root` of etcd."
+    key_prefix: v.KeyPrefix = Field(
+        "lbctl", description="Prefix of all keys. Use a different one for each control plane."
     )
-    password: StorePassword | None = Field(None, description="The password.")
-    tls: StoreTls | None = Field(None, description="With `rediss` and `etcds`: certificates other than the system's.")
+    user: v.StoreUser | None = Field(
+        None, description="User name. Default: the default user of Redis, or `root` of etcd."
+    )
+    password: StorePassword | None = Field(None, description="Password of the store.")
+    tls: StoreTls | None = Field(None, description="With `rediss` and `etcds`: certificates in place of the system's.")
     key_file: v.FilePath | None = Field(
         None,
-        description="Holds the keys of the members, one a line: the first signs what they store and send each other, "
-        "and each one verifies it. Without it: others who may write to the store can change what is served.",
+        description="File with the keys of the members, one a line. The first key signs stored records and messages "
+        "between members; all keys verify them. Without it, anyone with write access to the store can change the "
+        "published fleet.",
     )
-    lease: v.Lease = Field(q.Duration(10_000), description="After a leader is lost for so long, another member leads.")
+    lease: v.Lease = Field(
+        q.Duration(10_000), description="Time after which another member takes over from a lost leader."
+    )
 
 
 class Control(Section):
-    xds: Xds = Field(Xds.default(), description="The port for Envoys.")
-    api: Api = Field(Api.default(), description="The port for people, commands and metrics.")
-    logs: Logs = Field(Logs.default(), description="The port for the traffic log of nginx and HAProxy.")
-    picker: Picker = Field(Picker.default(), description="The port of the replica picker.")
-    dashboard: Dashboard = Field(Dashboard.default(), description="The page for browsers at `/` of the API.")
+    xds: Xds = Field(Xds.default(), description="Endpoint for Envoys (xDS).")
+    api: Api = Field(Api.default(), description="Endpoint for commands, the dashboard and metrics.")
+    logs: Logs = Field(Logs.default(), description="Endpoint for the traffic log of nginx and HAProxy.")
+    picker: Picker = Field(Picker.default(), description="Endpoint of the picker.")
+    dashboard: Dashboard = Field(Dashboard.default(), description="Dashboard at `/` of the API.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",
-        description="The directory for overrides, rollouts, the last good files and the log of decisions; one active "
-        "`serve` each.",
+        description="Directory for overrides, rollouts, the last valid files and the log of decisions. Each active "
+        "`serve` needs its own.",
     )
     store: Store | None = Field(
-        None, description="Several `serve` with the same store are one control plane: one leads, all serve proxies."
+        None,
+        description="Shared store. Several `serve` with the same store form one control plane: one is the leader, and "
+        "all serve proxies.",
     )
     member: v.Name | None = Field(
-        None, description="The name of this `serve` among those of a store. Without it: the name of the host."
+        None, description="Name of this `serve` as a member of the store. Default: the host name."
     )
     max_shrink: v.Percent = Field(
         q.Percent(50),
-        description="A change that takes more than this from a pool that stays, or from the fleet, in replicas, or "
-        "from a key file, in keys, waits for `lbctl reload --allow-shrink`.",
+        description="Largest share of replicas (in a pool or in the fleet) or of keys (in a key file) that a change "
+        "may remove. Larger changes need `lbctl reload --allow-shrink`.",
     )

@@ -27,24 +27,26 @@ from lbctl.model.shape import section_below
 class Defaults(Section):
     """Laid under every pool, and every route. Their values are checked as those of the objects are."""
 
-    pool: dict[str, Any] = Field({}, description="The same keys as a pool has.")
-    route: dict[str, Any] = Field({}, description="The same keys as a route has.")
+    pool: dict[str, Any] = Field({}, description="Default values for the keys of a pool.")
+    route: dict[str, Any] = Field({}, description="Default values for the keys of a route.")
 
 
 class Fleet(Section):
-    version: Literal[1] = Field(description="The version of the format, in every file.")
+    version: Literal[1] = Field(description="Version of the format; required in every file.")
     defaults: Defaults = Field(
         Defaults.default(),
-        description="Laid under every pool and route: maps deeply, lists as a whole; a choice replaces theirs.",
+        description="Default values for all pools and routes. Maps are merged deeply, lists are replaced as a whole, "
+        "and an explicit choice replaces a default one.",
     )
     gpus: dict[v.Gpu, v.PositiveNumber] = Field(
-        {}, description="Throughput of one GPU, where A100-80GB is 5; beside and above the built-in table."
+        {},
+        description="Relative throughput of GPU types (A100-80GB = 5). Entries extend and override the built-in table.",
     )
-    listeners: dict[v.Name, Listener] = Field({}, description="Where clients come in.")
-    routes: dict[v.Name, Route] = Field({}, description="Which request goes to which pool.")
+    listeners: dict[v.Name, Listener] = Field({}, description="Addresses that accept client requests.")
+    routes: dict[v.Name, Route] = Field({}, description="Rules that send requests to pools.")
     pools: dict[v.Name, Pool] = Field({}, description="Replicas that serve the same model.")
     proxies: dict[v.Name, Proxy] = Field(
-        {}, description="The proxies that run the result. Without them `render -t KIND` takes the oldest version."
+        {}, description="Proxies of this fleet. Default: `render -t KIND` uses the oldest supported version."
     )
     control: Control = Field(Control.default(), description="The control plane, `lbctl serve`.")
 

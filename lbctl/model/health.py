@@ -11,9 +11,9 @@ from lbctl.model.section import Choice, Nothing, Section
 
 class HttpCheck(Section):
     path: v.CheckPath = Field(
-        "/health", description="The path of the request. Prefer one that shows that the model can answer."
+        "/health", description="Path of the request. Prefer a path that shows that the model can answer."
     )
-    host: v.Host | None = Field(None, description="The Host of the request. Without it: the proxy's choice.")
+    host: v.Host | None = Field(None, description="Host header of the request. Default: chosen by the proxy.")
     statuses: Annotated[list[v.Status], Field(min_length=1)] = Field(
         [200], description="The statuses of a healthy replica."
     )
@@ -27,15 +27,13 @@ class GrpcCheck(Section):
 class Active(Section):
     CHOICES: ClassVar = (Choice(("http", "grpc", "tcp")),)
 
-    port: v.Port | None = Field(None, description="The port to check. Without it: the replica's own.")
+    port: v.Port | None = Field(None, description="Port to check. Default: the replica's port.")
     http: HttpCheck | None = Field(None, description="Checks with an HTTP GET.")
     grpc: GrpcCheck | None = Field(None, description="Checks with the gRPC health checking protocol.")
     tcp: Nothing | None = Field(None, description="Checks that a TCP connection opens, and nothing else.")
     interval: v.Duration = Field(q.Duration(10_000), description="The time between two checks of a replica.")
-    timeout: v.Duration = Field(
-        q.Duration(3_000), description="The longest time of a check. Without it at most the interval."
-    )
-    jitter: v.Percent = Field(q.Percent(10), description="The random part of the interval, which spreads the checks.")
+    timeout: v.Duration = Field(q.Duration(3_000), description="Timeout of a check. Default: at most the interval.")
+    jitter: v.Percent = Field(q.Percent(10), description="Random part of the interval, to spread the checks.")
     unhealthy_threshold: v.Positive = Field(3, description="The failed checks in a row that make a replica unhealthy.")
     healthy_threshold: v.Positive = Field(2, description="The passed checks in a row that make it healthy again.")
 
@@ -47,24 +45,24 @@ class ErrorRate(Section):
 
 
 class Passive(Section):
-    consecutive_5xx: v.Positive = Field(5, description="After so many 5xx in a row, a replica is ejected.")
+    consecutive_5xx: v.Positive = Field(5, description="Number of consecutive 5xx responses that ejects a replica.")
     consecutive_connect_failures: v.Positive = Field(
-        3, description="After so many failed connections in a row, a replica is ejected."
+        3, description="Number of consecutive failed connections that ejects a replica."
     )
     error_rate: ErrorRate = Field(ErrorRate.default(), description="Ejects a replica by its share of errors.")
-    ejection_time: v.Duration = Field(q.Duration(30_000), description="How long a replica stays ejected.")
+    ejection_time: v.Duration = Field(q.Duration(30_000), description="Time that a replica stays ejected.")
     max_ejection: v.Percent = Field(
         q.Percent(50),
-        description="The largest share of the pool that may be ejected, by `deep` too. Without it, a pool with a "
-        "fallback may lose all of its replicas.",
+        description="Largest share of the pool that may be ejected, including ejections by `deep`. Default: no limit "
+        "for a pool with a fallback.",
     )
 
 
 class Deep(Section):
     min_free_memory: v.Size | None = Field(
         None,
-        description="With less free GPU memory, a replica is ejected. It does not hold for engines that reserve memory "
-        "(vllm, sglang, trtllm). Without it: no limit.",
+        description="Minimum free GPU memory; a replica with less is ejected. It does not apply to engines that "
+        "reserve memory (vllm, sglang, trtllm). Default: no limit.",
     )
     max_temperature: v.Temperature = Field(
         q.Temperature(90), description="Above it, the weight of a replica falls to its `floor`."
@@ -73,7 +71,7 @@ class Deep(Section):
         [48, 64, 74, 79, 95], description="A replica whose GPU driver newly reports one of these errors is ejected."
     )
     stalled_after: v.Duration = Field(
-        q.Duration(15_000), description="A replica with requests and no progress for so long is ejected."
+        q.Duration(15_000), description="Time without progress, with requests in flight, that ejects a replica."
     )
 
 
@@ -84,7 +82,7 @@ class LoadShedding(Section):
 
 class Health(Section):
     active: Active | None = Field(
-        None, description="Checks of each replica. Without it: none, or TCP where a proxy needs a check."
+        None, description="Active checks of each replica. Default: none, or TCP if a proxy needs a check."
     )
     passive: Passive = Field(Passive.default(), description="Ejects replicas by their responses to clients.")
     deep: Deep = Field(
@@ -92,9 +90,10 @@ class Health(Section):
     )
     fail_open: bool = Field(
         False,
-        description="When all active checks of the pool fail, its replicas are used as if none had failed. Drained "
-        "replicas and those that `deep` ejects still get nothing. A route's fallback pool comes first.",
+        description="If all active checks of the pool fail, its replicas are used as if none had failed. Drained "
+        "replicas and replicas that `deep` ejects still get no requests. A fallback pool of the route takes "
+        "precedence.",
     )
     load_shedding: LoadShedding | None = Field(
-        None, description="Refuses requests while too few replicas are healthy. Without it: never."
+        None, description="Rejects requests while too few replicas are healthy. Default: never."
     )

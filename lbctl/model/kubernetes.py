@@ -14,8 +14,8 @@ _ENDPOINT = "endpoint"
 class LabelSource(Section):
     CHOICES: ClassVar = (Choice(("node_label", "pod_label")),)
 
-    node_label: v.KubernetesLabel | None = Field(None, description="This label of the node that the pod runs on.")
-    pod_label: v.KubernetesLabel | None = Field(None, description="This label of the pod.")
+    node_label: v.KubernetesLabel | None = Field(None, description="Label of the node that the pod runs on.")
+    pod_label: v.KubernetesLabel | None = Field(None, description="Label of the pod.")
 
 
 def _zone_source(value: object) -> str | LabelSource:
@@ -53,20 +53,20 @@ _PORT_SCHEMA: dict[str, Any] = {
 
 class Kubernetes(Section):
     namespace: v.KubernetesName = Field(description="The namespace of the service.")
-    service: v.KubernetesName = Field(description="Each endpoint of this service is a replica.")
+    service: v.KubernetesName = Field(description="Name of the service. Each of its endpoints is a replica.")
     port: Annotated[str, PlainValidator(_port), WithJsonSchema(_PORT_SCHEMA)] | None = Field(
         None,
-        description="The name of the service's port, or the number of the pods' port. Without it: the service's only "
+        description="The name of the service's port, or the number of the pods' port. Default: the service's only "
         "port.",
     )
     kubeconfig: v.FilePath | None = Field(
-        None, description="The kubeconfig with the cluster and the credentials. Without it: those of the own pod."
+        None, description="Kubeconfig with the cluster and the credentials. Default: the credentials of this pod."
     )
     context: v.KubernetesContext | None = Field(
-        None, description="The context of the kubeconfig. Without it: its current one."
+        None, description="Context of the kubeconfig. Default: its current context."
     )
     gpu_from: LabelSource | None = Field(
-        None, description="Where the type of a replica's GPU is written. Without it: all replicas have one capacity."
+        None, description="Source of the GPU type of a replica. Default: all replicas have the same capacity."
     )
     zone_from: (
         Annotated[
@@ -77,8 +77,8 @@ class Kubernetes(Section):
         | None
     ) = Field(
         None,
-        description="Where a replica's zone is written: `endpoint` is what the EndpointSlice says. Without it: none.",
+        description="Source of the zone of a replica; `endpoint` is the zone in the EndpointSlice. Default: none.",
     )
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        1024, description="More endpoints are left out; circuit breakers are sized for this number."
+        1024, description="Maximum number of endpoints; more are ignored. Circuit breakers are sized for this number."
     )

@@ -17,16 +17,18 @@ from lbctl.model.upstream import Credentials, Upstream
 
 
 class Model(Section):
-    name: v.ModelName = Field(description="The model's name, as clients and engines write it.")
-    version: v.Label | None = Field(None, description="Tells versions apart, in logs (`variant`) and rollouts.")
-    adapters: list[v.ModelName] = Field([], description="The LoRA adapters that it serves beside itself.")
+    name: v.ModelName = Field(description="Name of the model in requests and engines.")
+    version: v.Label | None = Field(None, description="Version of the model, for logs (`variant`) and rollouts.")
+    adapters: list[v.ModelName] = Field(
+        [], description="LoRA adapters that the replicas serve in addition to the model."
+    )
 
 
 class HashKey(Section):
     CHOICES: ClassVar = (Choice(("prompt_prefix", "header", "cookie", "query", "source_ip", "json_body")),)
 
     prompt_prefix: Annotated[int, Field(ge=1, le=65536)] | None = Field(
-        None, description="So many bytes of the prompt, or of the first messages, with the model."
+        None, description="Number of bytes of the prompt, or of the first messages, together with the model."
     )
     header: v.HeaderName | None = Field(None, description="The value of this header.")
     cookie: v.CookieName | None = Field(None, description="The value of this cookie.")
@@ -38,20 +40,22 @@ class HashKey(Section):
 class Hash(Section):
     key: HashKey = Field(description="Requests with the same key go to the same replica.")
     bounded_load: v.PositiveNumber | None = Field(
-        None, description="No replica above so many times the mean: the next one gets the rest. Without it: no bound."
+        None,
+        description="Maximum load of a replica, as a multiple of the mean; the next replica gets further requests. "
+        "Default: no limit.",
     )
 
 
 class BodyKey(Section):
-    body: v.JsonPath = Field(description="A field of the JSON body, as $.prompt_cache_key.")
+    body: v.JsonPath = Field(description="Field of the JSON body, for example $.prompt_cache_key.")
 
 
 class PickPrefix(Section):
     block: Annotated[int, Field(ge=16, le=65536)] = Field(
-        256, description="The size of a block in bytes: a beginning is recognised in whole blocks."
+        256, description="Size of a block in bytes. Prefixes match in whole blocks."
     )
     blocks: Annotated[int, Field(ge=1, le=1024)] = Field(
-        128, description="The most blocks that are remembered of a prompt."
+        128, description="Maximum number of blocks that are remembered of a prompt."
     )
 
 
@@ -104,135 +108,142 @@ def _prefix(value: object) -> object:
 class Pick(Section):
     session: list[SessionKey] | None = Field(
         None,
-        description="What names a session; the first one that a request has counts. Without it: x-session-id, "
-        "x-correlation-id and, unless `prefix` is off, the body's prompt_cache_key and user.",
+        description="Sources of the session ID; the first one in a request is used. Default: x-session-id, "
+        "x-correlation-id and, unless `prefix` is off, prompt_cache_key and user in the body.",
     )
     prefix: Annotated[PickPrefix | None, BeforeValidator(_prefix), _OrOff()] = Field(
         PickPrefix.default(),
-        description="For requests without a session: the replica that had the longest same beginning of model, "
-        "adapter and prompt. `off`: no body is read for it.",
+        description="For requests without a session: prefer the replica with the longest matching prefix of model, "
+        "adapter and prompt. `off`: the body is not read for this.",
     )
     bound: v.PositiveNumber = Field(
         1.25,
-        description="A replica with more than so many times the mean of unread prompts or of requests in flight, by "
-        "weight and with a margin, gets no request for the sake of its cache.",
+        description="Maximum load of a replica that is preferred for its cache, as a multiple of the mean. Load is "
+        "prompt tokens to compute or requests in flight, by weight and with a margin.",
     )
     timeout: v.Duration = Field(
-        q.Duration(200), description="After this time, and on any failure of the picker, `otherwise` chooses."
+        q.Duration(200),
+        description="Timeout of a pick. After it, and if the picker fails, the proxy falls back to `otherwise`.",
     )
     otherwise: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
-        "least_request", description="The proxy's own algorithm, for requests that the picker does not answer."
+        "least_request", description="Algorithm of the proxy for requests without a pick."
     )
 
 
 class Balance(Section):
     algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash", "pick"] = Field(
         "least_request",
-        description="How a replica is chosen. `least_request`: the one with the fewest requests for its "
-        "weight. `hash`: the one that had the same key before, for caches. `pick`: the one that `serve` "
-        "names.",
+        description="Selection of a replica. `least_request`: the replica with the fewest requests for its weight. "
+        "`hash`: the replica that had the same key before, for caches. `pick`: the replica that the picker of `serve` "
+        "chooses.",
     )
     hash: Hash | None = Field(
-        None, description="For the algorithm `hash`, and needed there; also for `pick` with `otherwise: hash`."
+        None, description="Hash settings; required for the algorithm `hash`, and for `pick` with `otherwise: hash`."
     )
-    pick: Pick | None = Field(None, description="For the algorithm `pick`. Without it: the defaults of its keys.")
+    pick: Pick | None = Field(None, description="Settings of the algorithm `pick`. Default: the defaults of its keys.")
 
 
 class Affinity(Section):
     CHOICES: ClassVar = (Choice(("cookie", "header")),)
 
-    cookie: v.CookieName | None = Field(None, description="The cookie that holds the replica; lbctl sets it.")
+    cookie: v.CookieName | None = Field(None, description="Cookie with the replica; the proxy sets it.")
     header: v.HeaderName | None = Field(
         None,
-        description="The header in which a replica's answer names a session, and in which the client sends it back, "
-        "such as `mcp-session-id`. Requests of the session go to that replica.",
+        description="Header with the session ID in the replica's response and in the client's later requests, such as "
+        "`mcp-session-id`. Requests of the session go to this replica.",
     )
     ttl: v.Duration | None = Field(
         None,
-        description="How long the cookie lives, or how long a session may be idle. Without it: 30 minutes, and "
-        "24 hours for sessions.",
+        description="Lifetime of the cookie, or maximum idle time of a session. Default: 30 minutes, and 24 hours for "
+        "sessions.",
     )
 
 
 class Replica(Section):
-    address: v.Address = Field(description="Where it listens.")
+    address: v.Address = Field(description="Address of the replica.")
     name: v.Name | None = Field(
         None,
-        description="What it is called. Without it: the address, with `-` for each character that a name cannot have.",
+        description="Name of the replica. Default: the address, with `-` in place of characters that a name cannot "
+        "have.",
     )
-    gpu: v.Gpu | None = Field(None, description="The type of its GPU; `lbctl gpus` lists what each one counts.")
+    gpu: v.Gpu | None = Field(None, description="Type of its GPUs; `lbctl gpus` lists their throughput.")
     gpu_count: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="How many GPUs it has. Without it: the number of `devices`, else 1."
+        None, description="Number of GPUs. Default: the number of `devices`, or 1."
     )
     devices: list[v.Device] = Field(
         [],
-        description='Its GPUs among those of the host: indices as `"0"`, UUIDs, or `"0:3"` for MIG slice 3 of GPU 0.',
+        description='GPUs of the replica on its host: indices such as `"0"`, UUIDs, or `"0:3"` for MIG slice 3.',
     )
     weight: v.Capacity | None = Field(
         None,
-        description="What it can carry, on the scale of the others. Without it: throughput of its GPU × their number.",
+        description="Capacity, on the same scale as other replicas. Default: throughput of the GPU × number of GPUs.",
     )
-    region: v.Place | None = Field(None, description="Without it the replica is outside every region.")
+    region: v.Place | None = Field(None, description="Region. Default: outside of all regions.")
     zone: v.Place | None = Field(
-        None, description="The zone within its region: two regions may each have one of this name."
+        None, description="Zone within the region. Zones in different regions may have the same name."
     )
     priority: Annotated[int, Field(ge=0, le=127)] = Field(
-        0, description="0 is used first; the next rank helps as that one loses health."
+        0,
+        description="Priority: 0 is used first. The next priority gets requests if replicas of the first one are "
+        "unhealthy.",
     )
-    drain: bool = Field(False, description="It finishes what it has and gets nothing new.")
-    labels: dict[v.Label, v.LabelValue] = Field({}, description="Words of your own.")
-    telemetry: Telemetry | None = Field(None, description="In place of the pool's.")
+    drain: bool = Field(False, description="Drain the replica: it finishes its requests and gets no new ones.")
+    labels: dict[v.Label, v.LabelValue] = Field({}, description="Your own labels.")
+    telemetry: Telemetry | None = Field(None, description="Replaces the setting of the pool.")
     ports: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
-        description="So many replicas on consecutive ports of the host, from that of `address` on: NAME-0, NAME-1 and "
-        "so on. The other keys are those of each; `devices` are divided among them.",
+        description="Number of replicas on consecutive ports of the host, beginning with the port of `address`: "
+        "NAME-0, NAME-1 and so on. The other keys apply to each of them; `devices` are divided among them.",
     )
 
 
 class Locality(Section):
-    prefer: Literal["zone", "region"] = Field("zone", description="Replicas there, as seen from the proxy, come first.")
-    spill_below: v.Percent = Field(q.Percent(70), description="Below this share of healthy ones the next rank helps.")
+    prefer: Literal["zone", "region"] = Field("zone", description="Prefer replicas in the proxy's zone or region.")
+    spill_below: v.Percent = Field(
+        q.Percent(70), description="Below this share of healthy replicas, the next priority gets requests too."
+    )
 
 
 class Connections(Section):
     idle: v.DurationOrUnlimited = Field(
         q.Duration(4_000),
-        description="How long an idle connection is kept. Shorter than the server's own keep-alive (uvicorn: 5s); "
-        "`unlimited` says that servers close none, and then HAProxy keeps HTTP/1 connections too.",
+        description="Time that an idle connection stays open. Use a shorter time than the server's keep-alive "
+        "(uvicorn: 5s). `unlimited` means that servers never close connections; HAProxy then keeps HTTP/1 connections "
+        "too.",
     )
     max_requests: v.Positive | None = Field(
-        None, description="After so many requests a connection is closed. Without it: no limit."
+        None, description="Maximum number of requests of a connection. Default: no limit."
     )
 
 
 class PoolTimeouts(Section):
-    connect: v.Duration = Field(q.Duration(2_000), description="How long connecting to a replica may take.")
-    queue: v.Duration = Field(q.Duration(10_000), description="How long a request may wait for a free replica.")
+    connect: v.Duration = Field(q.Duration(2_000), description="Timeout of a connection attempt.")
+    queue: v.Duration = Field(q.Duration(10_000), description="Maximum time that a request waits for a free replica.")
 
 
 class PerReplica(Section):
-    max_connections: v.Positive | None = Field(None, description="The most connections to one replica.")
-    max_requests: v.Positive | None = Field(None, description="The most requests in flight at one replica.")
+    max_connections: v.Positive | None = Field(None, description="Maximum number of connections to a replica.")
+    max_requests: v.Positive | None = Field(None, description="Maximum number of requests in flight to a replica.")
 
 
 class CircuitBreaker(Section):
     max_connections: v.Positive | None = Field(
         None,
-        description="The most connections. Without it: 512 for each replica, their number rounded up to a power "
-        "of two.",
+        description="Maximum number of connections. Default: 512 for each replica, with the number of replicas "
+        "rounded up to a power of two.",
     )
     max_pending_requests: v.Positive | None = Field(
-        None, description="The most requests that wait. Without it: as many as `max_requests`."
+        None, description="Maximum number of waiting requests. Default: `max_requests`."
     )
     max_requests: v.Positive | None = Field(
         None,
-        description="The most requests in flight. Without it: 512 for each replica, their number rounded up to a power "
-        "of two.",
+        description="Maximum number of requests in flight. Default: 512 for each replica, with the number of replicas "
+        "rounded up to a power of two.",
     )
     max_retries: v.Positive | None = Field(
-        None, description="The most concurrent retries. Without it: as many as `max_requests`."
+        None, description="Maximum number of concurrent retries. Default: `max_requests`."
     )
-    per_replica: PerReplica = Field(PerReplica.default(), description="The limits of each replica. Without it: none.")
+    per_replica: PerReplica = Field(PerReplica.default(), description="Limits of each replica. Default: none.")
 
 
 class SlowStart(Section):
@@ -244,18 +255,20 @@ class SlowStart(Section):
 
 
 class Dns(Section):
-    name: v.Host = Field(description="Every address of this name is a replica.")
-    port: v.Port = Field(description="The port of each.")
-    refresh: v.Duration = Field(q.Duration(10_000), description="Between two look-ups.")
-    max_replicas: Annotated[int, Field(ge=1, le=4096)] = Field(32, description="More addresses are left out.")
+    name: v.Host = Field(description="DNS name. Each of its addresses is a replica.")
+    port: v.Port = Field(description="Port of the replicas.")
+    refresh: v.Duration = Field(q.Duration(10_000), description="Interval between lookups.")
+    max_replicas: Annotated[int, Field(ge=1, le=4096)] = Field(
+        32, description="Maximum number of addresses; more are ignored."
+    )
     gpu: v.Gpu | None = Field(None, description="The type of their GPUs.")
-    resolvers: list[v.Address] = Field([], description="Name servers to ask. Without them: the system's.")
+    resolvers: list[v.Address] = Field([], description="Name servers. Default: the system's.")
 
 
 class FileDiscovery(Section):
     path: v.FilePath = Field(
-        description="Targets in the form of Prometheus' `file_sd`, watched. The labels gpu, gpu_count, weight, region, "
-        "zone, priority and name are the replica's keys, others its labels."
+        description="File with targets in the format of Prometheus `file_sd`; it is watched. The labels gpu, "
+        "gpu_count, weight, region, zone, priority and name set keys of the replica; others become its labels."
     )
 
 
@@ -263,22 +276,25 @@ class Discovery(Section):
     CHOICES: ClassVar = (Choice(("dns", "file", "kubernetes")),)
 
     dns: Dns | None = Field(
-        None, description="With `render` the proxy looks the name up; under `serve` lbctl does, and updates the proxy."
+        None,
+        description="Replicas from a DNS name. With `render`, the proxy resolves the name; with `serve`, lbctl "
+        "resolves it and updates the proxy.",
     )
-    file: FileDiscovery | None = Field(None, description="A file of replicas that another program writes.")
+    file: FileDiscovery | None = Field(None, description="Replicas from a file that another program writes.")
     kubernetes: Kubernetes | None = Field(
-        None, description="The endpoints of a Kubernetes service, which `serve` watches and keeps the proxies up to."
+        None,
+        description="Replicas from endpoints of a Kubernetes service. `serve` watches them and updates the proxies.",
     )
 
 
 class PoolTls(Section):
     ca: v.FilePath | None = Field(
         None,
-        description="The CA that must have signed the replicas' certificates, PEM. `system`: those that the system "
-        "trusts. Without it: no verification.",
+        description="CA bundle to verify the replicas' certificates, PEM; `system` uses the system CAs. Default: no "
+        "verification.",
     )
     server_name: v.Host | None = Field(
-        None, description="The name that is sent as SNI and that the replica's certificate must have."
+        None, description="Server name for SNI, which the replica's certificate must contain."
     )
     certificate: v.FilePath | None = Field(None, description="The client certificate of the proxy (mTLS), PEM.")
     key: v.FilePath | None = Field(None, description="The private key of the client certificate, PEM.")
@@ -287,37 +303,39 @@ class PoolTls(Section):
 class Pool(Section):
     CHOICES: ClassVar = (Choice(("replicas", "discovery")),)
 
-    replicas: Annotated[list[Replica], Field(min_length=1)] = Field([], description="The replicas, by hand.")
-    discovery: Discovery | None = Field(None, description="The replicas, from elsewhere.")
-    model: Model | None = Field(None, description="What its replicas serve.")
-    labels: dict[v.Label, v.LabelValue] = Field({}, description="Words of your own.")
-    protocol: Literal["http1", "http2", "grpc"] = Field("http1", description="What replicas speak.")
-    balance: Balance = Field(Balance.default(), description="Which replica gets a request.")
+    replicas: Annotated[list[Replica], Field(min_length=1)] = Field([], description="Static list of replicas.")
+    discovery: Discovery | None = Field(None, description="Source of replicas outside of this file.")
+    model: Model | None = Field(None, description="Model of the replicas.")
+    labels: dict[v.Label, v.LabelValue] = Field({}, description="Your own labels.")
+    protocol: Literal["http1", "http2", "grpc"] = Field("http1", description="Protocol of the replicas.")
+    balance: Balance = Field(Balance.default(), description="Load-balancing settings.")
     affinity: Affinity | None = Field(
-        None, description="A client stays with its replica while that is healthy. Without it: no."
+        None, description="Keep a client on its replica while the replica is healthy. Default: no."
     )
     drain_deadline: v.Duration = Field(
-        q.Duration(120_000), description="How long a drained replica may finish, under `serve`."
+        q.Duration(120_000), description="Maximum time that a drained replica has to finish its requests, with `serve`."
     )
-    locality: Locality | None = Field(None, description="Near replicas first. Without it: all are equal.")
+    locality: Locality | None = Field(None, description="Prefer near replicas. Default: all are equal.")
     connections: Connections = Field(Connections.default(), description="Connections to replicas.")
-    timeouts: PoolTimeouts = Field(PoolTimeouts.default(), description="Times before a request is sent.")
+    timeouts: PoolTimeouts = Field(PoolTimeouts.default(), description="Timeouts before a request is sent.")
     circuit_breaker: CircuitBreaker = Field(
         CircuitBreaker.default(),
-        description="Above these limits, for the whole fleet of proxies, requests are refused at once.",
+        description="Limits for all proxies together; requests above them are rejected immediately.",
     )
     slow_start: SlowStart | None = Field(
         None,
-        description="The weight of a replica that is new or was down increases gradually. Without it: as by default, "
-        "but off with `hash`.",
+        description="Gradual increase of the weight of a replica that is new or was down. Default: on, but off with "
+        "`hash`.",
     )
-    health: Health = Field(Health.default(), description="Who is fit to get requests.")
-    telemetry: Telemetry | None = Field(None, description="What `serve` reads of the replicas. Without it: nothing.")
-    weighting: Weighting | None = Field(None, description="What `serve` makes of it.")
-    tls: PoolTls | None = Field(None, description="TLS to replicas. Without it: plain text.")
+    health: Health = Field(Health.default(), description="Health checks and ejection.")
+    telemetry: Telemetry | None = Field(
+        None, description="Metrics that `serve` reads from the replicas. Default: none."
+    )
+    weighting: Weighting | None = Field(None, description="Weights that `serve` computes from telemetry.")
+    tls: PoolTls | None = Field(None, description="TLS to replicas. Default: plain text.")
     credentials: Credentials | None = Field(
         None,
-        description="The key that the replicas ask for. It is sent with requests, with active checks by HTTP or gRPC "
-        "and to telemetry at a replica's own address, in place of the client's header of that name.",
+        description="API key for the replicas. It replaces the client's header of this name in requests. It is also "
+        "sent with active HTTP and gRPC checks, and to telemetry at a replica's own address.",
     )
-    upstream: Upstream | None = Field(None, description="The pool is a hosted API. Without it: replicas of your own.")
+    upstream: Upstream | None = Field(None, description="Settings of a hosted API. Default: the replicas are your own.")

@@ -13,21 +13,23 @@ from lbctl.model.section import Choice, OneOf, Section, refuse
 class Match(Section):
     CHOICES: ClassVar = (Choice(("path", "path_prefix", "path_regex"), required=False),)
 
-    hosts: list[v.HostPattern] = Field([], description="One of these. Without it: any host.")
-    path: v.UrlPath | None = Field(None, description="The whole path, as it is.")
+    hosts: list[v.HostPattern] = Field([], description="Hosts of the request. Default: any host.")
+    path: v.UrlPath | None = Field(None, description="Exact path.")
     path_prefix: v.UrlPath | None = Field(
-        None, description="The path's beginning, of whole segments: `/v1` matches `/v1` and `/v1/chat`, never `/v1x`."
+        None, description="Path prefix, in whole segments: `/v1` matches `/v1` and `/v1/chat`, but not `/v1x`."
     )
     path_regex: v.Regex | None = Field(
-        None, description="The whole path, by RE2. nginx and HAProxy answer 400 where it gives up on a long path."
+        None,
+        description="Regular expression (RE2) for the whole path. nginx and HAProxy answer 400 if it exceeds its "
+        "limits on a long path.",
     )
-    methods: list[v.Method] = Field([], description="One of these. Without it: any method.")
-    headers: v.HeaderMap = Field({}, description="All of these, with exactly these values.")
+    methods: list[v.Method] = Field([], description="Methods of the request. Default: any method.")
+    headers: v.HeaderMap = Field({}, description="Headers that the request must have, with exactly these values.")
     model: list[v.ModelPattern] = Field(
         [],
-        description="One of these, in the header `x-model`, else in the JSON body's `model`, else in the parameter "
-        "`model` of a GET's query. Where that decides about protection, a request that does not name one model clearly "
-        "is answered 400.",
+        description="Models of the request, from the header `x-model`, the field `model` of the JSON body, or the "
+        "query parameter `model` of a GET. If the protection depends on the model, a request with an ambiguous model "
+        "gets 400.",
     )
 
 
@@ -63,27 +65,27 @@ class StickySplit(Section):
 
 
 class Mirror(Section):
-    pool: v.Name = Field(description="The pool that gets the copies; its responses are discarded.")
+    pool: v.Name = Field(description="Pool that gets the copies. Its responses are discarded.")
     percent: v.Percent = Field(q.Percent(100), description="The share of requests that is copied.")
 
 
 class RouteTimeouts(Section):
     request: v.DurationOrUnlimited = Field(
-        None, description="The longest time until the whole response is sent. Without it: no limit."
+        None, description="Maximum time until the whole response is sent. Default: no limit."
     )
     attempt: v.Duration | None = Field(
         None,
-        description="The longest time until the answer to one try begins. Then `retry.idempotent` tries another "
-        "replica, and without it the client gets 504. Without `attempt`: no limit but the others.",
+        description="Maximum time until the response to one attempt begins. After it, `retry.idempotent` tries "
+        "another replica; otherwise the client gets 504. Default: only the other limits apply.",
     )
-    idle: v.Duration = Field(q.Duration(300_000), description="The longest time without a byte from the replica.")
+    idle: v.Duration = Field(q.Duration(300_000), description="Maximum time without a byte from the replica.")
 
 
 class Backoff(Section):
     base: v.Duration = Field(
-        q.Duration(25), description="The wait before the first retry; it doubles with each further one."
+        q.Duration(25), description="Delay before the first retry. It doubles with each further retry."
     )
-    max: v.Duration = Field(q.Duration(250), description="The longest wait.")
+    max: v.Duration = Field(q.Duration(250), description="Maximum delay.")
 
 
 RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
@@ -92,27 +94,28 @@ BusyStatus = Literal[429, 503, 529]
 
 class Retry(Section):
     attempts: Annotated[int, Field(ge=0, le=10)] = Field(
-        2, description="The most retries of a request; each goes to another replica."
+        2, description="Maximum number of retries of a request. Each goes to another replica."
     )
     when: list[RetryCondition] = Field(
         ["connect_failure", "refused_stream", "reset_before_request"],
-        description="What is retried: failures before the model has seen the request; with `replica_busy` the answers "
-        "of a replica that declined before it worked, as one whose queue is full does. No other answer is.",
+        description="Failures that are retried, before the model has processed the request. `replica_busy`: responses "
+        "of a replica that rejects a request, for example because its queue is full. Other responses are not retried.",
     )
     busy_statuses: Annotated[list[BusyStatus], Field(min_length=1)] = Field(
         [503],
-        description="The statuses by which a replica says that it is busy, for `replica_busy`.",
+        description="Statuses of a busy replica, for `replica_busy`.",
     )
     idempotent: bool = Field(
         False,
-        description="Whether a request may run twice, as for embeddings; if so, it is also retried after a reset.",
+        description="Whether a request may run twice, for example for embeddings. If so, it is also retried after a "
+        "reset.",
     )
     budget: v.Percent | None = Field(
         None,
-        description="The most concurrent retries, as a share of the pool's requests in flight; the smallest of its "
-        "routes holds. Without it: no limit.",
+        description="Maximum number of concurrent retries, as a share of the pool's requests in flight. The smallest "
+        "value of the pool's routes applies. Default: no limit.",
     )
-    backoff: Backoff = Field(Backoff.default(), description="The waits before retries.")
+    backoff: Backoff = Field(Backoff.default(), description="Delays before retries.")
 
 
 class HeaderKey(Section):
@@ -142,61 +145,71 @@ class RateLimit(Section):
         str | HeaderKey,
         PlainValidator(_limit_by),
         OneOf({"enum": list(_BY)}, HeaderKey),
-    ] = Field(description="Whose requests are counted together: a tenant's, a client's, a header value's, or all.")
-    rate: v.Rate | None = Field(None, description="The most requests in the given time; further ones get 429.")
-    burst: v.Positive | None = Field(None, description="The most requests at once. Without it: the number of `rate`.")
-    concurrent: v.Positive | None = Field(None, description="The most requests in flight; further ones get 429.")
+    ] = Field(description="Requests that are counted together: by tenant, by client, by header value, or all.")
+    rate: v.Rate | None = Field(
+        None, description="Maximum number of requests in the given time; further requests get 429."
+    )
+    burst: v.Positive | None = Field(
+        None, description="Maximum number of requests at once. Default: the number of `rate`."
+    )
+    concurrent: v.Positive | None = Field(
+        None, description="Maximum number of requests in flight; further requests get 429."
+    )
     tenants: dict[v.Name, v.Rate] = Field(
-        {}, description="With `by: tenant`: rates of single tenants instead, each with as many requests at once."
+        {},
+        description="With `by: tenant`: rates of individual tenants, which replace `rate`. Each rate is also the "
+        "number of requests at once.",
     )
 
 
 class ApiKeys(Section):
     file: v.FilePath = Field(
-        description="One a line: `sha256:HEX: TENANT`, or `KEY: TENANT`. A missing file refuses every key."
+        description="File with a key a line: `sha256:HEX: TENANT`, or `KEY: TENANT`. If the file is missing, all keys "
+        "are rejected."
     )
     CHOICES: ClassVar = (Choice(("header", "headers"), required=False),)
 
-    header: v.HeaderName | None = Field(None, description="The only header that may hold the key.")
+    header: v.HeaderName | None = Field(None, description="Only header that may contain the key.")
     headers: Annotated[list[v.HeaderName], Field(min_length=1, max_length=8)] = Field(
         ["authorization", "x-api-key"],
-        description="The headers that may hold the key: the first one that a request has decides. A `Bearer ` in front "
-        "of the key is ignored. Replicas get none of them, unless `forward_credentials` is set.",
+        description="Headers that may contain the key; the first one in a request is used. A `Bearer ` in front of "
+        "the key is ignored. They are not forwarded to replicas unless `forward_credentials` is set.",
     )
     websocket_protocol: bool = Field(
         False,
         description="Whether a WebSocket may have the key in `Sec-WebSocket-Protocol`, as browsers send it: "
-        "`openai-insecure-api-key.KEY`. It counts where none of the headers is sent; replicas do not get it.",
+        "`openai-insecure-api-key.KEY`. It is used if none of the headers is sent, and is not forwarded to replicas.",
     )
 
 
 class Jwt(Section):
-    issuer: v.Issuer = Field(description="The `iss` that a token must have.")
+    issuer: v.Issuer = Field(description="Required `iss` of a token.")
     jwks_file: v.FilePath = Field(description="The issuer's public keys, a JSON Web Key Set.")
-    audiences: list[v.Issuer] = Field([], description="One of them must be in `aud`. Without it: any.")
-    tenant_claim: v.Claim | None = Field(None, description="The claim that names the tenant. Without it: none.")
+    audiences: list[v.Issuer] = Field([], description="Accepted values of `aud`. Default: any.")
+    tenant_claim: v.Claim | None = Field(None, description="Claim with the tenant. Default: none.")
 
 
 class Basic(Section):
     file: v.FilePath = Field(
-        description="One a line: `USER: PASSWORD`; the user is the tenant. A missing file refuses everybody."
+        description="File with a line for each user: `USER: PASSWORD`. The user is the tenant. If the file is "
+        "missing, all requests are rejected."
     )
-    realm: v.Realm = Field("restricted", description="The name of what is protected, as browsers show it.")
+    realm: v.Realm = Field("restricted", description="Realm, which browsers show.")
 
 
 class External(Section):
     url: v.CheckUrl = Field(
-        description="The service that decides. It is asked without the body (nginx: by GET; Envoy: by the client's "
-        "method, with a query), with `x-original-uri`, `x-original-method` and `x-forwarded-for`."
+        description="URL of the service that decides. It gets a request without the body (nginx: GET; Envoy: the "
+        "client's method, with a query), with `x-original-uri`, `x-original-method` and `x-forwarded-for`."
     )
-    timeout: v.Duration = Field(q.Duration(500), description="The longest wait for its answer; then 503.")
-    send: list[v.HeaderName] = Field(
-        ["authorization", "cookie"], description="The headers of the request that it gets; it gets no others."
-    )
+    timeout: v.Duration = Field(q.Duration(500), description="Timeout of its answer; after it, the client gets 503.")
+    send: list[v.HeaderName] = Field(["authorization", "cookie"], description="Request headers that the service gets.")
     accept: list[v.HeaderName] = Field(
-        [], description="The headers of its answer that the replica gets; what clients send under them is removed."
+        [],
+        description="Headers of its answer that are forwarded to the replica. Headers of these names from clients are "
+        "removed.",
     )
-    tenant_header: v.HeaderName | None = Field(None, description="The header of `accept` that names the tenant.")
+    tenant_header: v.HeaderName | None = Field(None, description="Header of `accept` with the tenant.")
 
     @model_validator(mode="after")
     def _accepts_tenant(self) -> Self:
@@ -210,18 +223,20 @@ class Auth(Section):
         json_schema_extra={"anyOf": [{"required": [name]} for name in ("api_keys", "jwt", "basic", "external")]}
     )
 
-    api_keys: ApiKeys | None = Field(None, description="Clients send an API key. With `jwt`, either of them suffices.")
+    api_keys: ApiKeys | None = Field(None, description="API keys of clients. With `jwt`, one of the two is enough.")
     jwt: Jwt | None = Field(
-        None, description="Clients send a signed token (JWT). With `api_keys`, either of them suffices."
+        None, description="Signed tokens (JWT) of clients. With `api_keys`, one of the two is enough."
     )
     basic: Basic | None = Field(
-        None, description="Clients send a user and a password (HTTP Basic). It excludes `api_keys` and `jwt`."
+        None, description="Users and passwords of clients (HTTP Basic). Cannot be combined with `api_keys` and `jwt`."
     )
     external: External | None = Field(
-        None, description="A service decides about each request. It excludes the others. HAProxy cannot ask it."
+        None,
+        description="External service that authorizes each request. Cannot be combined with the others, and HAProxy "
+        "does not support it.",
     )
     forward_tenant: v.HeaderName | None = Field(
-        None, description="The header that names the tenant to the replica. It is removed from every client's request."
+        None, description="Header with the tenant for the replica. It is removed from requests of clients."
     )
     forward_credentials: bool = Field(False, description="Whether the replica receives the key, token or password.")
 
@@ -240,12 +255,12 @@ class Auth(Section):
 class HeaderRules(Section):
     set: v.HeaderTexts = Field(
         {},
-        description="Headers that are set; they replace those of the same name. `{client_ip}`, `{request_id}`, "
-        "`{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}` in a value are replaced; a header whose value is "
-        "then empty is removed.",
+        description="Headers to set; they replace headers of the same name. A value may contain `{client_ip}`, "
+        "`{request_id}`, `{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}`. A header with an empty value is "
+        "removed.",
     )
     remove: list[v.HeaderName] = Field(
-        [], description="Headers that are removed; the cookies of `affinity` and `sticky_split` stay."
+        [], description="Headers to remove; the cookies of `affinity` and `sticky_split` stay."
     )
 
 
@@ -265,8 +280,8 @@ class Respond(Section):
     redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL by https.")
     models: bool = Field(
         False,
-        description="Lists the models that clients of the listener can use, as OpenAI's `GET /v1/models` does: the "
-        "names in `match.model` of its routes, and `model` of their pools. It needs the credentials of `auth`.",
+        description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`: the names "
+        "in `match.model` of its routes, and `model` of their pools. It requires the credentials of `auth`.",
     )
 
     @model_validator(mode="after")
@@ -278,7 +293,7 @@ class Respond(Section):
 
 class Step(Section):
     percent: v.Percent = Field(description="The share of the pool `to`; the other pools keep their proportions.")
-    hold: v.Duration | None = Field(None, description="How long the step lasts.")
+    hold: v.Duration | None = Field(None, description="Duration of the step.")
 
 
 class MaxLatency(Section):
@@ -295,13 +310,13 @@ class MaxLatency(Section):
 
 
 class AnalysisMetric(Section):
-    name: v.Name = Field(description="Its name in `status`, in the log and in the audit log.")
-    source: v.Url = Field(description="A Prometheus, or what answers its HTTP API.")
+    name: v.Name = Field(description="Name of the metric in `status`, in the log and in the audit log.")
+    source: v.Url = Field(description="URL of a Prometheus, or of a server with its HTTP API.")
     query: v.Text = Field(
-        description="PromQL with one value from 0 on, less being better; `{pool}` is the name of the pool."
+        description="PromQL with one non-negative value; lower is better. `{pool}` is the name of the pool."
     )
     max_ratio: v.PositiveNumber = Field(
-        description="With a higher value of the new pool, relative to that of the old one, an evaluation fails."
+        description="Maximum ratio of the new pool's value to the old one's. With a higher ratio, an evaluation fails."
     )
 
 
@@ -309,32 +324,31 @@ class Analysis(Section):
     interval: v.Duration = Field(q.Duration(30_000), description="The time between two evaluations.")
     min_requests: v.Positive = Field(
         1000,
-        description="With fewer requests, an evaluation neither passes nor fails, unless nearly all requests of the "
-        "new pool fail.",
+        description="Minimum number of requests. With fewer, an evaluation neither passes nor fails, unless nearly "
+        "all requests of the new pool fail.",
     )
     max_error_rate: v.Percent = Field(
         q.Percent(1),
-        description="An evaluation fails when the new pool has more errors than the old ones beyond chance, and "
-        "more than this share, or half as many again and more than a quarter of this share. Above this share it never "
-        "passes.",
+        description="An evaluation fails if the new pool has significantly more errors than the old ones, and more "
+        "than this share (or 1.5 times the old rate and a quarter of this share). Above this share, it never passes.",
     )
     max_latency: MaxLatency | None = Field(
         None,
-        description="An evaluation fails when the new pool is slower than this allows, beyond chance. Without it: not "
+        description="Latency limits. An evaluation fails if the new pool is significantly slower. Default: not "
         "evaluated.",
     )
     failures: v.Positive = Field(3, description="The number of failed evaluations in a row that triggers `on_failure`.")
     on_failure: Literal["rollback", "pause"] = Field(
-        "rollback", description="What the rollout does after so many failed evaluations."
+        "rollback", description="Action after `failures` failed evaluations in a row."
     )
-    metrics: list[AnalysisMetric] = Field([], description="PromQL that compares the pools beside their errors.")
+    metrics: list[AnalysisMetric] = Field([], description="PromQL metrics to compare the pools, in addition to errors.")
 
 
 class Rollout(Section):
-    to: v.Name = Field(description="The pool of the `split` that the traffic moves to.")
+    to: v.Name = Field(description="Pool of the `split` to which the traffic moves.")
     mode: Literal["manual", "timed", "analysis"] = Field(
         "analysis",
-        description="What ends a step: an operator, `hold`, or `hold` with good evaluations.",
+        description="End of a step: by an operator, after `hold`, or after `hold` with good evaluations.",
     )
     steps: Annotated[list[Step], Field(min_length=1)] = Field(description="The steps, in their order.")
     analysis: Analysis | None = Field(None, description="The criteria of the mode `analysis`.")
@@ -344,7 +358,7 @@ class Route(Section):
     CHOICES: ClassVar = (Choice(("pool", "split", "respond")),)
 
     listeners: Annotated[list[v.Name], Field(min_length=1)] | None = Field(
-        None, description="The listeners that serve the route. Without it: all."
+        None, description="Listeners of the route. Default: all."
     )
     match: Match = Field(
         Match.default(),
@@ -354,13 +368,13 @@ class Route(Section):
     split: dict[v.Name, v.Count] | None = Field(
         None, description="The pools that requests go to, with their relative weights."
     )
-    respond: Respond | None = Field(None, description="The proxy itself responds.")
+    respond: Respond | None = Field(None, description="Response of the proxy itself.")
     rewrite: Rewrite | None = Field(None, description="Changes to path and host before the request is forwarded.")
     pin: list[Pin] = Field(
         [], description="Requests with a given header or cookie go to a given pool; the first pin that matches decides."
     )
-    sticky_split: StickySplit | None = Field(None, description="Each client stays with one pool of the split.")
-    mirror: Mirror | None = Field(None, description="Copies of requests go to another pool too.")
+    sticky_split: StickySplit | None = Field(None, description="Keep each client on one pool of the split.")
+    mirror: Mirror | None = Field(None, description="Send copies of requests to another pool.")
     fallback: v.Name | None = Field(
         None, description="The pool that serves only while the route's own pools have no healthy replica."
     )
@@ -371,25 +385,26 @@ class Route(Section):
     timeouts: RouteTimeouts = Field(RouteTimeouts.default(), description="The timeouts of a request.")
     retry: Retry = Field(Retry.default(), description="Which failures are retried, and how often.")
     rate_limit: list[RateLimit] = Field(
-        [], description="Limits for all proxies together: each gets its part by `instances`, rounded up."
+        [], description="Limits for all proxies together. Each proxy gets its part by `instances`, rounded up."
     )
     allow_from: Annotated[list[v.Network], Field(min_length=1)] | None = Field(
         None,
-        description="The networks of clients that may send requests; others get 403. It replaces the list of the "
-        "listener. Without it: that list.",
+        description="Networks of clients that may send requests; others get 403. Default: the list of the listener.",
     )
     deny_from: list[v.Network] | None = Field(
         None,
-        description="The networks of clients that get 403, before `allow_from`. It replaces the list of the listener, "
-        "and `[]` lifts it. Without it: that list.",
+        description="Networks of clients that get 403, before `allow_from`; `[]` removes the listener's list. "
+        "Default: the list of the listener.",
     )
-    auth: Auth | None = Field(None, description="Who may send requests. Without it: everybody.")
-    access_log: Literal["on", "off"] = Field("on", description="Whether its requests are in the log of the listener.")
+    auth: Auth | None = Field(None, description="Authentication of clients. Default: none.")
+    access_log: Literal["on", "off"] = Field(
+        "on", description="Whether requests of the route are in the access log of the listener."
+    )
     headers: Headers = Field(Headers.default(), description="Headers that are set or removed.")
     regions: list[v.Place] = Field(
         [],
-        description="Data residency: the route uses only replicas in these regions, also when all of them are down. "
-        "It holds for `split`, `pin`, `fallback` and `mirror` too.",
+        description="Data residency: the route uses only replicas in these regions, even if all of them are down. "
+        "This applies to `split`, `pin`, `fallback` and `mirror` too.",
     )
     rollout: Rollout | None = Field(
         None,

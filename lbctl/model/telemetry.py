@@ -19,59 +19,67 @@ Signal = Literal[
 
 
 class Source(Section):
-    kind: Kind = Field(description="What writes the page.")
+    kind: Kind = Field(description="Kind of the metrics source.")
     url: v.Url = Field(
-        description="`{address}`, `{host}`, `{port}`, `{name}` and `{device}` are the replica's, here, in `query` and "
-        "in `match_labels`."
+        description="URL of the metrics. `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced with "
+        "values of the replica, here and in `query` and `match_labels`."
     )
-    signal: Signal | None = Field(None, description="`custom`, `prometheus`: the signal that it gives.")
-    metric: v.Metric | None = Field(None, description="`custom`: the metric that is read.")
-    query: v.Text | None = Field(None, description="`prometheus`: the PromQL that is asked.")
+    signal: Signal | None = Field(None, description="`custom`, `prometheus`: signal of the metric.")
+    metric: v.Metric | None = Field(None, description="`custom`: name of the metric.")
+    query: v.Text | None = Field(None, description="`prometheus`: PromQL query.")
     unit: v.Label | None = Field(
-        None, description="`custom`, `prometheus`: the unit of the metric. Without it: the signal's own."
+        None, description="`custom`, `prometheus`: unit of the metric. Default: the unit of the signal."
     )
-    match_labels: dict[v.Metric, v.LabelMatch] = Field({}, description="Only lines with these labels count.")
+    match_labels: dict[v.Metric, v.LabelMatch] = Field({}, description="Labels that a line must have.")
 
 
 class Telemetry(Section):
     interval: v.Duration = Field(
         q.Duration(5_000),
-        description="Between two scrapes of each page; by default `1s` in a pool with `algorithm: pick`.",
+        description="Scrape interval; `1s` by default in a pool with `algorithm: pick`.",
     )
-    timeout: v.Duration = Field(q.Duration(2_000), description="How long a page may take.")
-    stale_after: v.Duration = Field(q.Duration(15_000), description="From this age on a sample counts no more.")
+    timeout: v.Duration = Field(q.Duration(2_000), description="Scrape timeout.")
+    stale_after: v.Duration = Field(q.Duration(15_000), description="Maximum age of a sample.")
     sources: list[Source] = Field(
-        [], description="The pages that are read; the first with a fresh value for a signal gives it."
+        [], description="Metrics sources. For each signal, the first source with a fresh value is used."
     )
 
 
 class Adaptive(Section):
-    smoothing: v.Duration = Field(q.Duration(20_000), description="Evidence of this age counts about a third.")
-    act_above: v.Percent = Field(
-        q.Percent(25), description="How far a replica's speed must be off its peers' before its weight moves."
+    smoothing: v.Duration = Field(
+        q.Duration(20_000), description="Age at which evidence has a weight of about one third."
     )
-    release_below: v.Percent = Field(q.Percent(15), description="How near it must be again to have its capacity back.")
+    act_above: v.Percent = Field(
+        q.Percent(25),
+        description="Minimum difference between a replica's speed and its peers' speed for a change of weight.",
+    )
+    release_below: v.Percent = Field(
+        q.Percent(15), description="Difference below which the replica returns to its capacity."
+    )
     across_types: v.Percent = Field(
-        q.Percent(45), description="The same between types of GPU; nearer than this is shown, and moves nothing."
+        q.Percent(45),
+        description="Minimum difference between types of GPU. Smaller differences do not change weights.",
     )
 
 
 class MaxStep(Section):
-    down: v.Percent = Field(q.Percent(50), description="Of the capacity, at most, downwards.")
-    up: v.Percent = Field(q.Percent(10), description="Of the capacity, at most, upwards.")
+    down: v.Percent = Field(q.Percent(50), description="Maximum decrease, as a share of the capacity.")
+    up: v.Percent = Field(q.Percent(10), description="Maximum increase, as a share of the capacity.")
 
 
 class Weighting(Section):
     strategy: Literal["static", "adaptive", "composite"] | None = Field(
         None,
-        description="`static`: the capacity alone. `adaptive`: the capacity × evidence of speed. `composite`: a score "
-        "of load signals. Without it: `adaptive` where a source gives evidence and nothing is hashed, else `static`.",
+        description="`static`: the capacity. `adaptive`: the capacity × evidence of speed. `composite`: a score of "
+        "load signals. Default: `adaptive` if a source provides evidence and the algorithm is not `hash`, otherwise "
+        "`static`.",
     )
-    adaptive: Adaptive = Field(Adaptive.default(), description="When `adaptive` acts.")
+    adaptive: Adaptive = Field(Adaptive.default(), description="Thresholds of `adaptive`.")
     composite: dict[Signal, v.PositiveNumber] = Field(
-        {}, description="For `composite`: what each signal counts, on any scale. More signal, less weight."
+        {},
+        description="For `composite`: coefficient of each signal, on any scale. A higher signal gives a lower weight.",
     )
-    max_step: MaxStep = Field(MaxStep.default(), description="How far a weight moves in one interval.")
-    deadband: v.Percent = Field(q.Percent(10), description="Smaller moves are not sent.")
-    floor: v.PositivePercent = Field(q.Percent(5), description="The least weight, of the capacity: no replica starves.")
-    ceiling: v.PositiveWidePercent = Field(q.Percent(400), description="The most weight, of the capacity.")
+    max_step: MaxStep = Field(MaxStep.default(), description="Maximum change of a weight in one interval.")
+    deadband: v.Percent = Field(q.Percent(10), description="Minimum change of a weight that is published.")
+    floor: v.PositivePercent = Field(q.Percent(5), description="Minimum weight, as a share of the capacity.")
+    ceiling: v.PositiveWidePercent = Field(q.Percent(400), description="Maximum weight, as a share of the capacity.")

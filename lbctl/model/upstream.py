@@ -13,8 +13,8 @@ from lbctl.model.section import OneOf, Section, refuse
 
 
 class HeaderFile(Section):
-    prefix: v.TextOrNone = Field("", description='The text before the content of the file, as "Bearer ".')
-    file: v.FilePath = Field(description="The file with the secret. It is read without the white space at its ends.")
+    prefix: v.TextOrNone = Field("", description='Text in front of the content of the file, for example "Bearer ".')
+    file: v.FilePath = Field(description="File with the secret. White space at its ends is removed.")
 
 
 _TEXT: TypeAdapter[str] = TypeAdapter(v.HeaderValue, config=ConfigDict(defer_build=True))
@@ -46,7 +46,7 @@ UpstreamHeader = Annotated[
 
 
 class Credentials(Section):
-    header: v.HeaderName = Field(description="The header that holds the key, such as authorization.")
+    header: v.HeaderName = Field(description="Header with the key, for example authorization.")
     file: v.FilePath = Field(
         description='The file with the whole value of the header, "Bearer " included. It is read without the white '
         "space at its ends."
@@ -55,14 +55,14 @@ class Credentials(Section):
 
 class Upstream(Section):
     host: v.Host = Field(
-        description="The API's own name: sent as Host and as SNI, and compared with the certificate. "
+        description="Host name of the API, for the Host header, for SNI, and to verify the certificate. "
         "`tls.server_name` replaces it for TLS."
     )
     path_prefix: v.UrlPath | None = Field(
-        None, description="Stands before the path that the route's `rewrite` leaves. Without it: nothing."
+        None, description="Prefix of the path, after the route's `rewrite`. Default: none."
     )
     headers: Annotated[dict[v.HeaderName, UpstreamHeader], *v.HeaderMap.__metadata__] = Field(
         {},
-        description="Set on each request to this pool: a text, or `{file: PATH}` for a secret. The client's own "
-        "credentials never reach the pool.",
+        description="Headers for each request to this pool: a text, or `{file: PATH}` for a secret. Credentials of "
+        "clients never reach the pool.",
     )

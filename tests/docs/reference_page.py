@@ -42,7 +42,7 @@ _MAX_INTEGER = 2**31 - 1
 
 
 class _Book:
-    """The tables, each object once; one that stands in several places is shown at the shallowest."""
+    """The tables, each object once; an object in several places is shown at the shallowest."""
 
     def __init__(self) -> None:
         self._schema = described()
@@ -87,7 +87,7 @@ class _Book:
         rows = [self._row(path, key, told, key in section.get("required", ())) for key, told in _keys(section)]
         choices = "".join(_choice(each["oneOf"]) for each in section.get("allOf", ()))
         title = f"{'##' if path.count('.') < 2 else '###'} `{path}`" if path else "## The file"
-        head = ["| key | value | default | what it is | who |", "|---|---|---|---|---|"]
+        head = ["| key | value | default | description | proxies |", "|---|---|---|---|---|"]
         yield path, "\n".join([title, "", f"{meaning}{choices}", "", *head, *rows, ""])
         for name, below, words in _objects(path, section):
             if self._places.get(name) == below:
@@ -232,7 +232,7 @@ def _plain(value: Any) -> str:
 def _choice(options: list[dict[str, Any]]) -> str:
     keys = [f"`{option['required'][0]}`" for option in options if "required" in option]
     listed = f"{', '.join(keys[:-1])} and {keys[-1]}"
-    return f" {'Exactly' if len(keys) == len(options) else 'At most'} one of {listed} stands."
+    return f" Set {'exactly' if len(keys) == len(options) else 'at most'} one of {listed}."
 
 
 def _who(path: str) -> str:
