@@ -113,7 +113,7 @@ def test_token_of_a_picker_reads_no_status(tokens: Path) -> None:
 def test_picker_that_may_only_read_follows_the_tables(url: str, caplog: pytest.LogCaptureFixture) -> None:
     found = asyncio.run(_first_lines(url, _TOKENS["read"], "begin"))
     assert found == {"begin"}
-    (record,) = [item for item in caplog.records if "exchanges no counts" in item.getMessage()]
+    (record,) = [item for item in caplog.records if "does not exchange counts" in item.getMessage()]
     assert record.levelno == logging.WARNING
     assert "role picker" in str(record.__dict__["fields"])
 

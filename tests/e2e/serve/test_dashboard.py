@@ -108,7 +108,7 @@ def test_drain_dialog_needs_a_reason_and_a_token(page: Page, control: ControlPla
     page.click("#dialog button[type=submit]")
     assert "say why, in a few words" in page.text("#dialog")
     page.fill("#dialog input[name=reason]", "a broken fan")
-    for wrong, words in (("not-a-token", "this operation needs the token"), (READER, "the token of bob may read")):
+    for wrong, words in (("not-a-token", "this operation needs the token"), (READER, "bob allows read access only")):
         page.fill("#dialog input[name=token]", wrong)
         page.click("#dialog button[type=submit]")
         page.wait(f"document.querySelector('#dialog .problem[role=alert]').textContent.includes({json.dumps(words)})")

@@ -64,7 +64,7 @@ def test_commands_know_a_registered_kind(tmp_path: Path, binary: Path) -> None:
     assert "accepted by toy 1.0.0" in rendered.stderr
     assert "done by `lbctl serve`, which drives edge" in rendered.stderr
     assert "LB475" in rendered.stderr
-    assert "-o is for Envoy's configuration" in lbctl("render", "-t", "toy", "-o", "json", file).stderr
+    assert "-o applies to Envoy only" in lbctl("render", "-t", "toy", "-o", "json", file).stderr
     other = tmp_path / "other"
     other.mkdir()
     changed = toy_fleet(tmp_path / "toy.json", free_port())

@@ -61,7 +61,7 @@ def test_split_override_moves_all_proxies_and_survives_restart(
             stack.enter_context(ng.steady(20, _GENERATE)),
         ]
         assert _split(control, "set", "chat", "old=1", "new=1", "--reason", "a canary", "--wait") == 0
-        assert "chat goes to new 50 %, old 50 %" in capsys.readouterr().err
+        assert "set the split of chat to new 50 %, old 50 %" in capsys.readouterr().err
         began = time.monotonic()
         time.sleep(4)
         assert [load.since(began).shares().get("new", 0) for load in loads] == pytest.approx([0.5] * 3, abs=0.25)
@@ -120,7 +120,7 @@ def test_split_override_ends_when_the_files_change_the_split() -> None:
         (["chat", "old=1", "new=99999999999"], "is not a whole number from 0 to 2147483647"),
         (["plain", "old=1"], "the route plain has no split"),
         (["chat", "old=-1", "new=1"], "is not POOL=SHARE"),
-        (["chat", "old=1", "old=2"], "old has two shares"),
+        (["chat", "old=1", "old=2"], "old is set twice"),
     ],
 )
 def test_invalid_split_override_is_refused(
