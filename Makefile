@@ -47,6 +47,7 @@ check: $(VENV)/.test  ## types, style of code and text, and which part may impor
 	$(BIN)/ruff format --check lbctl tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.style
+	@! git grep -nE '^(<{7}|>{7}) ' -- . || { echo 'a merge conflict was committed'; exit 1; }
 
 bench: $(VENV)/.test  ## time and memory, as a table
 	$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -16,7 +16,7 @@ from lbctl.ir.proxies import picker_http
 from lbctl.ir.topology import Topology
 from lbctl.targets.picker import missing_key
 
-_TODO = "see `lbctl status` and the log of serve"
+_HINT = "see `lbctl status` and the log of serve"
 
 
 def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> DoctorResult | None:
@@ -33,7 +33,7 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
         return DoctorResult(what, "skipped", "serve runs with --dry-run and starts no picker")
     if not reported.running:
         reason = reported.reason or "it is starting"
-        return DoctorResult(what, "failed", f"not running: {reason}", _TODO, absent=True)
+        return DoctorResult(what, "failed", f"not running: {reason}", _HINT, absent=True)
     if not is_loopback(urlsplit(url).hostname or ""):
         return DoctorResult(what, "ok", "runs, as serve reports")
     problem = _problem(picker_http(picker_address(what, reported.listens)))
