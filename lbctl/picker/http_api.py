@@ -27,8 +27,9 @@ from urllib.parse import unquote
 from lbctl.ir.address import Address
 from lbctl.ir.locality import Place
 from lbctl.picker.admission import HEADER, QuestionKey, is_of_web_page
-from lbctl.picker.http_connections import ConnectionLimits
-from lbctl.picker.http_protocol import HttpAnswer, HttpRequest, PickerConnection
+from lbctl.picker.connection import PickerConnection
+from lbctl.picker.connection_limits import ConnectionLimits
+from lbctl.picker.http_protocol import HttpAnswer, HttpProtocol, HttpRequest
 from lbctl.picker.messages import Caller, PickerQuestion, ResponseStart
 from lbctl.picker.service import PickService
 
@@ -223,4 +224,5 @@ def _body_length(request: HttpRequest) -> int:
 def connections(api: HttpApi, limits: ConnectionLimits | None = None) -> Callable[[], PickerConnection]:
     """Return what makes the protocol of each connection of one server."""
     shared = limits or ConnectionLimits()
-    return lambda: PickerConnection(api.handle, shared)
+    protocol = HttpProtocol(api.handle)
+    return lambda: PickerConnection(lambda _: protocol, shared)

@@ -1,35 +1,21 @@
-"""A small HTTP/1 server for the requests of the proxies, on asyncio's own protocols.
+"""A small HTTP/1 server protocol for the queries of the proxies.
 
 It reads what these send and nothing else: a head of at most 64 KiB, a body with its length, one request after the
-other on a connection. Whatever differs is answered with 500 and the connection is closed; the proxy then chooses
-by itself. The status is never below 500, because an Envoy sends its client such an answer. `http_connections` limits
-how many connections there are, and what they hold.
+other on a connection. Everything else gets a 500 and the connection is closed; the proxy then chooses a replica itself.
 """
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
-import socket
-import struct
-import termios
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from lbctl.picker.http_connections import ConnectionLimits
-from lbctl.xds.protocol.connection import Client, normal_host
+from lbctl.picker.connection import MalformedError, Reply
 
 MAX_HEAD_BYTES = 64 << 10
 """Bytes of a request line and its headers."""
 MAX_BODY_BYTES = 1 << 20
 """Bytes of a body."""
-_WITHDRAWN = 1.0
-"""Seconds after an answer in which a reset of its connection means that the proxy did not read it."""
-QUESTION_TIMEOUT = 10.0
-"""Seconds from the connection to its first request, and from the first byte of a request to its last."""
-IDLE_TIMEOUT = 60.0
-"""Seconds between two requests of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,126 +51,27 @@ class HttpAnswer:
         return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + self.body
 
 
-class MalformedError(Exception):
-    """A request cannot be read. The message says why."""
+class HttpProtocol:
+    """HTTP/1 on one connection; `handle` returns the response to a request."""
 
-
-class PickerConnection(asyncio.Protocol):
-    """One connection. `limits` is shared by all connections of a process."""
-
-    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer], limits: ConnectionLimits) -> None:
+    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer]) -> None:
         self._handle = handle
-        self._limits = limits
-        self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
-        self._needed = 0
-        """The bytes that a request has at least whose beginning is in `_received`."""
-        self._is_paused = False
-        """Whether nothing is answered until the client has read its answers."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._withdraw: Callable[[], None] | None = None
-        """What the newest answer has for the end of the connection."""
-        self._answered_at = 0.0
-        self._ended_unread = False
-        """Whether the client closed the connection before it had the answer."""
-        self._is_incomplete = False
-        """Whether a request has begun that has not ended."""
 
-    @property
-    def client(self) -> Client | None:
-        """The host and the port of the client; None once the connection is closed."""
-        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return (normal_host(peer[0]), peer[1]) if peer else None
+    def respond(self, received: bytearray) -> Reply | int:
+        """Return the response to the first request.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Serve the connection."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._limits.enter(self)
-        self._wait(QUESTION_TIMEOUT)
+        While the request is incomplete, return the number of bytes that it has at least. Raises MalformedError.
+        """
+        parsed = parse(received)
+        if isinstance(parsed, int):
+            return parsed
+        request, keep, length = parsed
+        answer = self._handle(request)
+        return Reply(answer.encoded(keep=keep), length, keep, answer.withdraw)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection. A client that closes it with an answer unread resets it."""
-        self._limits.leave(self)
-        self._received.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        is_recent = asyncio.get_running_loop().time() - self._answered_at < _WITHDRAWN
-        if self._withdraw is not None and (self._ended_unread or (exc is not None and is_recent)):
-            self._withdraw()
-
-    def eof_received(self) -> None:
-        """Note whether the client has the answer: it may also close a connection that it needs no longer."""
-        self._ended_unread = self._transport is not None and _is_unread(self._transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Answer every request that is complete."""
-        self._received += data
-        self._answer()
-        if self._received and not self._is_incomplete:
-            self._is_incomplete = True
-            self._wait(QUESTION_TIMEOUT)
-        self._limits.note_held(self, len(self._received))
-
-    def pause_writing(self) -> None:
-        """Read and answer no more: the client does not read its answers."""
-        self._is_paused = True
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """Read and answer again."""
-        self._is_paused = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-            self._answer()
-
-    def _answer(self) -> None:
-        try:
-            while not self._is_paused and len(self._received) >= self._needed:
-                parsed = parse(self._received)
-                if isinstance(parsed, int):
-                    self._needed = parsed
-                    return
-                request, keep, length = parsed
-                del self._received[:length]
-                self._needed = 0
-                self._send(self._handle(request), keep=keep)
-                if not keep:
-                    self._received.clear()
-                    return
-                self._is_incomplete = False
-                self._limits.note_answer(self)
-                self._wait(IDLE_TIMEOUT)
-        except MalformedError as error:
-            self._received.clear()
-            self._send(HttpAnswer(500, f"{error}\n".encode()), keep=False)
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _send(self, answer: HttpAnswer, *, keep: bool) -> None:
-        assert self._transport is not None
-        self._transport.write(answer.encoded(keep=keep))
-        self._withdraw, self._answered_at = answer.withdraw, asyncio.get_running_loop().time()
-        if not keep:
-            self._transport.close()
-
-    def _wait(self, timeout: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(timeout, self.close)
-
-
-def _is_unread(transport: asyncio.Transport) -> bool:
-    """Return whether the other end has not confirmed all bytes that it was sent."""
-    connection = transport.get_extra_info("socket")
-    if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-        return True
-    (unconfirmed,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
-    return bool(unconfirmed or transport.get_write_buffer_size())
+    def rejection(self, error: MalformedError) -> bytes:
+        """Return a response with the reason. Its status is not below 500, which an Envoy would send to its client."""
+        return HttpAnswer(500, f"{error}\n".encode()).encoded(keep=False)
 
 
 def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:

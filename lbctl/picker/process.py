@@ -25,6 +25,8 @@ from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.picker import wire
 from lbctl.picker.admission import QuestionKey
 from lbctl.picker.child_link import explanation_line, report
+from lbctl.picker.connection import QUESTION_TIMEOUT
+from lbctl.picker.connection_limits import ConnectionLimits
 from lbctl.picker.datagrams import DatagramReceiver, bound
 from lbctl.picker.envoy_access_log import EnvoyEnds
 from lbctl.picker.exchange import Exchange
@@ -32,8 +34,6 @@ from lbctl.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.picker.health import PickerHealth
 from lbctl.picker.http_api import HttpApi, RequestEnds, connections
 from lbctl.picker.http_certificate import HttpCertificate
-from lbctl.picker.http_connections import ConnectionLimits
-from lbctl.picker.http_protocol import QUESTION_TIMEOUT
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
 from lbctl.picker.statistics import page

@@ -12,7 +12,7 @@ import requests
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
-from lbctl.picker import bounded_calls, http_connections, http_protocol
+from lbctl.picker import bounded_calls, connection, connection_limits, http_protocol
 from lbctl.serve.api import connections as api_connections
 from lbctl.xds.protocol.server import Limits
 from lbctl.xds.protocol.unread_messages import MAX_GROWTH
@@ -138,8 +138,8 @@ LISTENERS = (
     Listener(
         "picker, HTTP",
         f"{http_protocol.MAX_HEAD_BYTES} B of a head, {http_protocol.MAX_BODY_BYTES} B of a body, "
-        f"{http_protocol.QUESTION_TIMEOUT:g} s for both; {http_connections.MAX_CONNECTIONS} connections, "
-        f"{http_connections.MAX_HELD_BYTES >> 20} MiB of unfinished questions",
+        f"{connection.QUESTION_TIMEOUT:g} s for both; {connection_limits.MAX_CONNECTIONS} connections, "
+        f"{connection_limits.MAX_HELD_BYTES >> 20} MiB of unfinished questions",
         True,
         "picker_http",
         _http("/pick/pool"),

@@ -34,7 +34,7 @@ from lbctl.model.fleet import parse as parse_fleet
 from lbctl.model.load import SourceText
 from lbctl.pick.features import read as read_features
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.picker import exchange, http_protocol, wire
+from lbctl.picker import connection, exchange, http_protocol, wire
 from lbctl.picker.ext_proc import ProcessorStream
 from lbctl.picker.service import PickService
 from lbctl.runtime.net.kubernetes import kubeconfig
@@ -199,7 +199,7 @@ PARSERS: dict[str, Parser] = {
     "a question to the picker over HTTP": Parser(
         lambda data: http_protocol.parse(bytearray(data)),
         (b"POST /pick/chat HTTP/1.1\r\nhost: x\r\nx-session-id: s\r\ncontent-length: 2\r\n\r\n{}",),
-        (http_protocol.MalformedError,),
+        (connection.MalformedError,),
     ),
     "a question to the picker by ext_proc": Parser(
         _picked,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbctl.picker.http_connections import ConnectionLimits
+from lbctl.picker.connection_limits import ConnectionLimits
 
 
 class _Connection:

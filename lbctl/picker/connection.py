@@ -1,0 +1,180 @@
+"""One TCP connection of a proxy to the picker, whatever protocol it uses: reading, time limits, and backpressure.
+
+The first byte shows the protocol: a SPOP frame begins with the high byte of its length, which is 0, and HTTP with a
+letter. So both share one port. `connection_limits` limits how many connections there are, and what they hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from lbctl.picker.connection_limits import ConnectionLimits
+from lbctl.xds.protocol.connection import Client, normal_host
+
+_WITHDRAWN = 1.0
+"""Seconds after a response in which a reset of its connection means that the proxy did not read it."""
+QUESTION_TIMEOUT = 10.0
+"""Seconds from the connection to its first request, and from the first byte of a request to its last."""
+IDLE_TIMEOUT = 60.0
+"""Seconds between two requests of a connection."""
+
+
+class Reply(NamedTuple):
+    """The response to the first request of a buffer."""
+
+    data: bytes
+    """The bytes to send."""
+    length: int
+    """The bytes of the request."""
+    keep: bool = True
+    """Whether the connection stays open."""
+    withdraw: Callable[[], None] | None = None
+    """Called when the connection ends with the response unread: the proxy had given up the query. None: nothing."""
+
+
+class MalformedError(Exception):
+    """A request cannot be read. The message is the reason."""
+
+
+class WireProtocol(Protocol):
+    """The protocol of one connection."""
+
+    def respond(self, received: bytearray) -> Reply | int:
+        """Return the response to the first request.
+
+        While the request is incomplete, return the number of bytes that it has at least. Raises MalformedError.
+        """
+
+    def rejection(self, error: MalformedError) -> bytes:
+        """Return the bytes that a client receives before its connection is closed."""
+
+
+class PickerConnection(asyncio.Protocol):
+    """One connection. `limits` is shared by all connections of a listener.
+
+    `choose` returns the protocol for the first byte that a client sends.
+    """
+
+    def __init__(self, choose: Callable[[int], WireProtocol], limits: ConnectionLimits) -> None:
+        self._choose = choose
+        self._protocol: WireProtocol | None = None
+        self._limits = limits
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._needed = 0
+        """The bytes that a request has at least whose beginning is in `_received`."""
+        self._is_paused = False
+        """Whether nothing is answered until the client has read its responses."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._withdraw: Callable[[], None] | None = None
+        """`Reply.withdraw` of the newest response."""
+        self._answered_at = 0.0
+        self._ended_unread = False
+        """Whether the client closed the connection before it had the response."""
+        self._is_incomplete = False
+        """Whether a request has begun that has not ended."""
+
+    @property
+    def client(self) -> Client | None:
+        """The host and the port of the client; None once the connection is closed."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return (normal_host(peer[0]), peer[1]) if peer else None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Serve the connection."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._limits.enter(self)
+        self._wait(QUESTION_TIMEOUT)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection. A client that closes it with a response unread resets it."""
+        self._limits.leave(self)
+        self._received.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        is_recent = asyncio.get_running_loop().time() - self._answered_at < _WITHDRAWN
+        if self._withdraw is not None and (self._ended_unread or (exc is not None and is_recent)):
+            self._withdraw()
+
+    def eof_received(self) -> None:
+        """Note whether the client has the response: it may also close a connection that it no longer needs."""
+        self._ended_unread = self._transport is not None and _is_unread(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer every request that is complete."""
+        self._received += data
+        self._answer()
+        if self._received and not self._is_incomplete:
+            self._is_incomplete = True
+            self._wait(QUESTION_TIMEOUT)
+        self._limits.note_held(self, len(self._received))
+
+    def pause_writing(self) -> None:
+        """Read and answer no more: the client does not read its responses."""
+        self._is_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read and answer again."""
+        self._is_paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._answer()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _answer(self) -> None:
+        if self._protocol is None:
+            if not self._received:
+                return
+            self._protocol = self._choose(self._received[0])
+        try:
+            while not self._is_paused and len(self._received) >= self._needed:
+                reply = self._protocol.respond(self._received)
+                if isinstance(reply, int):
+                    self._needed = reply
+                    return
+                self._needed = 0
+                self._send(reply)
+                if not reply.keep:
+                    self._received.clear()
+                    return
+                del self._received[: reply.length]
+                self._is_incomplete = False
+                self._limits.note_answer(self)
+                self._wait(IDLE_TIMEOUT)
+        except MalformedError as error:
+            self._received.clear()
+            self._send(Reply(self._protocol.rejection(error), 0, keep=False))
+
+    def _send(self, reply: Reply) -> None:
+        assert self._transport is not None
+        self._transport.write(reply.data)
+        self._withdraw, self._answered_at = reply.withdraw, asyncio.get_running_loop().time()
+        if not reply.keep:
+            self._transport.close()
+
+    def _wait(self, timeout: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(timeout, self.close)
+
+
+def _is_unread(transport: asyncio.Transport) -> bool:
+    """Return whether the other end has not confirmed all bytes that it was sent."""
+    connection = transport.get_extra_info("socket")
+    if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        return True
+    (unconfirmed,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
+    return bool(unconfirmed or transport.get_write_buffer_size())
