@@ -1,6 +1,6 @@
-"""Joins the pieces of an answer up to a bound in bytes. The caller bounds the time, of the whole answer.
+"""Joins the pieces of a response up to a bound in bytes. The caller limits the total time.
 
-Nothing is copied for each piece: the cost of an answer grows with its length and not with the square of it.
+Nothing is copied for each piece: the cost of a response grows with its length, not with the square of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 
 
 class TooLargeError(ValueError):
-    """An answer, or a line of it, has more bytes than its bound. The message states the bound."""
+    """A response, or a line of it, has more bytes than its bound. The message states the bound."""
 
     def __init__(self, what: str, most: int) -> None:
         super().__init__(f"{what} of more than {size(most)}")
@@ -23,7 +23,7 @@ class Bounded:
         self._what = what
         self._pieces: list[bytes] = []
         self.size = 0
-        """The bytes so far."""
+        """Bytes added so far."""
 
     def add(self, piece: bytes) -> None:
         """Add a piece. Raises TooLargeError."""
@@ -34,13 +34,13 @@ class Bounded:
         self._pieces.append(piece)
 
     def take(self) -> bytes:
-        """Return all bytes, and begin anew."""
+        """Return all bytes, and empty the buffer."""
         pieces, self._pieces, self.size = self._pieces, [], 0
         return b"".join(pieces)
 
 
 async def whole(pieces: AsyncIterable[bytes], most: int) -> bytes:
-    """Return all of an answer. Raises TooLargeError."""
+    """Return all bytes of a response. Raises TooLargeError if there are more than `most`."""
     bounded = Bounded(most)
     async for piece in pieces:
         bounded.add(piece)
@@ -48,7 +48,7 @@ async def whole(pieces: AsyncIterable[bytes], most: int) -> bytes:
 
 
 def whole_of(pieces: Iterable[bytes], most: int) -> bytes:
-    """Return all of an answer. Raises TooLargeError."""
+    """Return all bytes of a response. Raises TooLargeError if there are more than `most`."""
     bounded = Bounded(most)
     for piece in pieces:
         bounded.add(piece)
@@ -56,7 +56,10 @@ def whole_of(pieces: Iterable[bytes], most: int) -> bytes:
 
 
 async def lines(pieces: AsyncIterable[bytes], most: int) -> AsyncGenerator[bytes]:
-    """Yield each line that is not blank, without its end. Raises TooLargeError for one of more than `most` bytes."""
+    """Yield each line that is not blank, without its line end.
+
+    Raises TooLargeError if a line has more than `most` bytes.
+    """
     rest = Bounded(most, "a line")
     async for piece in pieces:
         start = 0
@@ -73,7 +76,7 @@ async def lines(pieces: AsyncIterable[bytes], most: int) -> AsyncGenerator[bytes
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people: the largest unit that divides it."""
+    """Format a number of bytes in the largest unit that divides it."""
     for shift, unit in ((20, "MiB"), (10, "KiB")):
         if count and count % (1 << shift) == 0:
             return f"{count >> shift} {unit}"

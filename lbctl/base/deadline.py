@@ -1,6 +1,6 @@
 """A time limit for a blocking call.
 
-The time limits of `requests` are for each read of a socket: a server that sends a byte a second never exceeds one.
+The timeouts of `requests` apply to each read of a socket: a server that sends one byte per second never exceeds one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ _T = TypeVar("_T")
 
 
 def within(seconds: float, call: Callable[[], _T]) -> _T:
-    """Return what the call returns, or raise what it raises. Raises TimeoutError; the call then goes on unheard."""
+    """Return the result of the call, or raise its exception.
+
+    Raises TimeoutError after `seconds`. The call then continues in its thread, and its result is ignored.
+    """
     results: list[_T] = []
     errors: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Diagnostics: what is wrong, where, and what would be right.
+"""Diagnostics: the problem, its position, and a hint how to fix it.
 
 A `Diagnostic` is a value, never an exception that ends the run: readers and compilers add diagnostics to a
 `Diagnostics` collection and continue, so that one run reports every fault. Only the command line decides what to do
@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _LITERALS = {None: "null", True: "true", False: "false"}
 _MAX_SHOWN = 80
-"""The longest value, in characters, that a message repeats."""
+"""Maximum length, in characters, of a value that a message repeats."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -44,17 +44,16 @@ class Diagnostic:
     """One finding about the user's input."""
 
     code: str
-    """LB and three digits."""
+    """`LB` and three digits."""
     message: str
-    """What is wrong."""
+    """The problem, without its position."""
     position: Position | None = None
-    """Where it is; None where no file has it."""
+    """None if the problem is not in a file."""
     path: Path = ()
-    """The path of the value in the YAML; empty where it is about none."""
+    """Path of the value in the YAML; empty if the problem concerns no value."""
     hint: str = ""
-    """Says what would be right."""
+    """How to fix the problem; may be empty."""
     severity: Severity = "error"
-    """How serious it is."""
 
     def __str__(self) -> str:
         position = f"{self.position}: " if self.position else ""
@@ -71,7 +70,7 @@ class Diagnostics:
         self._silenced: Callable[[Diagnostic], bool] | None = None
 
     def silence(self, silenced: Callable[[Diagnostic], bool]) -> None:
-        """Drop the diagnostics for which `silenced` returns true, present and future ones; errors are kept."""
+        """Drop present and future diagnostics for which `silenced` returns true. Errors are kept."""
         self._silenced = silenced
         self._items = {item: None for item in self._items if self._is_reported(item)}
 
@@ -81,12 +80,12 @@ class Diagnostics:
             self._items.setdefault(diagnostic)
 
     def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
-        """Add each of `diagnostics`."""
+        """Add each diagnostic that is not already present or silenced."""
         for diagnostic in diagnostics:
             self.add(diagnostic)
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        """Iterate in the order of files and lines; at one place, the most severe first."""
+        """Iterate in the order of files and lines; at the same position, the most severe first."""
         return iter(sorted(self._items, key=_order))
 
     def __len__(self) -> int:
@@ -102,7 +101,7 @@ class Diagnostics:
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, str | int | None]:
-    """Return the diagnostic as commands and the API show it; unknown values are null."""
+    """Return the diagnostic as the JSON object of commands and the API. Unknown values are null."""
     position = diagnostic.position
     return {
         "code": diagnostic.code,
@@ -128,7 +127,7 @@ def dotted(path: Path) -> str:
 
 
 def quoting_hint(value: object) -> str:
-    """Return the hint that makes a value a string; empty for a list or a map, which quotes do not help."""
+    """Return a hint to quote the value; empty for a list or a map, which quotes cannot turn into a string."""
     if isinstance(value, list | dict):
         return ""
     return f'quote it: "{value}"' if type(value) is int else "quote it"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 
 _MAX_CHARACTERS = 200
-"""The longest text in characters."""
+"""Maximum length of the text, in characters."""
 _ASYNCIO = ("Connect call failed", "error while attempting to bind on address")
-"""The beginnings of the texts that asyncio puts in the place of the system's reason; they repeat the address."""
+"""Prefixes of texts that asyncio puts in place of the system's reason. These texts repeat the address."""
 
 
 def reason_of(error: BaseException, silent: str = "") -> str:
-    """Return the system's reason, else the exception's text, else `silent`, else its type: one line, never empty.
+    """Return the reason of an error for people: one line, never empty.
 
-    The text of an OSError repeats its number and file, and `strerror` of one that was raised with a text alone is None.
+    The first that exists of: the system's reason, the exception's text, `silent`, the exception's type. The text of an
+    OSError repeats its number and file. The `strerror` of an OSError that was raised with a text alone is None.
     """
     text = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.errno and str(text).startswith(_ASYNCIO):

@@ -1,7 +1,8 @@
-"""Parses JSON that another process has written, with bounds on its depth and on the number of its values.
+"""Parses JSON from other processes, with limits on its depth and its number of values.
 
-The caller bounds the bytes. That alone does not bound the memory: three bytes of JSON become an object of 64, and nine
-become one of 232. A text that is nested too deep ends the parser or what reads its result by an exception of its own.
+The caller limits the bytes. That alone does not limit the memory: three bytes of JSON become an object of 64 bytes, and
+nine become 232. Without a depth limit, deeply nested text crashes the parser or the code that reads its result with a
+RecursionError.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 MAX_DEPTH = 64
-"""Lists and objects in one another."""
+"""Maximum number of nested lists and objects."""
 MAX_VALUES = 400_000
-"""Values in one text: some 50 MB as Python's objects."""
+"""Maximum number of values in one text: about 50 MB of Python objects."""
 
 _NAMES = {dict: "an object", list: "a list", str: "a text", int: "an integer", float: "a number", bool: "true or false"}
 _T = TypeVar("_T")
@@ -24,17 +25,17 @@ Shape = type | list[Any] | dict[Any, Any]
 
 
 class InvalidJsonError(ValueError):
-    """The text is not JSON, or exceeds a bound. The message states which, without any of the text."""
+    """The text is not JSON, or exceeds a limit. The message gives the reason and does not repeat the text."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
-        """`line`, `column`: where the text stops being JSON."""
+        """Set the message, and the line and column at which the text stops being JSON."""
         super().__init__(message)
         self.line = line
         self.column = column
 
 
 def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
-    """Return the value. Raises InvalidJsonError.
+    """Return the parsed value. Raises InvalidJsonError.
 
     `max_values` is a limit on `count_values`.
     """
@@ -54,13 +55,13 @@ def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
 
 
 def count_values(text: str | bytes | bytearray) -> int:
-    """Return the number of commas and opening brackets, also those in strings: an upper bound on the values."""
+    """Return the number of commas and opening brackets, including those in strings: an upper bound on the values."""
     comma, bracket, brace = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
     return text.count(comma) + text.count(bracket) + text.count(brace)  # type: ignore[arg-type]
 
 
 def parse_object(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return the object. Raises InvalidJsonError, also for any other value."""
+    """Return the parsed object. Raises InvalidJsonError, also if the value is not an object."""
     value = parse(text, max_values)
     if not isinstance(value, dict):
         raise InvalidJsonError("JSON that is not an object")
@@ -68,9 +69,9 @@ def parse_object(text: str | bytes | bytearray, max_values: int = MAX_VALUES) ->
 
 
 def member(holder: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
-    """Return the value of a key; the empty one of its type where it is absent or null.
+    """Return the value of a key, or the empty value of its type if the key is absent or null.
 
-    Raises InvalidJsonError for one of another type.
+    Raises InvalidJsonError if the value has another type.
     """
     value = holder.get(key)
     if value is None:
@@ -81,9 +82,10 @@ def member(holder: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
 
 
 def shaped(value: object, shape: Shape, name: str = "it") -> Any:
-    """Return the parts of a value that the shape names, without null. Raises InvalidJsonError for other types.
+    """Return the parts of a value that the shape names, without null.
 
     A shape is a type, a list with the shape of each item, or a dict with the shape of each key. `...` is any key.
+    Raises InvalidJsonError for other types.
     """
     if isinstance(shape, list):
         if not isinstance(value, list):
@@ -105,7 +107,7 @@ def shaped(value: object, shape: Shape, name: str = "it") -> Any:
 
 
 def records(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return the list of objects of a key; an empty one where it is absent or null. Raises InvalidJsonError."""
+    """Return the objects in the list at a key; an empty list if it is absent or null. Raises InvalidJsonError."""
     listed: list[Any] = member(holder, key, list)
     if not all(isinstance(item, dict) for item in listed):
         raise InvalidJsonError(f"{key} is not a list of objects")
@@ -113,9 +115,10 @@ def records(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _is_shallow(text: str | bytes | bytearray) -> bool:
-    """Whether the brackets alone show that the text is not too deep; False also where strings have some.
+    """Whether the brackets alone show that the text is within the depth limit.
 
-    Each round removes the innermost pairs: a page of megabytes takes milliseconds, where walking it takes a second.
+    The result is False if strings contain brackets. Each round removes the innermost pairs, which takes milliseconds
+    for a page of several megabytes; walking the text takes a second.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     brackets = bytes(data.translate(None, _OTHERS))

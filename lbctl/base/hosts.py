@@ -1,8 +1,8 @@
-"""What a host is (an address or a name, on loopback or not), and which addresses no replica may have.
+"""Classifies hosts: address or name, loopback or not, and the addresses that no replica may have.
 
-The scraper and the resolver refuse these addresses at run time, and `lint` reports them in advance. A host that
-consists of digits alone, of hexadecimal or of octal numbers is an IPv4 address to every system's resolver, so it is one
-here. This module resolves no names.
+The scraper and the resolver reject these addresses at run time, and `lint` reports them in advance. A host that
+consists only of decimal, hexadecimal or octal numbers is an IPv4 address to every system's resolver, and so it is here.
+This module does not resolve names.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from functools import lru_cache
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 _METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
-"""Where clouds serve credentials, besides 169.254.169.254, which is link-local."""
+"""Addresses where clouds serve credentials, in addition to the link-local 169.254.169.254."""
 _NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.azure.com", "instance-data"})
 """Host names of the clouds' metadata services."""
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96")))
 """IPv6 networks whose last 32 bits are an IPv4 address."""
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}", re.ASCII)
-"""Accepts what `ipaddress` accepts, which is too slow for ten thousand addresses."""
+"""Matches the texts that `ipaddress` accepts. `ipaddress` itself is too slow for ten thousand addresses."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _HOST_HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::([0-9]{1,5}))?", re.ASCII)
 _PART = re.compile(r"0x[0-9a-f]*|[0-9]+")
@@ -41,7 +41,7 @@ def parse_ip(text: str) -> Ip:
 def is_ip(host: str) -> bool:
     """Whether the host is an address that a replica may have, so that nothing needs to be resolved.
 
-    It has no brackets, and no zone, which has a meaning on one machine only.
+    The host has no brackets and no zone. A zone has a meaning on one machine only.
     """
     if ":" not in host:
         return IPV4.fullmatch(host) is not None
@@ -60,22 +60,26 @@ def is_loopback(host: str) -> bool:
 
 
 def split_host(header: str) -> tuple[str, str]:
-    """Return the name of a `Host` without brackets, and its port; each is empty where it is missing or malformed."""
+    """Return the name in a `Host` header without brackets, and its port. Either is empty if missing or malformed."""
     match = _HOST_HEADER.fullmatch(header)
     return (match[1] or match[2], match[3] or "") if match else ("", "")
 
 
 def is_served_host(header: str, bind: str) -> bool:
-    """Whether a `Host` is a name of this machine's loopback, or the host that a server is bound to.
+    """Whether a `Host` header is a loopback name of this machine, or the host to which a server is bound.
 
-    A web page whose name somebody else's DNS makes point here has another one. The port may be a forwarded one.
+    This rejects DNS rebinding: a web page whose own name resolves to this machine sends that name. The port is not
+    compared, because it may be a forwarded port.
     """
     name, _ = split_host(header)
     return bool(name) and (name.lower() == bind.lower() or is_loopback(name))
 
 
 def from_here(host: str) -> str:
-    """The address at which this machine reaches a listener on `host`: 0.0.0.0 and :: cannot be connected to."""
+    """Return the address at which this machine reaches a listener on `host`.
+
+    The unspecified addresses 0.0.0.0 and :: cannot be connected to.
+    """
     return _EVERYWHERE.get(host, host)
 
 
@@ -108,9 +112,9 @@ def is_forbidden(address: Ip) -> bool:
 
 
 def _embedded(address: Ip) -> Ip | None:
-    """The IPv4 address that receives what is sent to this IPv6 address.
+    """Return the IPv4 address that receives traffic to this IPv6 address; None if there is none.
 
-    By NAT64 (64:ff9b::/96), by 6to4 (2002::/16), or as an IPv4-compatible address (::/96).
+    Covers NAT64 (64:ff9b::/96), 6to4 (2002::/16) and IPv4-compatible addresses (::/96).
     """
     if isinstance(address, ipaddress.IPv4Address):
         return None

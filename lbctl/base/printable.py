@@ -1,4 +1,4 @@
-"""Text of other programs on a terminal."""
+"""Makes text from other programs safe for a terminal."""
 
 from __future__ import annotations
 

@@ -22,13 +22,13 @@ _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([A-Za-z%/]*)", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 _NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
-"""A last label that resolvers read as part of an IPv4 address, in any notation."""
+"""Last label that resolvers read as part of an IPv4 address, in any notation."""
 _SOCKET = re.compile(r"/[A-Za-z0-9._/-]{1,103}", re.ASCII)
 _VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}", re.ASCII)
 
 
 class QuantityError(ValueError):
-    """A value that is not the quantity that its key needs; `hint` says what would be right."""
+    """A value is not a valid quantity for its key; `hint` describes a valid value."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -74,9 +74,9 @@ class Rate:
     """A number of requests in each period."""
 
     requests: int
-    """The number of requests in a period."""
+    """Number of requests in a period."""
     per: int
-    """The period in milliseconds."""
+    """Length of the period, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def parse_rate(value: object) -> Rate:
 
 
 def parse_per_second(text: str) -> float:
-    """Parse `23.7/s`, `90/m`, or a number alone, which is a rate for each second. Raises QuantityError."""
+    """Parse a rate such as `23.7/s` or `90/m`. A number alone is a rate per second. Raises QuantityError."""
     number, _, unit = text.partition("/")
     if not _DECIMAL.fullmatch(number) or not float(number):
         raise QuantityError(f"{show(text)} is not a rate", "write a number with /s, /m or /h, as 50/s or 23.7/s")
@@ -178,7 +178,7 @@ def parse_address(value: object) -> Endpoint:
 
 
 def _host_and_port(url: str) -> str:
-    """Return the part of a URL that is an address, with the port of its scheme where it has none."""
+    """Return the host and port of a URL. The port defaults to the port of the URL's scheme."""
     scheme, _, rest = url.partition("://")
     place = re.split(r"[/?#]", rest.rpartition("@")[2])[0]
     return place if re.search(r":[0-9]+$", place) else f"{place}:{443 if scheme == 'https' else 80}"
@@ -200,7 +200,10 @@ def parse_host(text: str) -> tuple[str, bool]:
 
 
 def parse_version(value: object) -> tuple[int, ...]:
-    """Parse a version of two or three numbers, as "1.22" or "1.25.1"; returns three numbers. Raises QuantityError."""
+    """Parse a version of two or three numbers, for example "1.22" or "1.25.1", into three numbers.
+
+    Raises QuantityError.
+    """
     if isinstance(value, float):
         raise QuantityError(f"{value!r} is a number here", f'quote it: "{value}"')
     if not isinstance(value, str) or not _VERSION.fullmatch(value):

@@ -1,7 +1,6 @@
-"""Values that are chosen by name: in a fixed order, and with a suggestion when a name is mistyped.
+"""Values that are chosen by name, in a fixed order, with a suggestion if a name is mistyped.
 
-A registry is complete when it is constructed and cannot grow later: what can be chosen must not depend on what was
-imported.
+A registry is complete when it is constructed and cannot grow later: the available names must not depend on the imports.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ T = TypeVar("T")
 
 
 class UnknownName(KeyError):  # noqa: N818 - named after the fault, as KeyError is
-    """No value has that name; `hint` suggests the nearest name, or lists all names."""
+    """The registry has no value of this name; `hint` suggests the nearest name, or lists all names."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
         super().__init__(name)
@@ -34,7 +33,7 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, in the registry's order."""
+        """Return all names, in the registry's order."""
         return tuple(self._entries)
 
     def get(self, name: str) -> T:

@@ -1,7 +1,6 @@
-"""The directories of files that are not Python: inside the package in a wheel, beside it in a checkout.
+"""Locates the directories of non-Python files: inside the package in a wheel, next to it in a checkout.
 
-This module only locates them: it reads, caches and unpacks nothing, and a wheel that runs from a zip file is not
-supported.
+It does not read, cache or unpack anything. A wheel that runs from a zip file is not supported.
 """
 
 from __future__ import annotations

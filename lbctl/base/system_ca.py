@@ -1,4 +1,4 @@
-"""Where a machine keeps the authorities that it trusts, as one PEM file: `ca: system` means this file."""
+"""Locates the machine's trusted certificate authorities as one PEM file, for `ca: system`."""
 
 from __future__ import annotations
 
