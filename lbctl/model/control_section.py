@@ -1,11 +1,11 @@
-"""Reads the section `control` of a fleet alone, from files that are broken elsewhere.
+"""Reads the section `control` alone, even if the rest of the fleet's files is invalid.
 
-Commands need the address of a running `serve`, and `serve` needs its state, most of all when a file is broken. The
-section is found by its lines: it begins at `control:` in the first column, and ends at the next key there. If the
-section itself has a syntax error, the keys in it that can be parsed remain.
+Commands need the address of a running `serve`, and `serve` needs its state directory, especially while a file is
+invalid. The section is found by its lines: it begins at `control:` in the first column, and ends at the next key there.
+If the section itself has a syntax error, the keys in it that can be parsed remain.
 
-A member of a control plane that serves the leader's files, and a `serve` that serves its saved fleet, use the section
-of their own files.
+A follower that serves the leader's files uses the section in its local files. So does a `serve` that serves its saved
+fleet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lbctl.model.node import Node, descend
 
 _NAME = b"control"
 FAULTS_OF_THE_REST = frozenset({"LB010"})
-"""Codes of faults that the section has only because the rest of its file is not read."""
+"""Codes of faults that occur only because the rest of the file is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ControlSection:
     """The section `control` as far as it can be read."""
 
     source: FleetSource | None = None
-    """The section as a fleet without anything else; None if no file has a readable one."""
+    """The section as a fleet without other sections; None if no file has a readable section."""
     lost: Diagnostic | None = None
     """Why a part of the section is missing; None if the section is complete, or if the files have none."""
     text: bytes = b""
@@ -53,7 +53,7 @@ class SectionLines(NamedTuple):
     first: int
     """The index of the first line."""
     end: int
-    """The index behind the last line."""
+    """The index after the last line."""
 
 
 def control_alone(texts: Iterable[SourceText]) -> ControlSection:
@@ -87,7 +87,7 @@ def with_control(source: FleetSource, own: FleetSource) -> FleetSource:
 
 
 def _merged(of_fleet: Control, own: Control) -> Control:
-    """Return the own section with `max_shrink` and `unmatched_nodes` of the fleet, which all members share."""
+    """Return the own section, with `max_shrink` and `unmatched_nodes` of the fleet: all members share these."""
     nodes = of_fleet.xds.unmatched_nodes
     xds = own.xds if own.xds.unmatched_nodes == nodes else own.xds.model_copy(update={"unmatched_nodes": nodes})
     return own.model_copy(update={"xds": xds, "max_shrink": of_fleet.max_shrink})
@@ -109,7 +109,7 @@ def _section(text: SourceText) -> ControlSection:
 
 
 def _parsed(text: SourceText, faults: Diagnostics) -> FleetSource | None:
-    """Parse a text that has the section; None if it has none then."""
+    """Parse a text; None if the section is missing or empty."""
     source = parse([text], faults)
     return source if source is not None and "control" in source.fleet.model_fields_set else None
 
@@ -126,7 +126,7 @@ def lines_of(lines: Sequence[bytes], section: str) -> SectionLines | None:
         return None
     end = next((index for index in range(first + 1, len(lines)) if _is_key(lines[index])), len(lines))
     while not lines[end - 1].strip() or lines[end - 1].startswith(b"#"):
-        end -= 1  # what is above the next key belongs to that one
+        end -= 1  # comments above the next key belong to that key
     return SectionLines(first, end)
 
 
@@ -136,7 +136,7 @@ def _is_key(line: bytes) -> bool:
 
 
 def only_lines(text: SourceText, lines: Sequence[bytes], kept: Iterable[SectionLines]) -> SourceText:
-    """Return the text with these lines alone; the others are empty, so that positions stay."""
+    """Return the text with only these lines. The other lines become empty, so that positions stay valid."""
     numbers = {number for part in kept for number in range(part.first, part.end)}
     return replace(text, data=b"\n".join(line if number in numbers else b"" for number, line in enumerate(lines)))
 

@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into diagnostics: code, position in the YAML, what is wrong and what would be right."""
+"""Turns pydantic's errors into diagnostics with a code, the position in the YAML, the problem and a fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lbctl.model.shape import is_named_map, section_at, section_below
 _CODES_ABOUT_KEYS = frozenset({"LB008", "LB014", "LB015"})
 """Codes that concern a key, or what should be below it, not its value."""
 _MAX_PLACES = 3
-"""The most maps that a hint names for a key that stands beside them."""
+"""Maximum number of maps that a hint suggests for a misplaced key."""
 _YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
 _FOREIGN_KEYS = {
     "backup": "priority: 1 (used when no replica of priority 0 is left)",
@@ -36,11 +36,11 @@ _FOREIGN_KEYS = {
     "gpus": "gpu_count",
     "canary": "split: {POOL: 95, OTHER: 5}, and `rollout` for steps",
 }
-"""A key of other proxies' configurations → what to write instead, which begins with a key."""
+"""Maps a key of other proxies' configurations to its replacement, which begins with a key."""
 _FOREIGN_KEYS_IN = {
     ("http", "headers"): "for a key of the servers, write credentials of the pool: checks send it too",
 }
-"""The section and an unknown key in it → the hint."""
+"""Maps a section and an unknown key in it to a hint."""
 _FOREIGN_VALUES = {
     "least_conn": "least_request",
     "leastconn": "least_request",
@@ -54,7 +54,7 @@ _FOREIGN_VALUES = {
     "consistent_hash": "hash",
     "maglev": "hash",
 }
-"""A choice of other proxies' configurations → the choice that means the same."""
+"""Maps a value of other proxies' configurations to the value with the same meaning."""
 
 
 def diagnostics_of(error: ValidationError, root: Node, shape: type[Section], at: Path = ()) -> Iterator[Diagnostic]:
@@ -67,7 +67,7 @@ def diagnostics_of(error: ValidationError, root: Node, shape: type[Section], at:
 
 
 def messages_of(error: ValidationError, shape: type[Section]) -> Iterator[tuple[str, str, str]]:
-    """Yield path, message and hint of each error, for a value that is in no YAML file."""
+    """Yield path, message and hint of each error, for a value that does not come from a YAML file."""
     for detail in error.errors(include_url=False):
         inner = tuple(step for step in detail["loc"] if step != "[key]")
         _code, message, hint = _message(detail, shape, inner)
@@ -146,7 +146,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _as_one(inner: Path, value: Any) -> str:
-    """Return a hint for a list of texts in the place of one of them, or an empty string."""
+    """Return a hint for a list of texts where a single text is expected, or an empty string."""
     first = value[0] if isinstance(value, list) and value else None
     if not isinstance(first, str) or not re.fullmatch(r"[\w./:*-]+", first):
         return ""
@@ -155,7 +155,7 @@ def _as_one(inner: Path, value: Any) -> str:
 
 
 def _as_map(section: type[Section], value: str | int) -> str:
-    """Return a hint for a single value in the place of a section: the map with the key that takes such a value."""
+    """Return a hint for a single value where a section is expected: the map with the key that takes such a value."""
     if not isinstance(value, str):
         keys = [name for name, field in section.model_fields.items() if _takes(field.annotation, value)]
         return f"write {{{keys[0]}: {value}}}" if len(keys) == 1 else "write key: value"

@@ -1,4 +1,4 @@
-"""The whole file: `Fleet`, the `defaults` that its objects inherit, and `read`, from files to both.
+"""The whole file: `Fleet`, the `defaults` that its objects inherit, and `read`, which reads both from files.
 
 `read` never raises for bad input: all diagnostics are collected, and the result is None.
 """
@@ -25,7 +25,7 @@ from lbctl.model.shape import section_below
 
 
 class Defaults(Section):
-    """Laid under every pool, and every route. Their values are checked as those of the objects are."""
+    """Values that every pool and every route inherits. They are checked like the values of the objects."""
 
     pool: dict[str, Any] = Field({}, description="Default values for the keys of a pool.")
     route: dict[str, Any] = Field({}, description="Default values for the keys of a route.")
@@ -55,8 +55,7 @@ class Fleet(Section):
 class FleetSource:
     """A fleet as it was written: typed, and as a tree with positions that includes the defaults.
 
-    If the fleet has faults, this is what remains without the faulty values: good for finding further faults, and for
-    nothing else.
+    If the fleet has faults, this is the part without the faulty values. Use it only to find further faults.
     """
 
     fleet: Fleet
@@ -64,18 +63,18 @@ class FleetSource:
     root: Node
     """The fleet as a tree with positions."""
     roots: dict[str, str]
-    """File → the directory below which its relative paths must stay."""
+    """Maps each file to the directory below which its relative paths must stay."""
     original: Node
     """The tree as it was written."""
     pruned: frozenset[Path] = frozenset()
     """The objects from which faulty values were removed."""
     target_contents: Mapping[str, bytes] = field(default_factory=dict)
-    """Path of a file of targets or of own lines → the content to use instead of reading it."""
+    """Maps the path of a targets file or an own-lines file to the content to use instead of reading it."""
     withheld: tuple[str, ...] = ()
     """Files and directories of the running control plane, which no fleet may name."""
 
     def names(self, section: str) -> Collection[str]:
-        """All names that were written in a section, those of faulty objects included."""
+        """Return all names in a section, including the names of faulty objects."""
         node = descend(self.original, (section,))
         return node.value.keys() if node is not None and isinstance(node.value, dict) else ()
 
@@ -83,21 +82,21 @@ class FleetSource:
 _RECOVERABLE = frozenset({"LB008", "LB009", "LB010", "LB012", "LB501"})
 """Codes of faults after which the rest of the file can still be checked."""
 _MAX_ROUNDS = 6
-"""Removing a value can make what contains it invalid; after this many layers only names are left."""
+"""Removing a value can invalidate the map that contains it. After this many rounds only the names are kept."""
 _SECTIONS_WITH_DEFAULTS: dict[str, tuple[str, type[Section]]] = {"pool": ("pools", Pool), "route": ("routes", Route)}
 
 
 def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> FleetSource | None:
-    """Read the fleet from files. With errors in the diagnostics, the result is what remains, or None."""
+    """Read the fleet from files. If the diagnostics contain errors, return the valid part, or None."""
     return parse(texts(paths, diagnostics, stdin), diagnostics)
 
 
 def parse(
     texts: Sequence[SourceText], diagnostics: Diagnostics, cache: SectionCache | None = None
 ) -> FleetSource | None:
-    """Parse texts that have already been read; the result is as that of `read`.
+    """Parse texts that have already been read; the result is as for `read`.
 
-    `cache` has the pools and routes of the last fleet, and gets those of this one.
+    `cache` contains the pools and routes of the last fleet, and is updated with those in this fleet.
     """
     cache = cache or SectionCache()
     roots = {text.name: text.root for text in texts}
@@ -137,7 +136,7 @@ def _partial_source(root: Node, error: ValidationError, roots: dict[str, str]) -
 
 
 def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> None:
-    """Report keys without a value: `auth:` above lines that were commented out must not open a route."""
+    """Report keys without a value. For example, `auth:` above lines that are commented out must not open a route."""
     reported = {diagnostic.path for diagnostic in diagnostics}
     for path in _empty(values):
         if len(path) > 1 and path not in reported:
@@ -176,7 +175,7 @@ def _with_defaults(root: Node, defaults: Node) -> Node:
 def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> None:
     """Check the values of `defaults` by themselves; missing keys are allowed.
 
-    Otherwise a fleet without any object of the kind would leave them unchecked.
+    Without this check, they would not be checked in a fleet without objects of the kind.
     """
     for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
         if kind not in _SECTIONS_WITH_DEFAULTS or not isinstance(base.value, dict):
@@ -191,7 +190,10 @@ def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> Non
 
 
 def _merge(section: type[Section], base: Node, own: Node) -> Node:
-    """Merge `own` over `base`: maps deeply, lists and scalars as a whole; `own`'s choice replaces that of `base`."""
+    """Merge `own` over `base`: maps deeply, lists and scalars as a whole.
+
+    A choice in `own` replaces the one in `base`.
+    """
     if not isinstance(base.value, dict) or not isinstance(own.value, dict):
         return own
     dropped = {

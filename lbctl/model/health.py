@@ -1,4 +1,4 @@
-"""`health` of a pool: which replicas get requests, by active checks, by responses, by telemetry."""
+"""`health` of a pool: active checks, passive checks of responses, and telemetry decide which replicas get requests."""
 
 from typing import Annotated, ClassVar
 

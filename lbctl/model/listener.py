@@ -1,4 +1,4 @@
-"""`listeners`: where clients come in."""
+"""`listeners`: addresses on which proxies accept clients."""
 
 from typing import Annotated, Literal
 

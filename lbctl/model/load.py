@@ -1,8 +1,8 @@
 """Loads files and directories of YAML as one fleet.
 
 A fleet may be split into any number of files; this module finds them, reads each within its limits, and merges their
-maps by name. It continues after a fault, so that one run shows the faults of every file. It enters no sub-directory,
-opens only regular files, and interprets no key except `version`.
+maps by name. It continues after a fault, so that one run shows the faults of every file. It does not enter
+subdirectories, opens only regular files, and interprets no key except `version`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class _InputFile:
     """One file to read."""
 
     name: str
-    """The name that positions show."""
+    """The file's name in positions."""
     path: Path | None
-    """None: standard input."""
+    """None for standard input."""
     root: str
     """The directory below which relative paths must stay."""
 
@@ -49,7 +49,7 @@ class SourceText:
     """The bytes of one file of a fleet."""
 
     name: str
-    """The name that positions show."""
+    """The file's name in positions."""
     data: bytes
     root: str
     """The directory below which relative paths must stay."""
@@ -61,7 +61,7 @@ def load(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None
 
 
 def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> list[SourceText]:
-    """Read the files, sorted by name; those that cannot be read are reported and omitted."""
+    """Read the files, sorted by name. Files that cannot be read are reported and omitted."""
     contents = []
     for source in _sources(paths, diagnostics):
         data = _content(source, diagnostics, stdin)
@@ -100,7 +100,7 @@ def _sources(paths: Sequence[str], diagnostics: Diagnostics) -> list[_InputFile]
 
 
 def _identity(source: _InputFile) -> object:
-    """A key that is equal for two names of one file."""
+    """Return a key that is equal for two names of the same file."""
     try:
         status = source.path.stat() if source.path else None
     except OSError:
@@ -131,18 +131,18 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_InputFile]:
 
 
 def yaml_files(directory: Path) -> list[Path]:
-    """List the fleet files of a directory, in no order. Raises OSError if it cannot be listed."""
+    """List the fleet files of a directory, in arbitrary order. Raises OSError if it cannot be listed."""
     with os.scandir(directory) as entries:
         return [directory / entry.name for entry in entries if is_fleet_file(entry.name) and not _is_directory(entry)]
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether the entry is a directory, or a link to one; a link that leads nowhere is none."""
+    """Whether the entry is a directory or a link to a directory; False for a broken link."""
     return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
 def is_fleet_file(name: str) -> bool:
-    """Whether a file of that name belongs to the fleet when its directory is given."""
+    """Whether a file of this name is part of the fleet when its directory is given."""
     return name.endswith(_SUFFIXES) and not name.startswith(".")
 
 
@@ -173,7 +173,7 @@ def _unreadable(name: str, error: OSError | ValueError) -> Diagnostic:
 
 
 def _printable(path: str) -> str:
-    """The path for messages, without characters that a terminal would interpret."""
+    """Return the path for messages, without characters that a terminal would interpret."""
     return path if path.isprintable() else ascii(path)[1:-1]
 
 
@@ -191,7 +191,10 @@ def _check_version(fleet: Node, diagnostics: Diagnostics) -> None:
 
 
 def _merged(fleets: Sequence[Node], diagnostics: Diagnostics) -> Node:
-    """Merge the maps of all files: maps of named objects by name, everything else from the first file that has it."""
+    """Merge the maps of all files.
+
+    Maps of named objects are merged by name. Every other value comes from the first file that has it.
+    """
     merged: dict[str, Node] = {}
     for fleet in fleets:
         for key, node in _fields(fleet).items():
@@ -224,5 +227,5 @@ def _report_twice(path: tuple[str, ...], first: Node, second: Node, diagnostics:
 
 
 def _fields(node: Node) -> dict[str, Node]:
-    """The entries of a map; none if the key has no value."""
+    """Return the entries of a map; no entries if the key has no value."""
     return node.value if isinstance(node.value, dict) else {}

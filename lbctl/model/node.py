@@ -1,7 +1,7 @@
 """A YAML value with its position.
 
-A diagnostic about a value can always show its line and column, because the value keeps them. A `Node` is a plain
-record, of which there may be tens of thousands; it validates nothing.
+A diagnostic about a value can always show its line and column, because the value keeps them. A `Node` is a plain record
+without validation, because there may be tens of thousands.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Node:
 
     @property
     def position(self) -> Position:
-        """The position of the value."""
+        """Position of the value."""
         return Position(self.file, self.line, self.column)
 
     @property
     def key_position(self) -> Position:
-        """The position of the value's key; of the value itself if it has no key."""
+        """Position of the value's key; of the value itself if it has no key."""
         return Position(self.file, self.key_line, self.key_column) if self.key_line else self.position
 
 
@@ -73,7 +73,10 @@ def descend(node: Node, path: Path) -> Node | None:
 
 
 def position_of(node: Node, path: Path, key: bool = False) -> Position:
-    """The position of the value at `path`, or of its nearest existing ancestor; with `key`, that of its key."""
+    """Return the position of the value at `path`, or of its nearest existing ancestor.
+
+    With `key`, return the position of the key.
+    """
     for step in path:
         value = node.value
         child: Node | None = None

@@ -1,11 +1,11 @@
-"""What a member of a control plane takes from its own files alone, when it serves the fleet of a shared store.
+"""Keys that a member of a control plane takes only from its own files when it serves a fleet from a shared store.
 
-Others may write to a store. So a stored fleet decides what proxies serve, and never what runs on the machine of a
-member: commands, and the paths and addresses that a member or its proxies write or open, are those of its own files.
+Other parties may have write access to a store. A stored fleet therefore decides what the proxies serve, but never what
+runs on a member's machine. Commands, and the paths and addresses that a member or its proxies write or open, come from
+the member's own files.
 
 A proxy connects to Unix sockets, listens on them, and writes its access log, with the rights with which it is started.
-Where everybody may have written a stored fleet, it may name only the sockets and log files that the member's own files
-name.
+If the store is not protected, a stored fleet may name only the sockets and log files that the member's own files name.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _OWN_KEYS = frozenset({
 })  # fmt: skip
 """The keys of a proxy that say what runs on its machine, and which files and sockets are opened there."""
 _OWNERS = ("listeners", "routes", "pools")
-"""The sections whose objects own lines may be for."""
+"""Sections whose objects own lines can be attached to."""
 _SOCKET = "unix:"
 _LOG = ("access_log", "path")
 
 
 def own_sections(texts: Sequence[SourceText]) -> FleetSource | None:
-    """Return the sections `control` and `proxies` of a member's files, also where these are broken elsewhere.
+    """Return the sections `control` and `proxies` of a member's files, even if other parts are invalid.
 
     The result is None if a part of one of the sections cannot be read.
     """
@@ -45,7 +45,7 @@ def own_sections(texts: Sequence[SourceText]) -> FleetSource | None:
 def with_own(source: FleetSource, own: FleetSource | None) -> FleetSource:
     """Return a stored fleet with the section `control` of a member's files, and with their keys of its proxies.
 
-    A proxy that these files do not have is not driven. With None for `own`, that is every proxy.
+    The member does not drive proxies that these files do not name. With None for `own`, it drives none.
     """
     if own is None:
         source = _without_control(source)
@@ -63,14 +63,14 @@ def with_own(source: FleetSource, own: FleetSource | None) -> FleetSource:
 
 
 def _part(text: SourceText) -> SourceText | None:
-    """Return the text with the lines of the sections alone; None if it has neither."""
+    """Return the text with only the lines of the sections; None if it has neither."""
     lines = text.data.split(b"\n")
     found = [part for name in _SECTIONS if (part := lines_of(lines, name)) is not None]
     return only_lines(text, lines, found) if found else None
 
 
 def _readable(texts: Sequence[SourceText]) -> FleetSource | None:
-    """Parse texts. The result is None where they have a fault, or none of the sections."""
+    """Parse texts. The result is None if they have a fault, or none of the sections."""
     faults = Diagnostics()
     source = parse(texts, faults) if texts else None
     is_faulty = any(item.severity == "error" and item.code not in FAULTS_OF_THE_REST for item in faults)
@@ -90,7 +90,10 @@ def _proxies(root: Node) -> Mapping[str, Node]:
 
 
 def _merged(stored: Node, own: Node | None, source: FleetSource) -> Node:
-    """Return a proxy of a stored fleet with the own keys of the same proxy; without any where its kind differs."""
+    """Return a proxy of a stored fleet with the own keys of the same proxy.
+
+    If the kinds differ, the result has no own keys.
+    """
     values = stored.value if isinstance(stored.value, dict) else {}
     own_values = own.value if own is not None and isinstance(own.value, dict) else {}
     if _kind(values) != _kind(own_values):
@@ -120,7 +123,7 @@ def _for_objects(include: Node, names: frozenset[str]) -> Node:
 
 
 def _validated(node: Node) -> Proxy:
-    """Return the proxy of a node; without the own keys where they do not fit the rest."""
+    """Return the proxy of a node; without its own keys if they do not fit the other keys."""
     try:
         return Proxy.model_validate(plain_value(node))
     except ValidationError:
@@ -130,7 +133,7 @@ def _validated(node: Node) -> Proxy:
 
 
 def own_places(texts: Sequence[SourceText]) -> frozenset[str] | None:
-    """Return the sockets and log files that a member's files name; None where these cannot be read."""
+    """Return the sockets and log files that a member's files name; None if the files cannot be read."""
     faults = Diagnostics()
     root = merged(texts, faults)
     return None if root is None or faults.failed else frozenset(str(node.value) for _, node in _places(root))

@@ -93,7 +93,7 @@ PICK_SESSION: tuple[str | BodyKey, ...] = (
     BodyKey(body="$.prompt_cache_key"),
     BodyKey(body="$.user"),
 )
-"""The session keys of a pool that names none; without the fields of the body where `prefix` is off."""
+"""Default session keys of a pool. If `prefix` is off, fields of the body are left out."""
 
 
 def _prefix(value: object) -> object:

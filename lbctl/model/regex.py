@@ -1,8 +1,8 @@
 """Checks that a regular expression means the same to RE2 (Envoy) and PCRE (nginx, HAProxy).
 
-Python's own parser analyses the expression; only constructs on the list below are allowed, so look-around,
+Python's own parser analyses the expression. Only the constructs listed below are allowed, so that look-around,
 back-references, possessive and atomic groups, inline flags and unicode classes never reach a proxy. Word boundaries are
-refused since they match elsewhere in an escaped path, and so is what RE2 would find too large to compile.
+rejected because they match differently in an escaped path. Expressions that are too large for RE2 are rejected too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REFUSED = (
 
 
 def check_regex(text: str) -> str:
-    """Return what is wrong with the expression, or the empty string."""
+    """Return the problem with the expression, or an empty string."""
     if not re.fullmatch(r"[!-~]{1,1024}", text):
         return "an expression is 1 to 1024 printable ASCII characters without spaces"
     for pattern, problem in _REFUSED:
@@ -74,7 +74,7 @@ def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
 
 
 def _size(parsed: Iterable[Any]) -> int:
-    """The number of characters and classes, with all repeats expanded."""
+    """Return the number of characters and classes, with all repeats expanded."""
     return sum(_size_of(str(operation), argument) for operation, argument in parsed)
 
 

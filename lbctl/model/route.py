@@ -1,4 +1,4 @@
-"""`routes`: which request goes to which pool, and how it is treated on the way."""
+"""`routes`: the conditions of requests, the pools that get them, and how a proxy treats them."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -413,5 +413,5 @@ class Route(Section):
 
     @property
     def pools(self) -> list[str]:
-        """Those that a request is sent to first: of the split, and of the pins."""
+        """Return the pools that get requests first: the pools in the split and in the pins."""
         return [*([self.pool] if self.pool else self.split or {}), *(pin.pool for pin in self.pin)]

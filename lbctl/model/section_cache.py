@@ -14,7 +14,7 @@ from lbctl.model.section import Section
 
 _SECTIONS = ("pools", "routes")
 _Place = tuple[str, str]
-"""(section, name of the object in it)"""
+"""(section, name of the object in it)."""
 _Result = TypeVar("_Result")
 
 
@@ -25,7 +25,7 @@ class _Compiled(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """An object of the fleet that is valid."""
+    """A valid object of the fleet."""
 
     content: bytes
     section: Section

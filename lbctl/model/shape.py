@@ -1,4 +1,4 @@
-"""The structure of the sections, derived from the models: which keys a map may have, and what is below each."""
+"""The structure of the sections, derived from the models: the keys of a map, and the section below each key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbctl.model.section import Section
 
 @cache
 def section_below(section: type[Section], key: str) -> type[Section] | None:
-    """The section at `key`, directly, as the values of a map or as the items of a list; else None."""
+    """Return the section at `key`, directly, as the values of a map or as the items of a list; else None."""
     field = section.model_fields.get(key)
     return _section(field.annotation) if field else None
 
@@ -24,7 +24,7 @@ def is_named_map(section: type[Section], key: str) -> bool:
 
 
 def section_at(root: type[Section], path: Path) -> type[Section] | None:
-    """The section whose keys are at `path`; None for a scalar, a map of scalars or an unknown key."""
+    """Return the section whose keys are at `path`; None for a scalar, a map of scalars or an unknown key."""
     section: type[Section] | None = root
     expects_name = False
     for step in path:

@@ -1,7 +1,7 @@
 """Explains syntax errors of the YAML parser in plain words.
 
-libyaml reports what it expected in its own grammar ("could not find expected ':'"), often at the end of the file. This
-module explains the probable mistake, at the place where it was made. It never repeats the text of the file.
+libyaml reports errors in the terms of its grammar ("could not find expected ':'"), often at the end of the file. This
+module explains the probable mistake at its real position. It never repeats the text of the file.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def explain(error: MarkedYAMLError, text: str, opened: tuple[int, int]) -> tuple
 
 
 def _bracket(lines: list[str], opened: tuple[int, int]) -> str:
-    """The bracket that opens the map or list at `opened`; empty in block style."""
+    """Return the bracket that opens the map or list at `opened`; empty in block style."""
     line, column = opened
     character = lines[line - 1][column - 1 : column] if 0 < line <= len(lines) else ""
     return character if character in ("[", "{") else ""

@@ -1,4 +1,4 @@
-"""`telemetry` and `weighting`: which metrics a pool has, and how weights follow them."""
+"""`telemetry` and `weighting`: the metrics of a pool, and how weights follow them."""
 
 from typing import Literal
 

@@ -1,7 +1,7 @@
 """Decodes the bytes of one file into text that can be parsed, and collects the faults of that file.
 
-An invisible character (a control character, a change of direction) can make a reviewed file mean something else, and a
-private key in a repository is compromised; both are refused everywhere, comments included. Faults are reported by
+An invisible character (a control character, a change of direction) can give a reviewed file another meaning, and a
+private key in a repository is compromised. Both are rejected everywhere, including in comments. Faults are reported by
 position, and a key is never repeated.
 """
 
@@ -29,7 +29,7 @@ class UnreadableTextError(Exception):
 
 
 class TextFaults:
-    """The faults of one text; it stops the reading when there are too many to be useful."""
+    """The faults of one text. Reading stops when there are too many to be useful."""
 
     def __init__(self, file: str, diagnostics: Diagnostics) -> None:
         self.file = file
@@ -68,7 +68,7 @@ def decode(data: bytes, findings: TextFaults) -> str:
 
 
 def screen(text: str, findings: TextFaults) -> str:
-    """Replace each forbidden character, comments included, and report it. Raises UnreadableTextError for tags."""
+    """Replace and report each forbidden character, including in comments. Raises UnreadableTextError for tags."""
     if "%TAG" in text and (directive := _TAG_DIRECTIVE.search(text)):
         position = _place(text[: directive.end() - len("%TAG")])
         raise findings.stop("LB007", "tags are not supported", *position, "remove the %TAG line")
@@ -80,7 +80,7 @@ def screen(text: str, findings: TextFaults) -> str:
 
 
 def forbidden_message(character: str) -> str:
-    """The message about a character that is not allowed in a fleet."""
+    """Return the message about a character that is not allowed in a fleet."""
     import unicodedata
 
     name = unicodedata.name(character, "a control character").lower()
@@ -88,6 +88,6 @@ def forbidden_message(character: str) -> str:
 
 
 def _place(before: str) -> tuple[int, int]:
-    """The line and column, from 1, of what follows `before`."""
+    """Return the line and column, from 1, of the position after `before`."""
     line = before.count("\n") + before.count("\r") - before.count("\r\n")
     return line + 1, len(before) - max(before.rfind("\n"), before.rfind("\r"))

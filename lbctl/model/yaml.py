@@ -1,10 +1,10 @@
 """Parses one YAML text safely into a tree of `Node`s.
 
-YAML can exhaust memory (aliases), crash a parser (nesting) and mean something else than it appears to (`no`, `010`, a
-repeated key). This module reads the parser's events, so that limits hold before anything is built, and refuses what a
-fleet does not need: anchors, aliases, merge keys, tags, second documents, repeated keys, invisible characters, private
-keys. Plain scalars follow YAML 1.2's core schema: `true` and `false`, decimal numbers, `null`, and everything else is
-text. The meaning of keys is not checked.
+YAML can exhaust memory (aliases), crash a parser (nesting) and mean something other than it appears to (`no`, `010`, a
+repeated key). This module reads the parser's events, so that limits apply before anything is built. It rejects the
+features that a fleet does not need: anchors, aliases, merge keys, tags, second documents, repeated keys, invisible
+characters, private keys. Plain scalars follow YAML 1.2's core schema: `true` and `false`, decimal numbers, `null`, and
+everything else is text. The meaning of keys is not checked.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _MAX_FLOAT_CHARACTERS = 40
 _DEFAULTS = "use `defaults` not to repeat yourself"
 _ONCE = "keep one of them"
 _REFUSED = "(refused key)"
-"""Represents a refused key, compared by identity: its value is read and discarded."""
+"""Represents a rejected key, compared by identity: its value is read and discarded."""
 
 
 def read(data: bytes, file: str, diagnostics: Diagnostics) -> Node | None:
-    """Parse the map in `data`; None if there is none. Faults are added to `diagnostics` under the name `file`."""
+    """Read the map in `data`; None if there is no map. Faults are added to `diagnostics` under the name `file`."""
     findings = TextFaults(file, diagnostics)
     try:
         return _Reader(screen(decode(data, findings), findings), findings).read()
@@ -64,7 +64,7 @@ def read(data: bytes, file: str, diagnostics: Diagnostics) -> Node | None:
 
 
 class _Reader:
-    """Builds a tree from the parser's events; it does a few operations per scalar, and never recurses.
+    """Builds a tree from the parser's events, with a few operations per scalar and without recursion.
 
     `_holder` is the innermost open map or list, `_fields` or `_items` its content, `_key` the key whose value comes
     next. `_outer` keeps, for every open map or list, its holder and that holder's key (None: the map itself is used as
@@ -232,7 +232,7 @@ class _Reader:
         self._findings.add(code, message, *_at(event), hint, self._path())
 
     def _path(self) -> Path:
-        """The path of the current value, as far as its keys were accepted."""
+        """Return the path of the current value, as far as its keys were accepted."""
         levels = [*self._outer, (self._holder, self._key)]
         inner = [holder for holder, _ in levels[1:]]
         steps: list[str | int] = []

@@ -1,7 +1,7 @@
-"""The types of values: each has its own grammar, so that no string of the user is free text unless it must be.
+"""The types of values: each has its own grammar, so that no user string is free text unless it must be.
 
-Characters with a meaning in a proxy's grammar (quotes, braces, `$`, `%`, control characters) are outside most of these
-grammars; the few free texts (`HeaderValue`, `Regex`, `Body`, `Text`) are quoted by the targets.
+Characters with a meaning in a proxy's grammar (quotes, braces, `$`, `%`, control characters) are not part of most of
+these grammars. The targets quote the few free texts (`HeaderValue`, `Regex`, `Body`, `Text`).
 """
 
 from __future__ import annotations

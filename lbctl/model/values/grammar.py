@@ -1,4 +1,4 @@
-"""Makes the validator and the JSON Schema of a value from its grammar."""
+"""Builds the validator and the JSON Schema of a value from its grammar."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def quantity(parse: Callable[[object], Any]) -> PlainValidator:
 
 
 def schema(pattern: str, grammar: str) -> WithJsonSchema:
-    """A JSON Schema with the pattern; `grammar` describes it, and is shown beside the meaning of the key."""
+    """Return a JSON Schema with the pattern. `grammar` describes it, and is shown next to the meaning of the key."""
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$", "grammar": grammar})
 
 
 def text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
-    """A string that matches `pattern` completely."""
+    """Return a type for strings that match `pattern` completely."""
 
     def validate(value: object) -> str:
         if not isinstance(value, str):
@@ -47,5 +47,5 @@ def text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile at the first use: most fleets have few of the kinds of value."""
+    """Compile at first use: most fleets use only a few kinds of value."""
     return re.compile(pattern, re.ASCII)

@@ -1,4 +1,4 @@
-"""What a request or an answer has: headers, cookies, paths, hosts, bodies."""
+"""Parts of requests and responses: headers, cookies, paths, hosts, bodies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_cookie_value(text: str) -> bool:
 
 
 def unique_headers(value: object) -> object:
-    """Refuse header names that differ only in case."""
+    """Reject header names that differ only in case."""
     first: dict[str, str] = {}
     for name in value if isinstance(value, dict) else ():
         if first.setdefault(str(name).lower(), name) != name:
@@ -111,7 +111,7 @@ Regex = Annotated[
 
 
 _MAX_BODY_BYTES = 12_000
-"""Bytes of a `respond.body`: a list of about a hundred models. HAProxy's buffers grow with it."""
+"""Maximum size of a `respond.body`: a list of about a hundred models. HAProxy's buffers grow with it."""
 
 
 def _body(value: object) -> str:

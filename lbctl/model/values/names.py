@@ -1,4 +1,4 @@
-"""Names: of the fleet's own things, and of what other systems name."""
+"""Names of the fleet's own objects and of objects in other systems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATTERN_HINT = "printable text, at most 255 characters; a * at the end matches 
 
 
 def _model(pattern: str, noun: str, hint: str) -> tuple[PlainValidator, object]:
-    """A name that engines and clients choose: any printable text. The targets quote it."""
+    """Return the type of a name that engines and clients choose: any printable text. The targets quote it."""
     whole = re.compile(pattern)
 
     def validate(value: object) -> str:
@@ -48,7 +48,7 @@ LabelValue = Annotated[
 ]
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 PORT_NAME = re.compile(r"(?!.*--)(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?", re.ASCII)
-"""The name of a port in Kubernetes."""
+"""Name of a port in Kubernetes."""
 KubernetesName = Annotated[
     str,
     *text(_DNS_LABEL, "a name in Kubernetes", "lower-case letters, digits and -, at most 63; no - at its ends"),

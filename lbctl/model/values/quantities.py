@@ -23,7 +23,7 @@ Status = Annotated[int, Field(ge=100, le=599)]
 
 
 def _bounded(parse: Callable[[object], q.Percent], low: float, high: float, above: bool = False) -> PlainValidator:
-    """Accept a percentage in the bounds; with `above`, `low` itself is excluded."""
+    """Accept a percentage within the limits; with `above`, exclude `low` itself."""
 
     def check(value: object) -> q.Percent:
         number = parse(value)
@@ -90,7 +90,7 @@ Rate = Annotated[
     schema(r"(?!0+/)(0?[0-9]{1,9}|1000000000)/(s|m|h)", "a rate: as 50/s, 600/m, 10000/h"),
 ]
 PORT = r"(?!0+$)([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-"""The pattern of a port."""
+"""Pattern of a port number."""
 _BIND = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{PORT}|[0-9]{{1,3}}(\.[0-9]{{1,3}}){{3}}:{PORT}"
 _ADDRESS = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{PORT}|[^:\[\]]+:{PORT}"
 Address = Annotated[
