@@ -1,1 +1,1 @@
-"""The resolved fleet as frozen values: the output of `compile`, the input of targets, and what a version hashes."""
+"""The resolved fleet as frozen values: the output of `compile` and the input of targets. A version is its hash."""

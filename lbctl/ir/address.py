@@ -23,7 +23,10 @@ class Address:
 
     @property
     def from_here(self) -> Address:
-        """Where this machine reaches a listener here: every address (0.0.0.0, ::) cannot be connected to."""
+        """Return the address at which this machine reaches a listener.
+
+        The unspecified addresses (0.0.0.0, ::) cannot be connected to.
+        """
         return replace(self, host=from_here(self.host))
 
     def __str__(self) -> str:

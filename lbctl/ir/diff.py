@@ -2,8 +2,8 @@
 
 It lists added and removed objects, settings with their old and new value, the share of traffic that pools and replicas
 gain or lose, and requests that reach another route. Order, comments, written-out defaults and different spellings of
-equal values are no difference, since none of them reaches the Topology or its settings. It says nothing about requests
-in flight or a running fleet.
+equal values are not differences, because they do not reach the Topology or its settings. Requests in flight and the
+state of a running fleet are not considered.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _Named = TypeVar("_Named", Listener, Route, Pool, Proxy)
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """A listener, route, pool, replica or proxy that only one side has."""
+    """A listener, route, pool, replica or proxy that exists on one side only."""
 
     kind: Literal["added", "removed"]
-    """Whether the new side or the old side has it."""
+    """`added`: only the new side has it; `removed`: only the old side has it."""
     path: Path
 
     description: str
@@ -44,23 +44,21 @@ class SettingChange:
     path: Path
     """The path in the YAML."""
     old: str | None
-    """None where the old side lacks the setting."""
+    """None if the setting is missing on the old side."""
     new: str | None
-    """None where the new side lacks the setting."""
+    """None if the setting is missing on the new side."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficChange:
-    """A change of the share of a route's requests by weight, each from 0 to 1."""
+    """A change of a route's traffic by weight: `old` and `new` are shares from 0 to 1."""
 
     route: str
     pool: str
     replica: str
     """Empty for the pool as a whole."""
     old: float
-    """The share before."""
     new: float
-    """The share after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +69,21 @@ class ReroutedRequests:
     rule: Rule
     """The conditions of the requests."""
     old: tuple[str, ...]
-    """Routes, the most specific first; the last one takes the remaining requests, and "" is no route (404)."""
+    """Routes, the most specific first; the last one gets the remaining requests. "" means that no route matches
+    (404)."""
     new: tuple[str, ...]
     """The same for the new side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Everything that differs, each tuple sorted by name."""
+    """All differences, each tuple sorted by name."""
 
     objects: tuple[ObjectChange, ...] = ()
-    """What only one side has."""
+    """Objects that exist on one side only."""
     settings: tuple[SettingChange, ...] = ()
-    """The settings whose values differ."""
     traffic: tuple[TrafficChange, ...] = ()
-    """The shares that change."""
     rerouted: tuple[ReroutedRequests, ...] = ()
-    """The requests that reach another route."""
 
     def __bool__(self) -> bool:
         return bool(self.objects or self.settings or self.traffic or self.rerouted)
@@ -129,7 +125,7 @@ class _DifferenceBuilder:
         settings_of: Callable[[_Named], settings.Settings],
         describe: Callable[[_Named], str],
     ) -> None:
-        """Add the objects that only one side has, and the changed settings of those that both have."""
+        """Add the objects that exist on one side only, and the changed settings of the others."""
         before, after = {item.name: item for item in old}, {item.name: item for item in new}
         for name in sorted(before.keys() - after.keys()):
             self.objects.append(ObjectChange("removed", (section, name), describe(before[name])))
@@ -139,7 +135,7 @@ class _DifferenceBuilder:
             self.settings += _settings(settings_of(old_object), settings_of(new_object))
 
     def add_replicas(self, old: Pool, new: Pool) -> None:
-        """Add the replicas that only one side of a pool has, and the changed settings of the others."""
+        """Add the replicas that exist on one side of a pool only, and the changed settings of the others."""
         if old.replicas == new.replicas:
             return
         before, after = (
@@ -166,13 +162,13 @@ def _changed_pairs(old: tuple[_Named, ...], new: tuple[_Named, ...]) -> Iterator
 
 
 def _settings(old: Mapping[Path, str], new: Mapping[Path, str]) -> list[SettingChange]:
-    """Compare settings in the order of the new side; those that it lacks come last."""
+    """Compare settings in the order of the new side. Settings that it lacks come last."""
     paths = [*new, *(path for path in old if path not in new)]
     return [SettingChange(path, old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)]
 
 
 def _compare_routes(builder: _DifferenceBuilder, old: Topology, new: Topology) -> None:
-    """Compare routes with their matches, which the listeners' rules hold."""
+    """Compare routes with their matches, which are part of the listeners' rules."""
     before, after = settings.rules_by_route(old), settings.rules_by_route(new)
     old_routes = {item.name: item for item in old.routes}
     builder.add_objects(old.routes, new.routes, "routes", lambda _: {}, destination)
@@ -208,7 +204,7 @@ def _describe_pool(pool: Pool) -> str:
 
 
 def _traffic(old: Topology, new: Topology) -> Iterator[TrafficChange]:
-    """Compare traffic on routes that both sides have: the requests of a new route cannot be known."""
+    """Compare traffic on routes that both sides have. The requests of a new route cannot be known."""
     before, after = ReplicaShares(old.pools), ReplicaShares(new.pools)
     old_routes = {route.name: route for route in old.routes}
     for route in new.routes:
@@ -258,7 +254,7 @@ def _rerouted_requests(old: Topology, new: Topology) -> Iterator[ReroutedRequest
 
 
 def _rerouted_of_listener(listener: str, old: tuple[Rule, ...], new: tuple[Rule, ...]) -> Iterator[ReroutedRequests]:
-    """Compare one listener's rules: only conditions that lead to different routes can be rerouted."""
+    """Compare one listener's rules. Only conditions that lead to different routes can be rerouted."""
     before, after = _by_conditions(old), _by_conditions(new)
     changed = [rule for rule in before.keys() | after.keys() if before.get(rule) != after.get(rule)]
     for conditions in sorted(changed, key=order):
@@ -276,7 +272,7 @@ def _by_conditions(rules: Iterable[Rule]) -> dict[Rule, str]:
 
 
 def _receiving_routes(conditions: Rule, table: tuple[Rule, ...]) -> tuple[str, ...]:
-    """The routes that receive requests of `conditions` which no more specific rule has taken."""
+    """Return the routes that receive requests of `conditions` that no more specific rule matches."""
     routes: dict[str, None] = {}
     rank = order(conditions)
     for rule in table:

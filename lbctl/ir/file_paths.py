@@ -1,6 +1,6 @@
-"""Views with other file paths, so that targets need not know for which machine they render.
+"""Views with other file paths, so that targets do not depend on the machine for which they render.
 
-`--files-root` and the placeholders of `--check` are such changes; nothing else in the view differs.
+`--files-root` and the placeholders of `--check` change paths in this way; nothing else in the view differs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 
 Rename = Callable[[str, str], str]
-"""(path, kind) → new path. Kinds: certificate, key, ca, crl, api_keys, jwks."""
+"""(path, kind) → new path. The kinds are certificate, key, ca, crl, api_keys and jwks."""
 
 
 def with_files(view: View, rename: Rename) -> View:

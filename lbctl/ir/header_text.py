@@ -1,6 +1,6 @@
-"""Values of headers that a route sets: text with variables, each a word in braces, as `{client_ip}`.
+"""Values of headers that a route sets: text with variables, each a word in braces, for example `{client_ip}`.
 
-A word in braces is a variable. Any other brace stands for itself, so that a value may hold JSON.
+Any other brace is literal, so that a value may contain JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 Variable = Literal["client_ip", "request_id", "tenant", "host", "listener", "route", "pool"]
 VARIABLES: tuple[Variable, ...] = get_args(Variable)
-"""The words that stand for a value of the request."""
+"""Variables, without braces."""
 _WORD = re.compile(r"\{\s*([A-Za-z0-9_.-]+)\s*\}")
 
 
@@ -47,12 +47,12 @@ def variables(value: str) -> frozenset[Variable]:
 
 
 def unknown_words(value: str) -> list[str]:
-    """Return the words in braces that are no variables, with their braces."""
+    """Return the words in braces that are not variables, with their braces."""
     return [match.group() for match in _WORD.finditer(value) if match.group() not in _SPELLINGS]
 
 
 def may_be_empty(value: str) -> bool:
-    """Return whether a value is empty for some request: it consists of the tenant, who is not always known."""
+    """Return whether a value may be empty: it consists only of the tenant, which is not always known."""
     return all(part.variable == "tenant" for part in parts(value))
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from lbctl.ir.address import Address
 
 MAX_HEADER_COUNT, MAX_HEADER_BYTES = 1000, 128 * 1024
-"""The limits of request headers by default."""
+"""Default limits of request headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class PathMatch:
     """A condition on the path of a request."""
 
     kind: Literal["exact", "prefix", "regex"] = "prefix"
-    """How the path is compared with the value."""
+    """Comparison of the path with the value."""
     value: str = "/"
     """A prefix consists of whole segments without a trailing slash: `/v1` matches `/v1` and `/v1/x`, never `/v1x`.
 
@@ -35,7 +35,7 @@ class Rule:
     path: PathMatch = PathMatch()
     """The condition on the path."""
     methods: tuple[str, ...] = ()
-    """Empty: any."""
+    """Empty: any method."""
     headers: tuple[tuple[str, str], ...] = ()
     """(lower-case name, exact value), sorted."""
     models: tuple[str, ...] = ()
@@ -49,11 +49,11 @@ class Certificate:
     """A certificate of a listener."""
 
     certificate: str
-    """The path of a PEM chain."""
+    """Path of a PEM chain."""
     key: str
-    """The path of its private key in PEM."""
+    """Path of the private key in PEM."""
     hosts: tuple[str, ...] = ()
-    """The SNI names that it serves; empty for the default certificate."""
+    """SNI names for which it is used; empty for the default certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class ListenerTls:
     certificates: tuple[Certificate, ...]
     """At least one; the first is the default."""
     min_version: Literal["1.2", "1.3"] = "1.2"
-    """The lowest version of TLS that is accepted."""
+    """Minimum TLS version."""
     client_ca: str | None = None
-    """The path of the authorities that sign client certificates; None: none is requested."""
+    """Path of the CA bundle for client certificates; None: no client certificate is requested."""
     client_certificate: Literal["required", "optional"] = "optional"
-    """Whether a client must send a certificate, where `client_ca` is set."""
+    """Whether a client must send a certificate, if `client_ca` is set."""
     client_crl: str | None = None
-    """The path of the lists of revoked client certificates; None: none is looked at."""
+    """Path of the revocation lists for client certificates; None: revocation is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +79,31 @@ class ClientAddress:
     trusted: tuple[str, ...]
     """The networks (CIDR) of load balancers whose header is used."""
     header: str = "x-forwarded-for"
-    """The header that holds the client's address."""
+    """Header that contains the client's address."""
     forward: tuple[str, ...] = ("x-real-ip",)
-    """The lower-case names of the headers that carry the client's address to replicas, sorted."""
+    """Lower-case names of the headers in which replicas get the client's address, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessLog:
-    """Where and in which form a listener writes its access log."""
+    """Destination and format of a listener's access log."""
 
     path: str | None = None
-    """The file that it is written to; None: where the proxy writes it by default."""
+    """Path of the log file; None: the proxy's default destination."""
     format: Literal["json", "text", "none"] = "json"
-    """The form of a line; `none` writes nothing."""
+    """Format of a line; `none` disables the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """How a listener reports spans."""
+    """Reporting of spans by a listener."""
 
     otlp: Address
     """The collector's OTLP address."""
     sample: float
-    """The sampled part of requests, in percent."""
+    """Sampled share of requests, in percent."""
     service: str
-    """The name of the service in the spans."""
+    """Service name in the spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,42 +113,42 @@ class Listener:
     name: str
     """The name, unique in the fleet."""
     bind: Address
-    """Where it listens."""
+    """Address on which it listens."""
     tls: ListenerTls | None = None
-    """How it terminates TLS; None: plain connections."""
+    """TLS termination; None: plain connections."""
     http2: bool = True
     """Whether clients may use HTTP/2."""
     client_address: ClientAddress | None = None
-    """How the client's address is found behind another load balancer; None: it is that of the connection."""
+    """Source of the client's address behind another load balancer; None: the peer address of the connection."""
     allow_from: tuple[str, ...] | None = None
-    """The networks of clients that may send requests, sorted; None: every network."""
+    """Networks of clients that may send requests, sorted; None: all networks."""
     deny_from: tuple[str, ...] = ()
-    """The networks of clients that are refused, sorted; they come before `allow_from`."""
+    """Networks of clients that are rejected, sorted; they take precedence over `allow_from`."""
     proxy_protocol: bool = False
     """Whether every connection begins with a PROXY protocol header."""
     max_connections: int | None = None
-    """The largest number of client connections; None: unlimited."""
+    """Maximum number of client connections; None: unlimited."""
     max_body: int | None = None
-    """The largest request body in bytes; None: unlimited."""
+    """Maximum size of a request body in bytes; None: unlimited."""
     max_header_count: int = MAX_HEADER_COUNT
-    """The largest number of header lines of a request."""
+    """Maximum number of header lines in a request."""
     max_header_bytes: int = MAX_HEADER_BYTES
-    """The largest size of the headers of a request."""
+    """Maximum total size of a request's headers, in bytes."""
     inspect: int = 16 * 1024 * 1024
-    """How many bytes of a body the proxy may buffer to read the model or a key from it."""
+    """Maximum number of body bytes that the proxy buffers to read the model or a key."""
     request_headers_timeout: int = 15_000
     """Milliseconds."""
     idle_timeout: int | None = 3_600_000
     """Milliseconds; None: unlimited."""
     access_log: AccessLog = AccessLog()
     tracing: Tracing | None = None
-    """How spans are reported; None: they are not."""
+    """Reporting of spans; None: disabled."""
     request_id: str = "x-request-id"
     """The header that carries the request's id."""
     rules: tuple[Rule, ...] = ()
-    """Which request reaches which route, by precedence: the first rule that matches decides; none: 404."""
+    """Rules by precedence: the first rule that matches decides. If none matches, the response is 404."""
 
     @property
     def address_headers(self) -> tuple[str, ...]:
-        """Return the headers that carry the client's address to replicas, besides `x-forwarded-for`."""
+        """Return the headers that carry the client's address to replicas, in addition to `x-forwarded-for`."""
         return (self.client_address or ClientAddress(())).forward

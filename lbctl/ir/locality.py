@@ -1,4 +1,4 @@
-"""How near a replica is to a proxy: one rule for every kind of proxy and for the picker."""
+"""The distance between a replica and a proxy: one rule for every kind of proxy and for the picker."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Literal, NamedTuple
 
 
 class Place(NamedTuple):
-    """Where a proxy or a replica runs."""
+    """Location of a proxy or a replica."""
 
     region: str | None = None
-    """The region; None where the fleet gives none."""
+    """None if the fleet does not state a region."""
     zone: str | None = None
-    """The zone within the region; None where the fleet gives none."""
+    """Zone within the region; None if the fleet does not state a zone."""
 
 
 NOWHERE = Place()
-"""The place of a proxy or a replica for which the fleet gives neither region nor zone."""
+"""Location of a proxy or a replica for which the fleet states neither region nor zone."""
 
 
 def distance(prefer: Literal["zone", "region"], proxy: Place, replica: Place) -> int:
-    """Return 0 in the proxy's zone, 1 in its region, else 2.
+    """Return 0 for a replica in the proxy's zone, 1 in its region, else 2.
 
-    Two regions may each have a zone of the same name, so zones are equal only within one region. Where the proxy or the
-    replica names no region, the zone alone decides.
+    Zones with the same name in two regions differ. If the proxy or the replica has no region, only the zone is
+    compared.
     """
     same_region = proxy.region is not None and replica.region == proxy.region
     unknown = proxy.region is None or replica.region is None

@@ -1,7 +1,7 @@
-"""Rules against requests and against each other: which rule matches, which comes first, which covers which.
+"""Matches rules against requests and against each other: match, precedence and coverage.
 
-The proxies do the matching; this module predicts what they do with a request that was read as they read it
-(`targets.<kind>.reading`). It parses nothing itself: no URL, no escape, no body.
+The proxies do the matching. This module predicts their result for a request in the form in which they read it
+(`targets.<kind>.reading`). It does not parse URLs, escapes or bodies itself.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Request:
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The values of each header by its lower-case name; one of them must equal a rule's value."""
     model: str | None = None
-    """None if the request names no model."""
+    """None if the request does not name a model."""
     unclear: tuple[int, str] | None = None
-    """The status and the message with which rules with `clear_model` refuse it."""
+    """Status and message of the rejection by rules with `clear_model`."""
     unread: tuple[int, str] | None = None
-    """The status and the message with which rules with models refuse it, since the proxy cannot read its model."""
+    """Status and message of the rejection by rules with models, because the proxy cannot read the request's model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,10 @@ class Criterion:
     kind: str
     """host, path, method, header or model."""
     wanted: str
-    """What the rule demands."""
+    """Value that the rule requires."""
     actual: str | None
-    """What the request has; None where it has nothing."""
+    """Value in the request; None if it is missing."""
     holds: bool
-    """Whether the condition holds."""
     name: str = ""
     """The header's name, for the kind header."""
 
@@ -62,7 +61,7 @@ def matches(rule: Rule, request: Request) -> bool:
 
 
 def refusal(rule: Rule, request: Request) -> tuple[int, str] | None:
-    """Return the status and the message with which the rule refuses the request for its model, or None."""
+    """Return the status and message if the rule rejects the request because of its model, else None."""
     reason = request.unread if rule.models and request.unread else request.unclear if rule.clear_model else None
     return reason if reason and matches(replace(rule, models=()), request) else None
 
@@ -95,7 +94,7 @@ def path_text(path: PathMatch) -> str:
 
 
 def order(rule: Rule) -> tuple[object, ...]:
-    """The sort key of a listener's rules: the Gateway API's order, in which the most specific rule wins.
+    """Return the sort key of a listener's rules: the Gateway API's order, in which the most specific rule wins.
 
     Host exact, longest wildcard, none; path exact, regex, longest prefix; with a method; with a model, exact before
     prefix; more headers; then the route's name. https://gateway-api.sigs.k8s.io/reference/spec/#httprouterule
@@ -113,7 +112,7 @@ def order(rule: Rule) -> tuple[object, ...]:
 
 
 def deciding_criterion(first: Rule, second: Rule) -> str:
-    """The criterion by which `first` comes before `second`: host, path, method, model, headers or name."""
+    """Return the criterion by which `first` comes before `second`: host, path, method, model, headers or name."""
     pairs = zip(order(first), order(second), _ORDER_CRITERIA, strict=True)
     return next((criterion for left, right, criterion in pairs if left != right), "name")
 
@@ -148,7 +147,7 @@ def _within(prefix: str, path: str) -> bool:
 
 
 def model_matches(pattern: str, model: str) -> bool:
-    """Whether a name of a model, or a prefix with a trailing `*`, matches the model that a request names."""
+    """Whether a model pattern (a name, or a prefix with a trailing `*`) matches the model in a request."""
     return model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern
 
 
@@ -186,7 +185,7 @@ def overlaps(one: Rule, other: Rule) -> bool:
 
 
 def host_covers(pattern: str, host: str) -> bool:
-    """Whether `pattern` matches every host that `host`, which may be a pattern too, matches."""
+    """Whether `pattern` matches every host that `host` matches. `host` may be a pattern too."""
     return not pattern or pattern == host or (pattern.startswith("*.") and host.endswith(pattern[1:]))
 
 
@@ -215,7 +214,7 @@ def _literal_path(path: PathMatch) -> str:
 
 
 def _literal_head(regex: str) -> str:
-    """The literal prefix of every match of the expression."""
+    """Return the literal prefix of every match of the expression."""
     match = _META.search(regex)
     if match is None or "|" in regex:
         return "" if match else regex

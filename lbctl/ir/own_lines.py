@@ -1,4 +1,4 @@
-"""The operator's own lines: text in a proxy's own grammar, which no value of the model ever is."""
+"""The operator's own lines: text in a proxy's own grammar. No other value of the model is such text."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ _DIGEST = 12
 
 @dataclass(frozen=True, slots=True)
 class OwnLinesPlace:
-    """A place of a kind of proxy's configuration that own lines can go to."""
+    """A place in the configuration of a kind of proxy where own lines can be inserted."""
 
     section: str = ""
-    """The section of the fleet whose names are its keys, as `routes`; empty where it has no keys."""
+    """Section of the fleet whose object names are the keys, for example `routes`; empty if there are no keys."""
     in_fragments: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLines:
-    """One file of own lines, and the place of the configuration that they go to."""
+    """One file of own lines, and the place where they are inserted."""
 
     place: str
-    """The key of `include`, as `location`."""
+    """Key of `include`, for example `location`."""
     owner: str
-    """The listener, route or pool whose part of the configuration it is; empty where the place has none."""
+    """Listener, route or pool in whose part of the configuration the lines are inserted; empty if the place has
+    none."""
     index: int
-    """Its position in the list of the fleet."""
+    """Position in the fleet's list."""
     file: str
-    """The path as the fleet writes it."""
+    """Path as the fleet writes it."""
     text: str
-    """The content."""
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the text, without their line feeds."""
+        """Return the lines of the text, without line feeds."""
         return self.text.removesuffix("\n").split("\n") if self.text else []
 
     @property
     def digest(self) -> str:
-        """The beginning of the SHA-256 of the text."""
+        """Return the beginning of the SHA-256 of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST]
 
     def path(self, proxy: str) -> Path:
-        """Return the path of the value in the YAML that names the file, for the proxy of this name."""
+        """Return the YAML path of the value that names the file, for the proxy of this name."""
         owner = (self.owner,) if self.owner else ()
         return ("proxies", proxy, "include", self.place, *owner, self.index)

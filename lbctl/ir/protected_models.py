@@ -1,7 +1,7 @@
-"""Rules whose model decides about protection: of two routes for the same requests, one protects less.
+"""Rules whose model decides about protection: of two routes for the same requests, one is less protected.
 
-There a request has to name one model that the proxy and every replica read alike; otherwise a client could use the open
-route while the replica serves the model of the protected one.
+Such a request has to name one model that the proxy and every replica read in the same way. Otherwise a client could use
+the open route while the replica serves the model of the protected one.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from lbctl.ir.routes import EVERYBODY, Access, ApiKeys, External, Forward, Jwt, 
 
 @dataclass(frozen=True, slots=True)
 class _Protection:
-    """What a route requires before a request reaches its replicas."""
+    """Requirements of a route before a request reaches its replicas."""
 
     credentials: tuple[ApiKeys | None, Jwt | None, External | None] = (None, None, None)
     limits: frozenset[RateLimit] = frozenset()
     regions: frozenset[str] = frozenset()
     addresses: Access = EVERYBODY
-    """The networks of clients that it serves."""
+    """Networks of clients that the route accepts."""
     denied: bool = False
-    """Whether the route refuses the models that it names."""
+    """Whether the route rejects the models that it names."""
     leads: bool = True
     """Whether the route forwards to replicas."""
 
 
 def guarded(listener: Listener, routes: Mapping[str, Route]) -> tuple[Rule, ...]:
-    """Return the rules of a listener in their order, with `clear_model` where the model decides about protection."""
+    """Return the rules of a listener in their order.
+
+    `clear_model` is set on rules whose model decides about protection.
+    """
     deciding = {first for first, _, _ in _pairs(listener, routes)}
     return tuple(replace(rule, clear_model=True) if rule in deciding else rule for rule in listener.rules)
 
@@ -48,10 +51,10 @@ def ways_around(listener: Listener, routes: Mapping[str, Route]) -> dict[str, st
 
 
 def refused_websockets(listener: Listener, routes: Mapping[str, Route]) -> dict[str, str]:
-    """Map each route whose WebSockets never open, for a proxy that reads bodies, to the other route that is the cause.
+    """Map each route whose WebSockets never open to the other route that is the cause, for proxies that read bodies.
 
-    A rule whose model decides about protection refuses every WebSocket that meets its other conditions, since no proxy
-    reads the messages in it.
+    A rule whose model decides about protection rejects every WebSocket that meets its other conditions, because no
+    proxy reads the messages in it.
     """
     if not any(routes[rule.route].websocket for rule in listener.rules):
         return {}
@@ -72,7 +75,10 @@ def refused_websockets(listener: Listener, routes: Mapping[str, Route]) -> dict[
 def _pairs(
     listener: Listener, routes: Mapping[str, Route]
 ) -> Iterator[tuple[Rule, Rule, tuple[_Protection, _Protection]]]:
-    """Yield pairs of rules that take the same requests but for the first one's models, where one bypasses the other."""
+    """Yield pairs of rules for the same requests where one bypasses the protection of the other.
+
+    The models of the first rule are not compared.
+    """
     rules: Sequence[Rule] = listener.rules
     if not any(rule.models for rule in rules):
         return

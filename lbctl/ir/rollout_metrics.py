@@ -1,8 +1,7 @@
-"""Which requests the rollouts of a fleet are judged by: the pools, and the latencies that are measured.
+"""Selects the pools and latencies that the analyses of a fleet's rollouts need.
 
-Proxies report all requests where something is measured, else about one of four for the views: a report costs an Envoy
-about 12 µs of its processor and a HAProxy 20 µs, where a request costs them 57 and 95 µs
-(docs/reference/traffic-reports.md).
+Proxies report all requests of a pool that is measured, else about a quarter of them for the views. A report costs about
+12 µs of CPU time in Envoy and 20 µs in HAProxy; a request costs 57 and 95 µs (docs/reference/traffic-reports.md).
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from typing import NamedTuple
 from lbctl.ir.routes import Forward, Route
 
 ERRORS_OF = "lbctl-errors/"
-"""What the name of the log with Envoy's own errors for a pool begins with; the pool's name follows."""
+"""Prefix of the name of the log with Envoy's own errors for a pool; the pool's name follows."""
 
 
 class LatencyKey(NamedTuple):
-    """What is measured of the requests of one pool."""
+    """A latency that is measured for the requests of one pool."""
 
     pool: str
     metric: str
-    """The time until the first byte (`first_byte`) or the last byte (`total`) of the answer."""
+    """Time until the first byte (`first_byte`) or the last byte (`total`) of the response."""
 
 
 def measured(routes: Iterable[Route]) -> frozenset[LatencyKey]:
-    """Return what has to be measured for the analyses of these routes."""
+    """Return the latencies that the analyses of these routes need."""
     return frozenset(
         LatencyKey(share.pool, metric)
         for route in routes

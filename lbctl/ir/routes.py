@@ -15,7 +15,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool
 
 PREFLIGHT = ".OPTIONS"
-"""The end of the name of a route that answers CORS preflights for another; no user's name has capitals."""
+"""Suffix of a route that answers CORS preflights for another route. User-defined names contain no capitals."""
 RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
 
 
@@ -25,7 +25,7 @@ class Share:
 
     pool: str
     weight: int
-    """A whole number ≥ 0, relative to the other shares; their sum is > 0."""
+    """Integer ≥ 0, relative to the other shares; the sum of all is > 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,8 @@ class Pin:
     kind: Literal["header", "cookie"]
     """Whether `name` is a header or a cookie."""
     name: str
-    """The name of the header or cookie."""
     value: str
-    """The value that is compared."""
     pool: str
-    """The pool that gets the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,39 +44,38 @@ class StickySplit:
     """A cookie or header that keeps a client in one pool of a split."""
 
     kind: Literal["cookie", "header"]
-    """Whether the proxy sets a cookie, or hashes a header of the client's."""
+    """Whether the proxy sets a cookie, or hashes a header of the client."""
     name: str
     """The name of the cookie or header."""
     ttl: int = 3_600_000
-    """How long the client keeps the cookie."""
+    """Lifetime of the cookie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A copy of requests that goes to another pool; its answers are discarded."""
+    """A copy of requests that goes to another pool. The responses are discarded."""
 
     pool: str
-    """The pool that gets the copies."""
     percent: float = 100.0
-    """The part of the requests that is copied, in percent."""
+    """Percentage of requests that are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The request goes to one of the shares' pools: by a pin, otherwise by a weighted choice."""
+    """Forwards the request to a pool in `shares`: by a pin, otherwise by a weighted choice."""
 
     shares: tuple[Share, ...]
     """The split, sorted by pool."""
     pins: tuple[Pin, ...] = ()
     """The pins, in the order in which they are compared."""
     sticky: StickySplit | None = None
-    """What keeps a client in one pool of the split; None: nothing does."""
+    """Keeps a client in one pool of the split; None: disabled."""
     mirror: Mirror | None = None
-    """Where copies of requests go; None: nowhere."""
+    """Copies of requests to another pool; None: disabled."""
     fallback: str | None = None
-    """The pool that takes requests while the shares' pools have no healthy replica."""
+    """Pool that gets requests while the pools in `shares` have no healthy replica."""
     pools: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Every pool that may answer a request of this route, sorted (not the mirror's)."""
+    """Every pool that may answer a request of this route, sorted; without the mirror's pool."""
 
     def __post_init__(self) -> None:
         fallback = [self.fallback] if self.fallback else []
@@ -89,21 +85,21 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """The proxy itself answers."""
+    """A response by the proxy itself."""
 
     status: int
     body: str = ""
     content_type: str = "text/plain; charset=utf-8"
     lists_models: bool = False
-    """Whether the body is the list of the models of the listener, which `targets.response_bodies` writes."""
+    """Whether the body lists the models of the listener (see `targets.response_bodies`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """A redirect with 301 (GET, HEAD) or 308 to the same host and path by https."""
+    """A redirect with 301 (GET, HEAD) or 308 to the same host and path with https."""
 
     scheme: Literal["https"] = "https"
-    """The scheme that the client is redirected to."""
+    """Scheme of the redirect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +109,12 @@ class Rewrite:
     path_prefix: str | None = None
     """Replaces the matched prefix."""
     host: str | None = None
-    """The new Host header; None: that of the client."""
+    """New Host header; None: the client's Host header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pauses between retries; they double from `base` up to `max`."""
+    """Pauses between retries. They double from `base` up to `max`."""
 
     base: int = 25
     """The first pause."""
@@ -128,30 +124,30 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When and how often a request is tried again."""
+    """Conditions and number of retries."""
 
     attempts: int = 2
-    """Further tries after the first, each on another replica; 0: none."""
+    """Number of retries after the first attempt, each on another replica; 0: no retries."""
     when: tuple[RetryCondition, ...] = ("connect_failure", "refused_stream", "reset_before_request")
-    """What must have happened to a try before the request is tried again."""
+    """Results of an attempt that allow a retry."""
     busy_statuses: tuple[int, ...] = ()
-    """The statuses by which a replica declines a request before it works; empty without `replica_busy`."""
+    """Statuses with which a replica declines a request before processing it; empty without `replica_busy`."""
     idempotent: bool = False
-    """Whether every request of the route may be repeated safely, POST included."""
+    """Whether every request of the route, including POST, may be repeated safely."""
     budget: float | None = None
     """Retries as a percentage of requests; None: unlimited."""
     backoff: Backoff = Backoff()
-    """The pauses between the tries."""
+    """Pauses between attempts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class TenantRate:
-    """A rate of one tenant, with as many requests at once."""
+    """Rate of one tenant, with a burst of the same size."""
 
     tenant: str
     """The tenant's name."""
     requests: int
-    """The requests in each `per`."""
+    """Number of requests in each `per`."""
     per: int
     """The period of the rate in milliseconds."""
 
@@ -161,23 +157,23 @@ class RateLimit:
     """A limit by rate or by `concurrent` requests, never both."""
 
     by: Literal["tenant", "client_ip", "header", "all"]
-    """What the limit is counted by."""
+    """Scope of the limit: each tenant, client address or header value is counted separately, or all together."""
     header: str = ""
     """The header's name, where `by` is header."""
     requests: int = 0
-    """The number of requests in each period; 0 for a limit of concurrent requests."""
+    """Number of requests in each period; 0 for a limit of concurrent requests."""
     per: int = 0
-    """The period of the rate: `requests` in each `per`."""
+    """Period of the rate, in milliseconds."""
     burst: int = 0
-    """How many requests more are admitted at once."""
+    """Number of requests above the rate that are admitted at once."""
     concurrent: int = 0
-    """0 for a rate."""
+    """Maximum number of concurrent requests; 0 for a rate."""
     tenant_rates: tuple[TenantRate, ...] = ()
-    """Rates that hold for single tenants instead, sorted; of a rate by tenant alone."""
+    """Rates that replace this rate for single tenants, sorted; only for rates by tenant."""
 
     @property
     def tenants(self) -> tuple[tuple[str, RateLimit], ...]:
-        """Return each tenant with a rate of its own and the limit that holds for it."""
+        """Return each tenant that has a separate rate, and its limit."""
         return tuple(
             (own.tenant, RateLimit("tenant", requests=own.requests, per=own.per, burst=own.requests))
             for own in self.tenant_rates
@@ -185,34 +181,34 @@ class RateLimit:
 
 
 def retry_after(limits: Iterable[RateLimit]) -> int:
-    """Seconds, at least 1, until an empty bucket admits one request, by the slowest of the limits."""
+    """Return the seconds, at least 1, until an empty bucket admits one request, by the slowest of the limits."""
     return max((-(-limit.per // (1000 * limit.requests)) for limit in limits if limit.requests), default=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """API keys that are accepted, from a file."""
+    """API keys from a file."""
 
     file: str
     """The path of the file with the keys."""
     headers: tuple[str, ...] = ("authorization",)
-    """The lower-case names of the headers that may hold the key; the first one that a request has decides."""
+    """Lower-case names of headers that may contain the key; the first one in a request is used."""
     websocket_protocol: bool = False
-    """Whether a WebSocket may have the key in Sec-WebSocket-Protocol."""
+    """Whether a WebSocket may send the key in Sec-WebSocket-Protocol."""
     realm: str | None = None
-    """The realm, where the keys are users with their passwords (HTTP Basic); None: they are keys."""
+    """Realm of HTTP Basic, if the keys are users with passwords; None: the entries are keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jwt:
-    """JSON Web Tokens that are accepted."""
+    """Accepted JSON Web Tokens."""
 
     issuer: str
-    """The `iss` that a token must have."""
+    """Required `iss` of a token."""
     jwks_file: str
-    """The path of the file with the issuer's public keys."""
+    """Path of the file with the issuer's public keys."""
     audiences: tuple[str, ...] = ()
-    """The `aud` values that are accepted; empty: any."""
+    """Accepted `aud` values; empty: any."""
     tenant_claim: str | None = None
 
 
@@ -221,29 +217,28 @@ class External:
     """A service that decides about each request."""
 
     address: Address
-    """Where it listens."""
     path: str
-    """The path at which it is asked."""
+    """Path of the request to the service."""
     timeout: int
-    """The longest wait for its answer."""
+    """Timeout for the response of the service."""
     send: tuple[str, ...] = ()
-    """The lower-case names of the request's headers that it gets, sorted."""
+    """Lower-case names of request headers that the service gets, sorted."""
     accept: tuple[str, ...] = ()
-    """The lower-case names of its answer's headers that the replica gets, sorted."""
+    """Lower-case names of headers in the service's response that the replica gets, sorted."""
     tenant_header: str | None = None
-    """The header that names the tenant; None: none does."""
+    """Header that contains the tenant; None: no header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """Authentication; with both kinds, either suffices."""
+    """Authentication. With both kinds, either is sufficient."""
 
     api_keys: ApiKeys | None = None
-    """The API keys; None: none are accepted."""
+    """None: API keys are not accepted."""
     jwt: Jwt | None = None
-    """The tokens; None: none are accepted."""
+    """None: tokens are not accepted."""
     external: External | None = None
-    """The service that decides instead; None: none does."""
+    """External service that decides instead; None: no service."""
     forward_tenant: str | None = None
     """The header that passes the tenant to replicas."""
     forward_credentials: bool = False
@@ -262,50 +257,50 @@ class HeaderRules:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """One step of a rollout: the new pool's share and how long it is held."""
+    """One step of a rollout: the share of the new pool and its duration."""
 
     percent: float
-    """The share of the new pool, in percent."""
+    """Share of the new pool, in percent."""
     hold: int | None = None
-    """None: until it is promoted."""
+    """None: until the step is promoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysisMetric:
-    """A PromQL query whose value of the new pool is compared with that of the old one."""
+    """A PromQL query that compares the new pool with the old one."""
 
     name: str
     """Its name in reports."""
     source: str
     """URL of a Prometheus API."""
     query: str
-    """The PromQL, with `{pool}` in the place of the pool's name."""
+    """PromQL with `{pool}` as the placeholder for the pool's name."""
     max_ratio: float
-    """The largest value of the new pool, relative to the old one."""
+    """Maximum value of the new pool, relative to the old one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """When a rollout step passes or fails."""
+    """Criteria by which a rollout step passes or fails."""
 
     interval: int = 30_000
-    """The time between two comparisons."""
+    """Time between two comparisons."""
     min_requests: int = 1000
-    """The number of requests of the new pool below which an interval decides nothing."""
+    """Minimum number of requests to the new pool for a decision at the end of an interval."""
     max_error_rate: float | None = None
-    """The largest error rate of the new pool, in percent; None: it is not limited."""
+    """Maximum error rate of the new pool, in percent; None: unlimited."""
     latency_metric: str | None = None
-    """The signal whose latency is compared; None: latencies are not compared."""
+    """Signal whose latency is compared; None: latencies are not compared."""
     latency_percentile: str = "p95"
-    """The percentile that is compared."""
+    """Percentile to compare."""
     latency_ratio: float = 1.2
-    """The largest latency of the new pool, relative to the old one."""
+    """Maximum latency of the new pool, relative to the old one."""
     failures: int = 3
-    """How many intervals may fail before `on_failure` happens."""
+    """Number of failed intervals that trigger `on_failure`."""
     on_failure: Literal["rollback", "pause"] = "rollback"
-    """What happens then."""
+    """Action after `failures` failed intervals."""
     metrics: tuple[AnalysisMetric, ...] = ()
-    """The PromQL metrics that are compared too, by name."""
+    """Additional PromQL metrics to compare, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,78 +310,81 @@ class Rollout:
     to: str
     """The pool whose share grows."""
     mode: Literal["manual", "timed", "analysis"]
-    """Who or what ends a step."""
+    """How a step ends: by an operator, after its duration, or by analysis."""
     steps: tuple[RolloutStep, ...]
     """The steps, in order."""
     analysis: Analysis | None = None
-    """The criteria of the mode `analysis`; None: the defaults."""
+    """Criteria of the mode `analysis`; None: the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route. `action` decides what happens; the other settings apply to `Forward`, and `auth` to a list of models."""
+    """A route. `action` decides how requests are answered.
+
+    The other settings apply to `Forward`; `auth` also applies to a list of models.
+    """
 
     name: str
     """The name, unique in the fleet."""
     action: Forward | Respond | Redirect
-    """What the proxy does with a request."""
     listeners: tuple[str, ...] = ()
-    """The names of the listeners that have the route; empty: all."""
+    """Names of the listeners with this route; empty: all."""
     rewrite: Rewrite | None = None
-    """Changes of path and host; None: there are none."""
+    """Changes of path and host; None: no changes."""
     queue_priority: Literal["high", "normal", "low"] = "normal"
-    """The rank of its requests while they wait for a replica."""
+    """Priority of its requests while they wait for a replica."""
     websocket: bool = False
     """Whether a client may upgrade to a WebSocket."""
     request_timeout: int | None = None
-    """How long a whole request may take; None: unlimited."""
+    """Timeout of the whole request; None: unlimited."""
     attempt_timeout: int | None = None
-    """How long a try may take until its answer begins; None: as long as the other timeouts let it."""
+    """Timeout of an attempt until its response begins; None: limited only by the other timeouts."""
     idle_timeout: int | None = 300_000
-    """How long a request may go on without a byte in either direction; None: unlimited."""
+    """Maximum time without a byte in either direction; None: unlimited."""
     retry: Retry = Retry()
-    """When a request is tried again."""
     rate_limits: tuple[RateLimit, ...] = ()
     allow_from: tuple[str, ...] | None = None
-    """The networks of clients that may use it, sorted; None: as the listener says."""
+    """Networks of clients that may use the route, sorted; None: the listener's networks."""
     deny_from: tuple[str, ...] | None = None
-    """The networks of clients that are refused, sorted; None: as the listener says."""
+    """Networks of clients that are rejected, sorted; None: the listener's networks."""
     auth: Auth | None = None
-    """Who may use it; None: anybody."""
+    """Required authentication; None: all clients may use the route."""
     logged: bool = True
-    """Whether its requests are in the access log of the listener."""
+    """Whether its requests are in the listener's access log."""
     request_headers: HeaderRules = HeaderRules()
     """Changes of the request's headers."""
     response_headers: HeaderRules = HeaderRules()
     """Changes of the response's headers."""
     regions: tuple[str, ...] = ()
-    """Only replicas in these regions may answer; empty: any."""
+    """Regions of the replicas that may answer; empty: any."""
     rollout: Rollout | None = None
-    """The rollout of its split; None: there is none."""
+    """Rollout of its split; None: no rollout."""
 
     @property
     def needs_credentials(self) -> bool:
-        """Whether a request needs the credentials of `auth`: other answers of the proxy itself are for all clients."""
+        """Whether a request needs the credentials of `auth`.
+
+        Other responses of the proxy itself are open to all clients.
+        """
         lists_models = isinstance(self.action, Respond) and self.action.lists_models
         return self.auth is not None and (lists_models or isinstance(self.action, Forward))
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The networks of clients; `deny` comes before `allow`."""
+    """Allowed and denied networks of clients; `deny` takes precedence over `allow`."""
 
     allow: tuple[str, ...] | None = None
-    """The networks whose clients are served; None: every network."""
+    """None: all networks."""
     deny: tuple[str, ...] = ()
-    """The networks whose clients are refused."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether some client is refused."""
+        """Whether some client is rejected."""
         return self.allow is not None or bool(self.deny)
 
     def of(self, route: Route) -> Access:
-        """Return what holds for a route on a listener with these networks."""
+        """Return the networks that apply to a route on a listener with these networks."""
         return Access(
             self.allow if route.allow_from is None else route.allow_from,
             self.deny if route.deny_from is None else route.deny_from,
@@ -394,22 +392,25 @@ class Access:
 
 
 EVERYBODY = Access()
-"""No client is refused."""
+"""No client is rejected."""
 
 
 def access(listener: Listener) -> Access:
-    """Return the networks of a listener, which hold for its routes without lists of their own."""
+    """Return the networks of a listener, which apply to its routes without separate lists."""
     return Access(listener.allow_from, listener.deny_from)
 
 
 def busy_statuses(route: Route, pool: Pool) -> tuple[int, ...]:
-    """Return the statuses after which a request of `route` goes on to another replica of `pool`.
+    """Return the statuses after which a request of `route` goes to another replica of `pool`.
 
-    A gRPC server declines by the status of gRPC, not of HTTP.
+    A gRPC server declines by the gRPC status, not by the HTTP status.
     """
     return route.retry.busy_statuses if route.retry.attempts and pool.protocol != "grpc" else ()
 
 
 def busy_statuses_of_pool(pool: Pool, routes: Iterable[Route]) -> tuple[int, ...]:
-    """Return the statuses by which replicas of `pool` are busy for at least one of the routes, which lead there."""
+    """Return the statuses by which replicas of `pool` are busy for at least one of `routes`.
+
+    All of these lead to the pool.
+    """
     return tuple(sorted({status for route in routes for status in busy_statuses(route, pool)}))

@@ -1,6 +1,7 @@
 """The contents of the key files of routes, listeners and pools.
 
-They travel beside the Topology: no diff or state ever contains them, and a version at most hashes them.
+They are kept separate from the Topology: no diff or state ever contains them, and a version contains at most their
+hash.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from lbctl.base.urls import digest
 CREDENTIAL_HEADERS = frozenset(
     ("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key")
 )
-"""Lower-case names of request headers whose value certainly lets somebody in."""
+"""Lower-case names of request headers whose value is certainly a credential."""
 _LIKE_A_CREDENTIAL = re.compile(
     r"auth|key|token|secret|passw|passphrase|pwd|(?:^|[-_])pw(?:$|[-_])|cookie|credential", re.IGNORECASE
 )
 _LIKE_A_SESSION = re.compile("sess|sid", re.IGNORECASE)
 _OF_ANSWERS = frozenset(("set-cookie", "www-authenticate", "proxy-authenticate"))
-"""Headers of answers with such names: they let nobody in."""
+"""Response headers with similar names. They do not contain credentials of clients."""
 _KNOWN_FORM = re.compile(
     r"\bsk-(?=[\w-]*[0-9])(?:[A-Za-z0-9]+[_-])*[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bnvapi-[\w-]{20,}"
     r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
     r"|(?i:[?&](?:token|api_?key|key|password|secret|sig)=[^&{]{4,})"
 )
-"""Known forms of secrets. Words that might be prose match only with a digit or a change of case."""
+"""Known formats of secrets. Strings that might be prose match only with a digit or a change of case."""
 
 
 def looks_like_secret(text: str) -> bool:
-    """Return whether a text contains a key or a token in a known form, such as `sk-…`, `hf_…` or a JSON Web Token."""
+    """Return whether a text contains a key or a token in a known format, such as `sk-…`, `hf_…` or a JSON Web Token."""
     return _KNOWN_FORM.search(text) is not None
 
 
@@ -40,12 +41,12 @@ def may_hold_credential(header: str) -> bool:
 
 
 def cookie_may_hold_credential(cookie: str) -> bool:
-    """Return whether the value of a cookie may let somebody in, by its name: that of a session does."""
+    """Return whether the value of a cookie may be a credential, by its name. Session cookies are credentials."""
     return _LIKE_A_CREDENTIAL.search(cookie) is not None or _LIKE_A_SESSION.search(cookie) is not None
 
 
 def is_credential(header: str, value: str) -> bool:
-    """Return whether a header's value may be a credential, by the header's name or by the value's form."""
+    """Return whether a header's value may be a credential, by the header's name or by the value's format."""
     return may_hold_credential(header) or looks_like_secret(value)
 
 
@@ -56,16 +57,15 @@ def shown_value(header: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key in clear text or as a hash. Neither is ever shown."""
+    """An API key in clear text or as a hash. It is never shown."""
 
     tenant: str
-    """The tenant that the key belongs to."""
     key: str = field(default="", repr=False)
-    """The key, where the file holds it in clear text."""
+    """The key, if the file contains it in clear text."""
     sha256: str = field(default="", repr=False)
-    """The key's hash in hexadecimal, where the file holds only that."""
+    """Hash of the key in hexadecimal, if the file contains only the hash."""
     line: int = field(default=0, repr=False, compare=False)
-    """The line of the file, from 1."""
+    """Line of the file, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,16 @@ class HeaderSecret:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Contents by the path of the file as the fleet writes it.
+    """File contents by path, as the fleet writes it.
 
-    A path that is absent could not be read: no request is authenticated by it.
+    Files that could not be read are missing: no request can authenticate with them.
     """
 
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
-    """Path → the keys of the file."""
+    """Maps a path to the keys in the file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
-    """The text of each JSON Web Key Set, checked to be an object with a list of public keys."""
+    """Maps a path to the text of a JSON Web Key Set, checked to be an object with a list of public keys."""
     headers: Mapping[str, HeaderSecret] = field(default_factory=dict)
-    """Path → the secret that requests to a hosted API carry."""
+    """Maps a path to the secret that requests to a hosted API carry."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Certificates, keys and authorities as PEM, for proxies that get them from a control plane."""
+    """Certificates, keys and CA bundles as PEM, for proxies that get them from a control plane."""

@@ -1,8 +1,7 @@
 """The share of a route's requests that each pool and each replica gets by weight alone.
 
-A share is what the fleet asks for, not what is measured: an algorithm that counts requests in flight follows the
-weights without keeping to them, and a hash follows the keys. Every page that shows a share (`lint`, `diff`, `explain`,
-the API) takes it from here.
+A share is configured, not measured: an algorithm that counts requests in flight follows the weights only roughly, and a
+hash follows the keys. All pages that show a share (`lint`, `diff`, `explain`, the API) use this module.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ def in_regions(replica: Replica, regions: tuple[str, ...]) -> bool:
 
 
 def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] = ()) -> tuple[Replica, ...]:
-    """The replicas that get new requests while all are healthy: those of the best remaining priority.
+    """Return the replicas that get new requests while all are healthy: the replicas of the best remaining priority.
 
-    Replicas that the files drain, that are `resting` (drained by an operator, or ejected by a health check) or that are
-    outside `regions` are excluded.
+    Excluded are replicas that the files drain, replicas in `resting` (drained by an operator, or ejected by a health
+    check), and replicas outside `regions`.
     """
     eligible = [
         replica
@@ -49,8 +48,8 @@ def of_replicas(
 ) -> dict[str, float]:
     """Map each replica to its share of the pool's requests, 0…1; replicas that get no new requests are omitted.
 
-    `weights` are on the scale of capacity, and a replica without one has its capacity. `resting` and `regions` are
-    those of `serving`.
+    `weights` are on the scale of capacity, and a replica without a weight has its capacity. `resting` and `regions` are
+    as for `serving`.
     """
     rates = {replica.name: replica.capacity for replica in serving(pool, resting, regions)}
     if weights:
@@ -67,7 +66,7 @@ class ReplicaShares:
         self._shares: dict[tuple[str, tuple[str, ...]], Mapping[str, float]] = {}
 
     def of(self, pool: str, regions: tuple[str, ...]) -> Mapping[str, float]:
-        """The shares of the pool's replicas; empty for a pool that the fleet does not have."""
+        """Return the shares of the pool's replicas; empty for a pool that the fleet does not have."""
         key = (pool, regions)
         if key not in self._shares:
             self._shares[key] = of_replicas(self._pools[pool], regions=regions) if pool in self._pools else {}

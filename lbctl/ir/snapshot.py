@@ -1,7 +1,7 @@
-"""`Snapshot` is the fleet and its live state; `view` derives the part that one proxy gets.
+"""`Snapshot` is the fleet and its live state; `view` derives the part for one proxy.
 
-The live state holds only what differs from the files: a replica that is absent from `weights` has its capacity, a route
-that is absent from `splits` has the file's shares. `render` uses a Snapshot without live state.
+The live state contains only differences from the files: a replica that is absent from `weights` has its capacity, and a
+route that is absent from `splits` has the file's shares. `render` uses a Snapshot without live state.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from lbctl.ir.weight import Weight, from_capacity
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that any proxy needs: the fleet and its live state."""
+    """All input for any proxy: the fleet and its live state."""
 
     topology: Topology
-    """The resolved fleet."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     """Pool → replica → weight."""
     drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → replicas that get no new requests, besides those that the files drain."""
+    """Pool → replicas that get no new requests, in addition to the replicas that the files drain."""
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     """Route → shares."""
     secrets: Secrets = field(default_factory=Secrets)
@@ -37,19 +36,19 @@ class Snapshot:
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Host name of a fixed address → its IPs, for proxies that do not resolve names themselves."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → unhealthy replicas: they get no new requests, and clients with affinity leave them too."""
+    """Pool → unhealthy replicas. They get no new requests, and clients with affinity leave them too."""
     traffic_log: Address | None = None
-    """Where proxies of the fleet send their traffic log by syslog; None where the fleet alone decides."""
+    """Address to which proxies of the fleet send their traffic log by syslog; None: the fleet's own setting."""
     picker: Address | None = None
-    """Where the running picker listens; None where the fleet alone decides."""
+    """Address of the running picker; None: the fleet's own setting."""
     picker_withheld: bool = False
-    """Whether another process has the picker's address: no proxy may ask there."""
+    """Whether another process uses the picker's address, so that no proxy may use it."""
     own_picker_key: str = field(default="", repr=False)
-    """The key of questions to the picker where the fleet names no file; empty: they have none."""
+    """Key that proxies send to the picker if the fleet names no file; empty: no key."""
 
     @property
     def picker_key(self) -> str:
-        """The key that proxies send with questions to the picker; empty: they send none."""
+        """Return the key that proxies send to the picker; empty: no key."""
         file = self.topology.control.picker_key_file
         if file is None:
             return self.own_picker_key
@@ -59,42 +58,41 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one proxy gets: its listeners, their routes, the pools of those, with limits divided by instances.
+    """The part of the fleet for one proxy: its listeners, their routes, and the pools of these routes.
 
-    All maps are in the order of names.
+    Limits are divided by the number of instances. All maps are in the order of names.
     """
 
     proxy: Proxy
     listeners: tuple[Listener, ...]
-    """The listeners that it carries."""
     routes: Mapping[str, Route]
-    """Name → the routes of its listeners."""
+    """Name → route, for the routes of its listeners."""
     pools: Mapping[str, Pool]
-    """Name → the pools of its routes."""
+    """Name → pool, for the pools of its routes."""
     weights: Mapping[str, tuple[Weight, ...]]
-    """Pool → one weight for each of `pools[pool].replicas`, in their order."""
+    """Pool → one weight for each replica, in the order of `pools[pool].replicas`."""
     drained: Mapping[str, frozenset[str]]
-    """Pool → replicas that get no new requests, the unhealthy ones included."""
+    """Pool → replicas that get no new requests, including the unhealthy ones."""
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
     """Route → the keys of its key file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
     """Route → the text of its JWKS file."""
     upstream_headers: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, repr=False)
-    """Pool → (name, value) of the headers that are set for it, without those whose file is unreadable."""
+    """Pool → (name, value) of the headers that are set for it, without headers whose file is unreadable."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → those of `drained` that are unhealthy."""
+    """Pool → the unhealthy replicas among `drained`."""
     traffic_log: Address | None = None
-    """Where it sends its traffic log by syslog; None where it sends none."""
+    """Address to which it sends its traffic log by syslog; None: no traffic log."""
     picker: Address | None = None
-    """Where it asks for replicas; None where none of its pools has the algorithm `pick`, or nobody may be asked."""
+    """Address of the picker; None if no pool uses the algorithm `pick`, or if the picker must not be used."""
     picker_tls: bool = False
-    """Whether the picker there wants TLS with the certificates of the proxies."""
+    """Whether the picker requires TLS with the certificates of the proxies."""
     picker_key: str = field(default="", repr=False)
-    """The key that it sends with each question to the picker; empty: it sends none."""
+    """Key that it sends to the picker with each request; empty: no key."""
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
-    """Derive what `proxy` gets.
+    """Derive the part of the fleet for `proxy`.
 
     A proxy that the files do not name has the limits of a single instance.
     """
@@ -130,9 +128,10 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
 
 
 def _traffic_log(snapshot: Snapshot, proxy: Proxy) -> Address | None:
-    """Return where a proxy of the fleet sends its traffic log; others would not be recognised by their names.
+    """Return the traffic-log address for a proxy of the fleet. Logs of other proxies would not be recognised.
 
-    A proxy whose files `serve` does not write sends it only where the fleet's files say so: others have rendered them.
+    A proxy whose files `serve` does not write sends it only if the fleet's files configure it, because its files were
+    rendered elsewhere.
     """
     control = snapshot.topology.control
     if all(item.name != proxy.name for item in snapshot.topology.proxies):
@@ -142,24 +141,24 @@ def _traffic_log(snapshot: Snapshot, proxy: Proxy) -> Address | None:
 
 
 def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[Weight, ...]:
-    """The weights of the pool's replicas, in their order."""
+    """Return the weights of the pool's replicas, in their order."""
     live = snapshot.weights.get(pool.name) or {}
     return tuple([live.get(replica.name) or from_capacity(replica.capacity) for replica in pool.replicas])
 
 
 def drained_of(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
-    """The names of the pool's replicas that get no new requests."""
+    """Return the names of the pool's replicas that get no new requests."""
     drained_by_files = frozenset([replica.name for replica in pool.replicas if replica.drain])
     return drained_by_files | snapshot.drained.get(pool.name, frozenset()) | snapshot.out.get(pool.name, frozenset())
 
 
 def is_drained(pool: Pool, replica: Replica, snapshot: Snapshot) -> bool:
-    """Whether the files or an operator drain the replica; one that deep health takes out is not drained."""
+    """Whether the files or an operator drain the replica. A deep-health ejection is not a drain."""
     return replica.drain or replica.name in snapshot.drained.get(pool.name, frozenset())
 
 
 def replica_counts(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
-    """Map each pool to the number of its replicas and of those that are drained."""
+    """Map each pool to the number of its replicas and the number of drained replicas."""
     return {
         pool.name: (len(pool.replicas), sum(is_drained(pool, replica, snapshot) for replica in pool.replicas))
         for pool in snapshot.topology.pools
@@ -167,12 +166,12 @@ def replica_counts(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
 
 
 def part(limit: int, instances: int) -> int:
-    """One instance's part of a limit of the fleet, rounded up and at least 1."""
+    """Return one instance's part of a limit of the fleet, rounded up and at least 1."""
     return max(1, -(-limit // instances))
 
 
 def pools_of(route: Route) -> tuple[str, ...]:
-    """Every pool that a request of this route, or its mirrored copy, may reach."""
+    """Return every pool that a request of this route, or its mirrored copy, may reach."""
     if not isinstance(route.action, Forward):
         return ()
     mirror = route.action.mirror
@@ -180,13 +179,13 @@ def pools_of(route: Route) -> tuple[str, ...]:
 
 
 def pools_reached(topology: Topology, proxy: Proxy) -> frozenset[str]:
-    """The pools that requests through this proxy may reach, by the shares of `topology`."""
+    """Return the pools that requests through this proxy may reach, by the shares of `topology`."""
     used_routes = routes_reached(topology, proxy)
     return frozenset(name for route in topology.routes if route.name in used_routes for name in pools_of(route))
 
 
 def routes_reached(topology: Topology, proxy: Proxy) -> frozenset[str]:
-    """The routes that requests through this proxy may take."""
+    """Return the routes that requests through this proxy may take."""
     return frozenset(rule.route for listener in _listeners_of(topology, proxy) for rule in listener.rules)
 
 
@@ -195,13 +194,13 @@ def _listeners_of(topology: Topology, proxy: Proxy) -> tuple[Listener, ...]:
 
 
 def _instances(topology: Topology, proxy: Proxy, listeners: frozenset[str]) -> int:
-    """The number of instances of all proxies that carry one of `listeners`; an unnamed `proxy` counts alone."""
+    """Return the number of instances of all proxies that carry one of `listeners`; an unnamed `proxy` counts alone."""
     is_named = proxy.name in {item.name for item in topology.proxies}
     return instances_of(topology, listeners) if is_named else max(1, proxy.instances)
 
 
 def instances_of(topology: Topology, listeners: frozenset[str]) -> int:
-    """The number of instances of all proxies of the fleet that carry one of `listeners`, at least 1."""
+    """Return the number of instances of all proxies of the fleet that carry one of `listeners`, at least 1."""
     sharing = [other for other in topology.proxies if not other.listeners or listeners & set(other.listeners)]
     return max(1, sum(item.instances for item in sharing))
 
@@ -215,9 +214,10 @@ def _listeners_of_pools(topology: Topology) -> dict[str, set[str]]:
 
 
 def _live_route(route: Route, snapshot: Snapshot) -> Route:
-    """The route with its live shares.
+    """Return the route with its live shares.
 
-    A pool of the file's split that the live split omits gets no requests but remains, since it may return at any time.
+    A pool that is missing in the live split gets no requests but remains in the route, because it may return at any
+    time.
     """
     shares = snapshot.splits.get(route.name)
     if shares is None or not isinstance(route.action, Forward):
@@ -238,7 +238,7 @@ def _upstream_headers(pools: Iterable[Pool], secrets: Secrets) -> dict[str, tupl
 
 
 def key_of(pool: Pool, secrets: Secrets) -> tuple[str, str] | None:
-    """Return the header with the key that the pool's replicas ask for, and its value; None without a readable one."""
+    """Return the header and value of the key that the pool's replicas require; None if there is no readable key."""
     header = pool.credentials
     secret = secrets.headers.get(header.file) if header is not None and header.file is not None else None
     return (header.name, secret.value) if header is not None and secret is not None else None
@@ -262,7 +262,7 @@ def _divided_route(route: Route, instances: int) -> Route:
 
 
 def divided_limit(limit: RateLimit, instances: int) -> RateLimit:
-    """One instance's part of a limit of the fleet."""
+    """Return one instance's part of a limit of the fleet."""
     if limit.concurrent:
         return replace(limit, concurrent=part(limit.concurrent, instances))
     return replace(

@@ -1,4 +1,4 @@
-"""What kinds of stores there are, and the parts of a store's URL, which may name several hosts."""
+"""The kinds of stores, and the parts of a store's URL, which may contain several hosts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """The facts about a kind of store that its URL and its settings follow."""
+    """The properties of a kind of store that determine its URL and its settings."""
 
     port: int | None = None
-    """The port of its servers; None where the URL names no servers."""
+    """Default port of its servers; None if the URL does not name servers."""
     tls: str = ""
-    """The scheme by which it is reached by TLS; empty: it has none."""
+    """URL scheme with TLS; empty if TLS is not supported."""
     lacks: Mapping[str, str] = field(default_factory=dict)
-    """A key of `control.store` that it does not have → what is right instead."""
+    """Maps an unsupported key of `control.store` to the alternative."""
 
 
 _ACCOUNT = "the account is that of KUBECONFIG, or of the pod"
@@ -32,39 +32,38 @@ STORES = {
         }
     ),
 }
-"""Scheme without TLS → the kind of store."""
+"""Maps each scheme without TLS to the kind of store."""
 _PLAIN_SCHEMES = {kind.tls: plain for plain, kind in STORES.items() if kind.tls}
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """A store's URL, taken apart."""
+    """The parts of a store's URL."""
 
     scheme: str
-    """The scheme as it is written."""
     hosts: tuple[tuple[str, int], ...]
     """Host and port of each server; empty for Kubernetes."""
     path: tuple[str, ...]
-    """What follows the hosts: a database, the name of what Sentinel watches, a namespace and a name."""
+    """The parts after the hosts: a database, the name of Sentinel's master, or a namespace and a name."""
 
     @property
     def kind(self) -> str:
-        """The scheme without the letter that stands for TLS."""
+        """Return the scheme without the letter that denotes TLS."""
         return _PLAIN_SCHEMES.get(self.scheme, self.scheme)
 
     @property
     def secure(self) -> bool:
-        """Whether the servers are reached by TLS."""
+        """Whether the servers are reached over TLS."""
         return self.scheme in _PLAIN_SCHEMES
 
     @property
     def places(self) -> str:
-        """The hosts with their ports, for people."""
+        """Return the hosts with their ports, for people."""
         return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
 
 
 def parse_store_url(url: str) -> StoreUrl:
-    """Return the parts. Raises ValueError where a port is no number from 1 to 65535."""
+    """Return the parts of a URL. Raises ValueError if a port is not a number from 1 to 65535."""
     scheme, _, rest = url.partition("://")
     port = STORES.get(_PLAIN_SCHEMES.get(scheme, scheme), StoreKind(0)).port
     if port is None:

@@ -1,8 +1,8 @@
 """The fleet with every default filled in and every reference resolved.
 
 Units: durations are whole milliseconds (`None` = unlimited), sizes bytes, percentages 0–100 as floats. Paths of files
-are kept as the user wrote them until `ir.file_paths` changes them. Positions in the YAML travel beside the Topology
-(`base.diagnostics.Position`, by path), so that a comment changes no version.
+are kept as the user wrote them until `ir.file_paths` changes them. Positions in the YAML are kept separate from the
+Topology (`base.diagnostics.Position`, by path), so that a comment does not change a version.
 
 Everything is sorted at construction: pools, listeners and proxies by name; replicas by name within their pool; the
 rules of a listener by precedence, where the first match wins.
@@ -23,12 +23,7 @@ class Topology:
     """The whole fleet. Names are unique in each tuple, and every reference between them resolves."""
 
     listeners: tuple[Listener, ...]
-    """The listeners, by name."""
     routes: tuple[Route, ...]
-    """The routes, by name."""
     pools: tuple[Pool, ...]
-    """The pools, by name."""
     proxies: tuple[Proxy, ...] = ()
-    """The proxies, by name."""
     control: Control = Control()
-    """The settings of the control plane."""

@@ -1,8 +1,8 @@
-"""A replica's weight, as several numbers: proxies differ in what a weight does, so one number cannot express it.
+"""A replica's weight as several numbers: the meaning of a weight differs between proxies.
 
 A replica that works at half its speed should answer half as many requests as its peers, and each takes twice as long:
-it has as many in flight as before. One whose configured capacity is twice too large should answer half as many, and
-have half as many in flight. `targets.effective_weights` derives each proxy's own numbers from these.
+it has as many in flight as before. A replica whose configured capacity is twice too large should answer half as many,
+and have half as many in flight. `targets.effective_weights` derives each proxy's own numbers from these.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ class Weight(NamedTuple):
     """A replica's weight on the scale of capacity; `rate` and `room` are > 0."""
 
     rate: float
-    """The requests that it should answer, relative to its peers."""
+    """Rate of requests that the replica should answer, relative to its peers."""
     room: float
-    """The requests that it should carry at once, relative to its peers."""
+    """Number of requests that it should have in flight, relative to its peers."""
     speed: float = 1.0
     """The measured speed, relative to replicas with the same GPU."""
 
     @property
     def held(self) -> float:
-        """The factor of the rate that is neither speed nor room: a floor, a trial, a limited step, a ramp."""
+        """Return the factor of the rate that is due to neither speed nor room.
+
+        Causes are a floor, a trial, a limited step, or a ramp.
+        """
         return self.rate / (self.room * self.speed)
 
     def times(self, factor: float) -> Weight:
@@ -31,5 +34,5 @@ class Weight(NamedTuple):
 
 
 def from_capacity(capacity: float) -> Weight:
-    """The weight of a capacity from the files or an operator, without a measured speed."""
+    """Return the weight for a capacity from the files or an operator, without a measured speed."""
     return Weight(capacity, capacity)

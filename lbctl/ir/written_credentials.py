@@ -1,8 +1,8 @@
-"""Credentials that a fleet itself contains: values that it writes for headers and cookies by which a client gets in.
+"""Credentials in the fleet itself: values of headers and cookies that give a client access.
 
-A fleet writes such a value where it matches a header, pins a header or cookie, sets a request header, or asks for the
-health of replicas with a key in the query. It is treated alike in each of these places: its rendered file is readable
-by its owner alone, xDS sends it only to guarded clients, and messages do not quote it.
+A fleet contains such a value if it matches a header, pins a header or cookie, sets a request header, or has a key in
+the query of a health check. All of these are treated alike: only the owner can read the rendered file, xDS sends the
+values only to guarded clients, and messages do not quote them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def of_route(route: Route) -> Iterator[str]:
 
 
 def is_credential_pin(pin: Pin) -> bool:
-    """Return whether the value of a pin may let somebody in."""
+    """Return whether the value of a pin may be a credential."""
     if pin.kind == "cookie":
         return cookie_may_hold_credential(pin.name) or looks_like_secret(pin.value)
     return is_credential(pin.name, pin.value)
@@ -48,7 +48,7 @@ def of_pool(pool: Pool) -> Iterator[str]:
 
 
 def shown_path(path: str) -> str:
-    """Return a path with its query for display: values that may be credentials are replaced by their digests."""
+    """Return a path with its query for display. Values that may be credentials are replaced by their digests."""
     return _PARAMETER.sub(lambda item: f"{item[1]}{item[2]}={shown_value(item[2], item[3])}", path)
 
 
@@ -67,6 +67,6 @@ def in_rules(view: View, rules: Iterable[Rule]) -> bool:
 
 
 def in_text(view: View) -> bool:
-    """Return whether the text of all listeners and pools holds one, so that its owner alone may read it."""
+    """Return whether a listener or pool contains a credential, so that only the file's owner may read it."""
     in_pools = any(True for pool in view.pools.values() for _ in of_pool(pool))
     return in_pools or any(in_rules(view, listener.rules) for listener in view.listeners)

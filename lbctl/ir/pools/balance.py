@@ -1,4 +1,4 @@
-"""How the replica for a request is chosen. Durations are in milliseconds."""
+"""Selection of the replica for a request. Durations are in milliseconds."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ Algorithm = Literal["round_robin", "least_request", "least_time", "random", "has
 
 @dataclass(frozen=True, slots=True)
 class HashKey:
-    """What a hash of a request is computed from."""
+    """Input of a hash: a part of the request."""
 
     kind: Literal["header", "cookie", "query", "source_ip", "json_body", "prompt_prefix"]
     """The part of the request that is hashed."""
     name: str = ""
     """Empty for source_ip; a path such as `$.user` for json_body."""
     bytes: int = 0
-    """The length of a prompt_prefix."""
+    """Length of a prompt_prefix, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """What names the session of a request: a header or a field of the JSON body."""
+    """Session identifier of a request: a header or a field of the JSON body."""
 
     header: str = ""
     """The header's name in lower case; empty for a field of the body."""
     body: str = ""
-    """The field as `$.user`; empty for a header."""
+    """Field, for example `$.user`; empty for a header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """How the beginning of a prompt is recognised."""
+    """Recognition of prompts by their beginning."""
 
     block: int = 256
-    """The size of a block in bytes."""
+    """Size of a block in bytes."""
     blocks: int = 128
-    """The largest number of blocks of one prompt."""
+    """Maximum number of blocks of one prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickPolicy:
-    """How the picker chooses a replica for each request, for the algorithm `pick`."""
+    """Settings of the picker, which chooses a replica for each request with the algorithm `pick`."""
 
     session: tuple[SessionKey, ...]
-    """What names a session; the first one that a request has counts."""
+    """Session identifiers; the first identifier that a request contains is used."""
     prefix: Prefix | None = Prefix()
-    """How prompts are recognised; None: they are not."""
+    """Recognition of prompts; None: disabled."""
     bound: float = 1.25
-    """> 1: affinity ends at this many times the mean load by capacity."""
+    """> 1: affinity ends at this multiple of the mean load by capacity."""
     timeout: int = 200
-    """How long a proxy waits for the picker, in milliseconds."""
+    """Maximum wait of a proxy for the picker, in milliseconds."""
 
     @property
     def reads_bodies(self) -> bool:
@@ -60,26 +60,26 @@ class PickPolicy:
 
     @property
     def session_headers(self) -> tuple[str, ...]:
-        """The headers that may name a session, in order."""
+        """Return the headers that may identify the session, in order."""
         return tuple(key.header for key in self.session if key.header)
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How a pool's replica is chosen for a request."""
+    """Load-balancing settings of a pool."""
 
     algorithm: Algorithm = "least_request"
-    """How the proxy chooses by itself; with `pick`, the requests that the picker does not answer."""
+    """Algorithm of the proxy itself; with `pick`, it is used for requests that the picker does not answer."""
     key: HashKey | None = None
-    """What is hashed; None for every algorithm but `hash`."""
+    """Input of the hash; None for every algorithm except `hash`."""
     bounded_load: float | None = None
-    """> 1: no replica carries more than this many times the mean load."""
+    """> 1: no replica carries more than this multiple of the mean load."""
     pick: PickPolicy | None = None
-    """How the picker chooses; None: the proxy alone does."""
+    """Settings of the picker; None: the proxy chooses alone."""
 
     @property
     def name(self) -> str:
-        """The algorithm as it is written in a fleet file."""
+        """Return the algorithm as it is written in a fleet file."""
         return "pick" if self.pick else self.algorithm
 
 
@@ -89,17 +89,17 @@ class Affinity:
 
     cookie: str
     ttl: int = 1_800_000
-    """How long the client keeps the cookie."""
+    """Lifetime of the cookie."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionHeader:
-    """The header in which replicas name sessions; the requests of a session go to the replica that named it."""
+    """Header in which replicas name sessions. The requests of a session go to the replica that named it."""
 
     name: str
     """The lower-case name of the header."""
     ttl: int = 86_400_000
-    """How long an idle session is remembered."""
+    """Time for which an idle session is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,6 @@ class Locality:
     """Preference for replicas in the proxy's own zone or region."""
 
     prefer: Literal["zone", "region"] = "zone"
-    """Which replicas are local: those of the proxy's zone, or of its region."""
+    """Scope of local replicas: the proxy's zone, or its region."""
     spill_below: float = 70.0
-    """The percentage of healthy local replicas below which requests leave the locality."""
+    """Percentage of healthy local replicas below which requests leave the locality."""

@@ -1,4 +1,4 @@
-"""Where the replicas of a pool come from that the files do not list. Durations are in milliseconds."""
+"""Sources of replicas that the files do not list. Durations are in milliseconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Discovery:
     kind: ClassVar[str]
     """The source, and its key under `discovery`."""
     compiled: ClassVar[bool] = False
-    """Whether the compiler reads the replicas, so that a topology has them without `serve`."""
+    """Whether the compiler reads the replicas, so that a topology contains them without `serve`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class DnsDiscovery(Discovery):
     port: int
     """The port of each replica."""
     refresh: int = 10_000
-    """The longest time between two lookups."""
+    """Maximum time between two lookups."""
     max_replicas: int = 32
-    """The number of addresses beyond which an answer is cut off."""
+    """Maximum number of addresses that are used from a response."""
     gpu: str | None = None
-    """The GPU of each replica; None where the files give none."""
+    """GPU type of each replica; None if the files do not state it."""
     resolvers: tuple[Address, ...] = ()
-    """The DNS servers that are asked; empty: those of the machine."""
+    """DNS servers to query; empty: the machine's resolvers."""
     capacity: float = 1.0
     """The capacity of each replica, from `gpu`."""
 
@@ -53,7 +53,7 @@ class FileDiscovery(Discovery):
 
 @dataclass(frozen=True, slots=True)
 class LabelSource:
-    """A label that says something about a replica."""
+    """A label with a property of a replica."""
 
     of: Literal["node", "pod"]
     label: str
@@ -70,18 +70,18 @@ class KubernetesDiscovery(Discovery):
     port: str = ""
     """The name of the service's port, or the number of the pods' port; empty: the service's only port."""
     kubeconfig: str | None = None
-    """The path of the kubeconfig, relative to the fleet file; None: the service account of the own pod."""
+    """Path of the kubeconfig, relative to the fleet file; None: the service account of the current pod."""
     kubeconfig_file: str | None = None
-    """The path of the kubeconfig on this machine."""
+    """Path of the kubeconfig on this machine."""
     context: str | None = None
-    """The context of the kubeconfig; None: its current one."""
+    """Context of the kubeconfig; None: its current context."""
     gpu_from: LabelSource | None = None
-    """Where the type of the GPU is written; None: every replica has the same capacity."""
+    """Label with the GPU type; None: all replicas have the same capacity."""
     zone_from: LabelSource | Literal["endpoint"] | None = None
-    """Where the zone is written: a label, or the EndpointSlice; None: no replica has a zone."""
+    """Source of the zone: a label, or the EndpointSlice; None: replicas have no zone."""
     max_replicas: int = 1024
-    """The number of endpoints beyond which an answer is cut off."""
+    """Maximum number of endpoints that are used from a response."""
     gpus: tuple[tuple[str, float], ...] = ()
-    """(type, throughput): the fleet's own figures, which come before those of the GPU table; sorted."""
+    """(type, throughput), sorted: the fleet's own figures, which take precedence over the GPU table."""
     control_files: tuple[str, ...] = field(default=(), compare=False)
-    """Files and directories of the control plane, which a kubeconfig of the fleet's author may not name."""
+    """Files and directories of the control plane. The fleet must not use them as a kubeconfig."""

@@ -1,4 +1,4 @@
-"""The health checks of a pool, and what is done while too few replicas are healthy. Durations are in milliseconds."""
+"""The health checks of a pool, and its behaviour while too few replicas are healthy. Durations are in milliseconds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class HttpCheck:
     """A health check by HTTP request."""
 
     path: str = "/health"
-    """The path that is requested."""
+    """Request path."""
     host: str | None = None
-    """The Host header; None: the replica's address."""
+    """Host header; None: the replica's address."""
     statuses: tuple[int, ...] = (200,)
-    """The statuses of a healthy replica."""
+    """Response statuses of a healthy replica."""
     body_contains: str | None = None
-    """The text that the body of a healthy replica contains; None: any body."""
+    """Text in the response body of a healthy replica; None: any body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class GrpcCheck:
     """A health check by the gRPC health protocol."""
 
     service: str = ""
-    """The service that the check asks for; empty: the server as a whole."""
+    """Service name in the check; empty: the server as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,18 @@ class ActiveCheck:
     """Active health checks of the replicas."""
 
     probe: HttpCheck | GrpcCheck | TcpCheck
-    """The request that is made."""
     port: int | None = None
     """None: the replica's own port."""
     interval: int = 10_000
-    """The time between two checks of a replica."""
+    """Time between two checks of a replica."""
     timeout: int = 3_000
-    """How long a check may take."""
+    """Timeout of a check."""
     jitter: float = 10.0
-    """Percent of the interval."""
+    """Percentage of the interval."""
     unhealthy_threshold: int = 3
-    """The number of failed checks in a row after which a replica gets no requests."""
+    """Number of consecutive failed checks after which a replica gets no requests."""
     healthy_threshold: int = 2
-    """The number of passed checks in a row after which a replica gets requests again."""
+    """Number of consecutive passed checks after which a replica gets requests again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,56 +56,56 @@ class PassiveCheck:
     """Outlier detection."""
 
     consecutive_5xx: int = 5
-    """The number of statuses ≥ 500 in a row that eject a replica."""
+    """Number of consecutive statuses ≥ 500 that eject a replica."""
     consecutive_connect_failures: int = 3
-    """The number of failed connections in a row that eject a replica."""
+    """Number of consecutive failed connections that eject a replica."""
     error_percent: float = 50.0
-    """The error rate of a window, in percent, that ejects a replica."""
+    """Error rate within a window, in percent, that ejects a replica."""
     error_window: int = 10_000
-    """The error rate is counted in windows of this length."""
+    """Length of a window."""
     error_min_requests: int = 20
-    """The error rate is evaluated only in windows with at least this many requests."""
+    """Minimum number of requests in a window to evaluate its error rate."""
     ejection_time: int = 30_000
-    """How long a replica stays ejected."""
+    """Duration of an ejection."""
     max_ejection: float = 50.0
-    """The percentage of the pool that may be ejected at once."""
+    """Maximum percentage of the pool that is ejected at the same time."""
     is_5xx_written: bool = False
-    """Whether the files write `consecutive_5xx`."""
+    """Whether the files set `consecutive_5xx`."""
 
     @property
     def ejects_without_bound(self) -> bool:
-        """Whether a proxy that knows no `max_ejection` ejects by answers.
+        """Whether a proxy without support for `max_ejection` ejects replicas because of their responses.
 
-        It does where the files ask for it, and where all of the pool may be ejected. By default it does not: the
-        failing requests of one client would take the whole pool from everybody.
+        It does if the files ask for it, or if the whole pool may be ejected. By default it does not: the failing
+        requests of one client could eject the whole pool for all clients.
         """
         return self.is_5xx_written or self.max_ejection >= 100
 
 
 @dataclass(frozen=True, slots=True)
 class DeepCheck:
-    """Health from telemetry; a limit of None is not checked."""
+    """Health from telemetry. A limit of None is not checked."""
 
     min_free_memory: int | None = None
-    """Free GPU memory in bytes."""
+    """Minimum free GPU memory in bytes."""
     max_temperature: float | None = 90.0
-    """Degrees Celsius."""
+    """Maximum temperature in degrees Celsius."""
     fatal_xids: tuple[int, ...] = (48, 64, 74, 79, 95)
     """XID errors after which a GPU cannot serve."""
     stalled_after: int | None = 15_000
-    """How long a replica may finish nothing while requests are in flight."""
+    """Maximum time without a finished request while requests are in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadShedding:
-    """Fast refusal while too few replicas are healthy."""
+    """Immediate rejection of requests while too few replicas are healthy."""
 
     min_healthy: float = 50.0
-    """The percentage of healthy replicas below which requests are refused."""
+    """Percentage of healthy replicas below which requests are rejected."""
     retry_after: int = 5_000
-    """Milliseconds after which a client may try again."""
+    """Time after which a client may retry."""
 
     @property
     def retry_after_seconds(self) -> int:
-        """The value of the Retry-After header: whole seconds, rounded up, at least 1."""
+        """Return the value of the Retry-After header: whole seconds, rounded up, at least 1."""
         return max(1, -(-self.retry_after // 1000))

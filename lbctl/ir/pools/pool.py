@@ -22,26 +22,25 @@ class Replica:
     name: str
     """The name, unique in its pool."""
     address: Address
-    """Where it listens."""
     capacity: float = 1.0
-    """The load that it can carry, relative to the other replicas of its pool; > 0."""
+    """Load that it can carry, relative to the other replicas of its pool; > 0."""
     priority: int = 0
     """0 is preferred; higher numbers are standbys."""
     drain: bool = False
-    """Whether the files take it out of new traffic."""
+    """Whether the files drain the replica."""
     region: str | None = None
-    """The region that it runs in; None where the files give none."""
+    """None if the files do not state a region."""
     zone: str | None = None
-    """The zone that it runs in; None where the files give none."""
+    """None if the files do not state a zone."""
     gpu: str | None = None
-    """The name of its GPU in the GPU table; None where the files give none."""
+    """Name of its GPU in the GPU table; None if the files do not state it."""
     gpu_count: int = 1
     devices: tuple[str, ...] = ()
     """Identifiers of its GPUs, to find their metrics."""
     labels: tuple[tuple[str, str], ...] = ()
     """(name, value), sorted; placeholders of metrics sources are filled from them."""
     telemetry: Telemetry | None = None
-    """Its own sources of metrics; None: those of the pool."""
+    """Its own sources of metrics; None: the pool's sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +48,14 @@ class SlowStart:
     """The gradual increase of a new replica's weight."""
 
     window: int = 60_000
-    """How long the ramp lasts."""
+    """Duration of the ramp."""
     min_weight: float = 10.0
     """The initial weight, in percent."""
     aggression: float = 1.0
     """The exponent of the ramp; 1.0 is linear."""
 
     def factor(self, age: float) -> float:
-        """Envoy's factor on the weight of a replica that joined `age` seconds ago; 1 when it has ramped up."""
+        """Return Envoy's weight factor for a replica that joined `age` seconds ago; 1 after the ramp."""
         part = age * 1000 / self.window if self.window else 1.0
         if part >= 1.0:
             return 1.0
@@ -66,83 +65,83 @@ class SlowStart:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model that a pool serves."""
+    """Model that a pool serves."""
 
     name: str
     """The name that clients request."""
     version: str | None = None
-    """The version; None where the files give none."""
+    """None if the files do not state a version."""
     adapters: tuple[str, ...] = ()
     """The names of its LoRA adapters, which clients request as models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas of one model, with everything that a proxy needs to balance over them."""
+    """Replicas of one model, with all settings that a proxy needs to balance over them."""
 
     name: str
     """The name, unique in the fleet."""
     replicas: tuple[Replica, ...] = ()
-    """The replicas, by name; those of discovery are added while it runs."""
+    """Replicas, by name; discovered replicas are added at run time."""
     discovery: Discovery | None = None
-    """Where further replicas come from; None: the files list all of them."""
+    """Source of further replicas; None: the files list all of them."""
     protocol: Protocol = "http1"
-    """The protocol that the replicas speak."""
+    """Protocol of the replicas."""
     model: Model | None = None
-    """The model that the replicas serve; None where the files name none."""
+    """None if the files do not name a model."""
     labels: tuple[tuple[str, str], ...] = ()
     """(name, value), sorted."""
     balance: Balance = Balance()
-    """How a replica is chosen."""
+    """Load-balancing settings."""
     affinity: Affinity | None = None
-    """The cookie that keeps a client on one replica; None: there is none."""
+    """Cookie that keeps a client on one replica; None: no cookie."""
     session: SessionHeader | None = None
-    """The header in which replicas name sessions; None: they name none that lasts."""
+    """Header in which replicas name sessions; None: replicas name no sessions."""
     drain_deadline: int = 120_000
-    """How long requests of a drained replica may continue."""
+    """Time after which requests of a drained replica are cut off."""
     locality: Locality | None = None
-    """The preference for near replicas; None: there is none."""
+    """Preference for near replicas; None: no preference."""
     connections: Connections = Connections()
-    """The keep-alive connections to the replicas."""
+    """Keep-alive connections to the replicas."""
     connect_timeout: int = 2_000
-    """How long a connection to a replica may take."""
+    """Timeout for opening a connection to a replica."""
     queue_timeout: int = 10_000
-    """How long a request may wait for a replica."""
+    """Maximum time that a request waits for a replica."""
     circuit_breaker: CircuitBreaker = field(default_factory=lambda: CircuitBreaker(1024, 512, 1024, 3))
-    """The limits of connections and requests."""
+    """Limits of connections and requests."""
     is_limited: bool = False
-    """Whether the files limit the connections or requests of the whole pool; else the limits are a fuse."""
+    """Whether the files limit the connections or requests of the whole pool; otherwise the limits are a fuse."""
     few_slots: bool = False
-    """Whether each replica processes only a few requests at once and queues the others.
+    """Whether each replica processes only a few requests at a time and queues the others.
 
     The number is the same for every replica, whatever its capacity.
     """
     slow_start: SlowStart | None = None
-    """The ramp of new replicas; None: they get their whole weight at once."""
+    """Ramp of new replicas; None: new replicas get their full weight immediately."""
     active: ActiveCheck | None = None
-    """The active health checks; None: there are none."""
+    """Active health checks; None: disabled."""
     passive: PassiveCheck | None = PassiveCheck()
-    """The outlier detection; None: there is none."""
+    """Outlier detection; None: disabled."""
     deep: DeepCheck = DeepCheck()
-    """The limits of deep health."""
+    """Limits of deep health."""
     fail_open: bool = False
-    """Whether the replicas are used when all of them fail their active checks."""
+    """Whether replicas are used if all of them fail their active checks."""
     load_shedding: LoadShedding | None = None
-    """When requests are refused; None: they never are."""
+    """Conditions for rejecting requests; None: disabled."""
     telemetry: Telemetry | None = None
-    """Where metrics are read; None: none are, and weights are static."""
+    """Sources of metrics; None: no metrics are read, and weights are static."""
     weighting: Weighting = Weighting()
     """How weights follow the signals."""
     tls: PoolTls | None = None
     """TLS to the replicas; None: plain connections."""
     upstream: Upstream | None = None
-    """What requests to a hosted API have in place of the client's own; None for replicas of one's own."""
+    """Replacements for parts of a request to a hosted API; None for self-hosted replicas."""
     credentials: UpstreamHeader | None = None
-    """The header with the key that replicas of one's own ask for; None: they ask for none."""
+    """Header with the key that self-hosted replicas require; None: no key."""
 
     @property
     def sent(self) -> Upstream | None:
-        """What requests have in place of the client's own, those to replicas with credentials included."""
+        """Return the replacements for parts of a request, including the credentials of replicas."""
         if self.credentials is not None:
             return Upstream("", headers=(self.credentials,))
         return self.upstream

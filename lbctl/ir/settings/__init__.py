@@ -1,8 +1,8 @@
-"""Every setting of the resolved fleet as a path and a text: its place in the YAML, its value in the YAML's grammar.
+"""Every setting of the resolved fleet as a path in the YAML and a text in the YAML's grammar.
 
-Two fleets mean the same if their settings are equal: another spelling, another order or a written-out default yields
-the same settings. `diff` compares them, and `explain` shows them beside the line that they came from. The texts are for
-people; the contents of keys and certificates are never among them.
+Two fleets are equivalent if their settings are equal: another spelling, another order or a written-out default yields
+the same settings. `diff` compares them, and `explain` shows them next to the line that they came from. The texts are
+for people. They never contain the contents of keys and certificates.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from lbctl.ir.settings.format import Setting, text
 from lbctl.ir.topology import Topology
 
 Settings = dict[Path, str]
-"""Texts by the Topology's own paths, in which a replica is named by its name."""
+"""Maps the Topology's own paths, in which a replica is identified by its name, to texts."""
 
 
 def of_listener(listener: Listener) -> Settings:
-    """The listener's settings without its rules, which belong to the routes."""
+    """Return the listener's settings without its rules, which are part of the routes."""
     return _settings(("listeners", listener.name), listeners.listener(listener))
 
 
 def of_route(route: Route, rules: Iterable[Rule]) -> Settings:
-    """The route's settings.
+    """Return the route's settings.
 
-    `rules` are those of one listener that lead to the route; they are the same on each listener.
+    `rules` are the rules of one listener that lead to the route. They are the same on each listener.
     """
     return _settings(("routes", route.name), (*routes.match(list(rules)), *routes.route(route)))
 
 
 def of_pool(pool: Pool) -> Settings:
-    """The pool's settings without its replicas."""
+    """Return the pool's settings without its replicas."""
     return _settings(("pools", pool.name), pools.pool(pool))
 
 
 def of_replica(pool: str, replica: Replica) -> Settings:
-    """The replica's settings. `capacity` is computed from the file's `weight`, or from `gpu` and `gpu_count`."""
+    """Return the replica's settings. `capacity` is computed from the file's `weight`, or from `gpu` and `gpu_count`."""
     return _settings(("pools", pool, "replicas", replica.name), pools.replica(replica))
 
 
 def of_proxy(proxy: Proxy) -> Settings:
-    """The proxy's settings."""
+    """Return the proxy's settings."""
     return _settings(("proxies", proxy.name), proxies.proxy(proxy))
 
 
 def of_control(control: Control) -> Settings:
-    """The control plane's settings."""
+    """Return the control plane's settings."""
     return _settings(("control",), proxies.control(control))
 
 
 def of_fleet(topology: Topology) -> Settings:
-    """The settings of the whole fleet without those of replicas."""
+    """Return the settings of the whole fleet without its replicas."""
     rules = rules_by_route(topology)
     fleet_settings: Settings = {}
     for listener in topology.listeners:
@@ -71,7 +71,7 @@ def of_fleet(topology: Topology) -> Settings:
 
 
 def rules_by_route(topology: Topology) -> dict[str, tuple[Rule, ...]]:
-    """Map each route to its rules on any one of its listeners: they are the same on each."""
+    """Map each route to its rules on any one of its listeners. They are the same on each listener."""
     rules_of: dict[str, tuple[Rule, ...]] = {}
     for listener in topology.listeners:
         of_listener: dict[str, list[Rule]] = {}

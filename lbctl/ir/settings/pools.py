@@ -115,7 +115,7 @@ def _discovery(discovery: p.Discovery) -> Iterator[Setting]:
 
 
 def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
-    """Yield what the fleet says; `kubeconfig_file` follows from where its file is."""
+    """Yield the settings as written; `kubeconfig_file` is derived from the position of its file."""
     yield ("namespace",), discovery.namespace
     yield ("service",), discovery.service
     yield ("port",), discovery.port or None
@@ -131,7 +131,7 @@ def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
 
 
 def _idle(connections: p.Connections) -> str:
-    """Format how long idle connections are kept, and whether no server closes one, which `unlimited` implies."""
+    """Format the lifetime of idle connections. `unlimited` implies that no server closes them."""
     kept = duration(connections.idle)
     return kept if connections.closed_by_servers or connections.idle is None else f"{kept}, servers close none"
 
@@ -209,7 +209,7 @@ def _deep(check: p.DeepCheck) -> Iterator[Setting]:
 
 
 def _telemetry(telemetry: p.Telemetry) -> Iterator[Setting]:
-    """Yield the sources in their order, which counts: the first source with a value wins."""
+    """Yield the sources in their order: the first source with a value wins."""
     yield ("interval",), duration(telemetry.interval)
     yield ("timeout",), duration(telemetry.timeout)
     yield ("stale_after",), duration(telemetry.stale_after)

@@ -1,4 +1,4 @@
-"""The settings of a route: what it matches, where it leads, how a request is handled."""
+"""The settings of a route: its conditions, its destination, and how requests are handled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
 
 
 def match(rules: list[Rule]) -> Iterator[Setting]:
-    """Yield the conditions of the route's rules, which differ in their hosts alone."""
+    """Yield the conditions of the route's rules, which differ only in their hosts."""
     if not rules:
         return
     first = rules[0]
@@ -97,13 +97,13 @@ def _retry(retry: r.Retry) -> Iterator[Setting]:
 
 
 def _limits(limits: Iterable[r.RateLimit]) -> Iterator[Setting]:
-    """Yield the limits sorted, since all of them hold and their order has no meaning."""
+    """Yield the limits, sorted: all of them apply, and their order has no meaning."""
     for index, text in enumerate(sorted(map(limit_text, limits))):
         yield (index,), text
 
 
 def limit_text(limit: r.RateLimit) -> str:
-    """Format a limit."""
+    """Format a limit for people."""
     by = f"header {limit.header}" if limit.by == "header" else limit.by
     if limit.concurrent:
         return f"by {by}: {limit.concurrent} at once"
@@ -146,7 +146,7 @@ def _headers(rules: r.HeaderRules) -> Iterator[Setting]:
 
 
 def _header_values(headers: Iterable[tuple[str, str]]) -> Iterator[Setting]:
-    """Yield the headers; the value of one that carries a credential is replaced by its digest."""
+    """Yield the headers. Values that carry credentials are replaced by their digests."""
     return entries((name, shown_value(name, value)) for name, value in headers)
 
 
