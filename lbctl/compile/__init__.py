@@ -1,1 +1,4 @@
-"""Turns what the user wrote into the resolved fleet: defaults, references, capacities, precedence, in ordered steps."""
+"""Turns the fleet as written into the resolved fleet.
+
+Its ordered steps fill in defaults and check references, capacities and precedence.
+"""

@@ -1,7 +1,7 @@
-"""Checks that each replica has an address that a replica can have: of static ones, and of those that a file lists.
+"""Checks the addresses of replicas that are written in the fleet or listed in a targets file.
 
-A file of targets is written by another program, so it may name no more than hosts and ports, and none at which the
-control plane or a proxy itself listens: requests of clients would reach it with the rights of the machine.
+A targets file is written by another program, so it may contain only hosts and ports. It must not contain an address at
+which the control plane or a proxy listens: clients' requests would reach it with the rights of the machine.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from lbctl.model.pool import Pool
 _HINT = "the address at which the replica serves"
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _UNUSUAL = frozenset({0, 100, 169, *range(224, 256)})
-"""The first bytes of all IPv4 addresses that need a closer look."""
+"""First bytes of all IPv4 addresses that need a closer check."""
 
 
 class Listening(NamedTuple):
-    """Who listens at a place."""
+    """A listener of lbctl or of a proxy in the fleet."""
 
     host: str
-    """The address that it listens on; empty for a unix socket."""
+    """Address on which it listens; empty for a unix socket."""
     owner: str
-    """What it is, as a message calls it."""
+    """Name of the listener in messages."""
     key: Path
-    """The path of the key that says where it listens."""
+    """Path of the key that sets the address."""
 
 
 OwnAddresses = dict[tuple[int, str], Listening]
-"""(port, path) → who listens there, of lbctl and of the proxies of the fleet."""
+"""(port, path) → the listener of lbctl or of a proxy in the fleet."""
 
 
 def own_addresses(ctx: Context) -> OwnAddresses:
-    """Return where lbctl and the proxies of the fleet listen themselves."""
+    """Return the addresses on which lbctl and the proxies of the fleet listen."""
     return dict(_own(ctx))
 
 
 def check_addresses(ctx: Context, name: str, pool: Pool, own: OwnAddresses) -> None:
-    """Report replicas at addresses that no replica can have (LB122)."""
+    """Report replicas with an invalid address (LB122)."""
     from_file = name in ctx.discovered
     for index, replica in enumerate(pool.replicas):
         path = ("pools", name, "replicas", index, "address")
@@ -92,7 +92,7 @@ def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], Listening]]:
 
 
 def _owner(ctx: Context, own: OwnAddresses, place: Endpoint) -> str:
-    """Return who listens at the address, and by which key, or an empty string."""
+    """Return the listener at the address and its key, or an empty string."""
     found = own.get((place.port, place.path))
     if found is None:
         return ""

@@ -1,10 +1,10 @@
-"""Which files a fleet may name: the border between the author of a fleet and the machine that reads it.
+"""The files that a fleet may name: the security boundary between a fleet's author and the machine that reads it.
 
-lbctl reads the files that a fleet names with its own rights, and passes on what some of them contain: into rendered
+lbctl reads the files that a fleet names with its own rights, and passes on the contents of some of them: into rendered
 files, to proxies, and from there to servers that the fleet names. These files must be below the fleet's own directory,
 or below a directory that the operator allows. Certificates, lists of replicas and public keys (JWKS) may be anywhere,
-since their content is checked and only that of their own kind is used. No fleet may name a file of the control plane's
-state, its tokens, or its keys.
+because lbctl checks that their content is of the expected kind. No fleet may name a file of the control plane's state,
+its tokens, or its keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.model.node import Node, descend
 
 REFUSED = "LB514"
 VARIABLE = "LBCTL_FILE_DIRS"
-"""The environment variable with further allowed directories, separated as in PATH."""
+"""Environment variable with further allowed directories, separated as in PATH."""
 DIRECTORIES = (
     "/etc/lbctl",
     "/run/secrets",
@@ -31,11 +31,11 @@ DIRECTORIES = (
     "/etc/nginx",
     "/etc/envoy",
 )
-"""The directories that are allowed by default, in addition to the fleet's own one."""
+"""Directories that are allowed by default, in addition to the fleet's own directory."""
 _OWN_IDENTITY = ("/run/secrets/kubernetes.io", "/run/secrets/eks.amazonaws.com", "/run/secrets/azure")
-"""The credentials with which lbctl itself works in a cluster."""
+"""Credentials of lbctl itself in a cluster."""
 _KUBE = "~/.kube"
-"""Where kubectl has the kubeconfig of this user."""
+"""Directory of kubectl's kubeconfig for this user."""
 _STATE = "/var/lib/lbctl"
 _OWN_FILES: tuple[d.Path, ...] = (
     ("control", "state"),
@@ -44,11 +44,11 @@ _OWN_FILES: tuple[d.Path, ...] = (
     ("control", "store", "key_file"),
     ("control", "store", "password", "file"),
 )
-"""The fields that name files with which the control plane itself works."""
+"""Keys that name files of the control plane itself."""
 
 
 def allow(place: Path) -> None:
-    """Allow a file or directory in this process and in those that it starts."""
+    """Allow a file or directory in this process and in its child processes."""
     os.environ[VARIABLE] = os.pathsep.join(filter(None, (os.environ.get(VARIABLE), str(place))))
 
 
@@ -61,9 +61,9 @@ def is_allowed(file: Path) -> bool:
 
 
 def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | None:
-    """Return LB514 for a file that the fleet may not name; None for one that it may.
+    """Return LB514 if the fleet must not name the file, else None.
 
-    The section `control` is the operator's, and may name any file.
+    The section `control` belongs to the operator, and may name any file.
     """
     if path[0] == "control":
         return None
@@ -80,7 +80,10 @@ def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | Non
 
 
 def may_read(source: FleetSource, path: d.Path, node: Node, opened: Path) -> bool:
-    """Return whether a file that has been opened, without links, may be passed on for this place of the fleet."""
+    """Return whether the content of an opened file may be passed on.
+
+    `path` and `node` are the place in the fleet that names the file.
+    """
     if path[0] == "control":
         return True
     allowed = _is_below(opened, (source.roots[node.file],)) or is_allowed(opened)
@@ -88,7 +91,7 @@ def may_read(source: FleetSource, path: d.Path, node: Node, opened: Path) -> boo
 
 
 def _is_passed_on(path: d.Path) -> bool:
-    """Return whether lbctl passes on what the file at this place of the fleet contains."""
+    """Return whether lbctl passes on the content of the file that is named at this place of the fleet."""
     return path[0] == "proxies" or path[-1] in {"file", "kubeconfig"}
 
 
@@ -98,12 +101,12 @@ def _holds_nothing(resolved: Path) -> bool:
 
 
 def is_below(file: Path, places: Iterable[str]) -> bool:
-    """Return whether a file, its links resolved, is one of these files or below one of these directories."""
+    """Return whether a file, with links resolved, is one of these files or below one of these directories."""
     return _is_below(without_links(file), places)
 
 
 def of_control_plane(source: FleetSource) -> Iterator[str]:
-    """Yield the files and directories of the control plane, which no fleet may name."""
+    """Yield the files and directories of the control plane, which the fleet must not name."""
     yield from source.withheld
     yield from (os.environ.get("LBCTL_STATE") or _STATE, _STATE, *_OWN_IDENTITY)
     for named in _OWN_FILES:

@@ -1,4 +1,4 @@
-"""The input of every pass: the fleet as written, the diagnostics, and what the registries know."""
+"""The input of every pass: the fleet as written, the diagnostics, and facts from the registries."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lbctl.model.section_cache import SectionCache
 Version = tuple[int, ...]
 _Resolved = TypeVar("_Resolved")
 _INDEPENDENT_CODES = frozenset({"LB101", "LB102", "LB103", "LB204"})
-"""Codes about names that do not exist: they hold whatever else is missing."""
+"""Codes about names that do not exist. They are valid even if other parts of the fleet are missing."""
 _MAX_LISTED = 16
-"""How many known names a hint lists."""
+"""Maximum number of known names in a hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """A replica that a file of targets lists."""
+    """A replica that a targets file lists."""
 
     position: Position
     target: str
@@ -35,36 +35,38 @@ class FileTarget:
 
 @dataclass(frozen=True, slots=True)
 class ProxyKind:
-    """The facts about a kind of proxy that passes need. Its target states them."""
+    """Properties of a kind of proxy that the passes need. Its target states them."""
 
     oldest: Version
-    """The oldest version that lbctl renders for."""
+    """Minimum version for which lbctl renders."""
     own_line_places: Mapping[str, OwnLinesPlace]
-    """The key of `include` → the place in the configuration."""
+    """Maps a key of `include` to the place in the configuration."""
     fragment_example: str
-    """An example of the path of a fragment; empty where the kind has no fragments."""
+    """Example of a fragment's path; empty if the kind does not support fragments."""
     companions: Callable[[Proxy, Sequence[Pool]], Sequence[str]]
-    """Returns the files that such a proxy has beside its configuration under names that are always the same."""
+    """Returns the files with fixed names that such a proxy has in addition to its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The fleet as written, and where passes report."""
+    """The fleet as written, and the collector of the passes' findings."""
 
     source: FleetSource
-    """The fleet as it was written."""
     kinds: Mapping[str, ProxyKind]
-    """Kind of proxy → the facts about it."""
+    """Maps each kind of proxy to its properties."""
     diagnostics: Diagnostics
-    """Where the passes report."""
+    """Findings of the passes."""
     requires_own_lines: bool = True
     """Whether a missing file of own lines is an error."""
     cache: SectionCache = field(default_factory=SectionCache)
     """Pools and routes of the last fleet, by their content."""
     discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
-    """Pool → the replicas that its file of targets lists, in the file's order; filled when the file is read."""
+    """Pool → replicas in its targets file, in the file's order.
+
+    It is filled when the file is read.
+    """
     origins: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Pool → for each of its replicas the index in the file, where one entry of the file is several replicas."""
+    """Pool → index in the file for each of its replicas, if one entry of the file is several replicas."""
 
     @property
     def fleet(self) -> Fleet:
@@ -78,10 +80,10 @@ class Context:
         inputs: tuple[object, ...],
         resolve: Callable[[Context], _Resolved],
     ) -> _Resolved:
-        """Return what `resolve` returns for a pool or route, from the cache if neither it nor `inputs` have changed.
+        """Return the result of `resolve` for a pool or route, from the cache if possible.
 
-        `inputs` are the values outside the section that `resolve` reads. A result with findings is not cached, because
-        their positions may move while the values stay.
+        The cache is used if neither the section nor `inputs`, the values outside the section that `resolve` reads, have
+        changed. A result with findings is not cached, because their positions may change while the values do not.
         """
 
         def compiled() -> tuple[_Resolved, bool]:
@@ -115,7 +117,7 @@ class Context:
         return targets[index] if isinstance(index, int) and index < len(targets) else None
 
     def _written(self, path: Path) -> Path:
-        """Return the path with the index that a replica's entry has in the file."""
+        """Return the path with the index of the replica's entry in the file."""
         origins = self.origins.get(str(path[1]), ()) if path[:1] == ("pools",) and path[2:3] == ("replicas",) else ()
         index = path[3] if len(path) > 3 else None
         return (*path[:3], origins[index], *path[4:]) if isinstance(index, int) and index < len(origins) else path
@@ -123,7 +125,7 @@ class Context:
     def _add(self, diagnostic: Diagnostic) -> None:
         """Add a diagnostic.
 
-        Of an object from which a faulty value was removed, only codes that hold independently of it are reported.
+        If a faulty value was removed from an object, only codes that are independent of it are reported.
         """
         if diagnostic.path[:2] in self.source.pruned and diagnostic.code not in _INDEPENDENT_CODES:
             return

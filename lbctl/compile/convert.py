@@ -1,4 +1,4 @@
-"""Conversions of the model's small values to the Topology's."""
+"""Conversions of the model's small values to values of the Topology."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def address(endpoint: Endpoint) -> Address:
 
 
 def as_int(value: int | None) -> int | None:
-    """Convert a quantity to a plain int: quantities format themselves in the fleet's grammar, which no proxy reads."""
+    """Convert a quantity to a plain int. Quantities format themselves in the fleet's grammar, which no proxy reads."""
     return None if value is None else int(value)
 
 
@@ -34,7 +34,7 @@ def pairs(mapping: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def networks(listed: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Sort networks, each once, with those of IPv4-mapped IPv6 addresses as the networks of IPv4 that they are."""
+    """Sort and deduplicate networks. IPv4-mapped IPv6 networks become IPv4 networks."""
     return None if listed is None else tuple(sorted({_unmapped(ip_network(item)) for item in listed}))
 
 
@@ -44,5 +44,5 @@ def _unmapped(network: IPv4Network | IPv6Network) -> str:
 
 
 def prefix(path: str) -> str:
-    """Remove the trailing slash of a prefix, which consists of whole segments."""
+    """Remove the trailing slash of a prefix. Prefixes consist of whole segments."""
     return path.rstrip("/") or "/"

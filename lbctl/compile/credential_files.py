@@ -1,8 +1,8 @@
-"""Files with credentials of clients: lines of API keys (`key: tenant`) or users (`user: password`), as YAML reads them.
+"""Files with clients' credentials: lines of API keys (`key: tenant`) or users (`user: password`), read like YAML.
 
-A file of keys is usually called .yaml, and tools write it as YAML. So a key or a tenant may be quoted, and ` #` begins
-a comment. A key without quotes is simpler than in YAML: every visible ASCII character counts as itself. All proxies get
-what is read here. The user of a password is the tenant. Messages never repeat the text of a line.
+A file of keys is usually called .yaml, and tools write it as YAML. For this reason a key or a tenant may be quoted, and
+` #` begins a comment. A key without quotes is simpler than in YAML: every visible ASCII character is literal. The
+result is used for all proxies. The user of a password is the tenant. Messages never repeat the text of a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY_LINE = re.compile(
     r"""(?P<tenant>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#].*?)(?:\s+\#.*)?"""
 )
 _MAX_LINE_CHARACTERS = 2000
-"""The longest line in characters that is parsed."""
+"""Maximum length of a line in characters."""
 _KEY = re.compile(r"[!-~]{1,256}", re.ASCII)
 _HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
@@ -36,7 +36,7 @@ _PASSWORD = re.compile(r"[ -~]{1,256}", re.ASCII)
 
 
 def parse_keys(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] | None:
-    """Parse the keys in their order; None if a line is wrong.
+    """Parse the keys in their order; None if a line is invalid.
 
     Reports LB507, and LB121 if key and tenant are swapped.
     """
@@ -57,7 +57,7 @@ def parse_keys(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, 
 
 
 class _Problem:
-    """What is wrong with a line; `column` counts from 1, in the line without its indent."""
+    """The problem with a line; `column` counts from 1, in the line without its indent."""
 
     def __init__(self, message: str, column: int = 1, code: str = "LB507", hint: str = KEY_LINE) -> None:
         self.message = message
@@ -101,7 +101,7 @@ def _is_name(word: str) -> bool:
 
 
 def _unquoted(text: str) -> str | None:
-    """Remove quotes as YAML does; None for an unsupported escape."""
+    """Remove quotes as in YAML; None for an unsupported escape."""
     if text[0] == "'":
         return text[1:-1].replace("''", "'")
     if text[0] != '"':
@@ -113,7 +113,7 @@ def _unquoted(text: str) -> str | None:
 
 
 def parse_users(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] | None:
-    """Parse the users, sorted by name; None, with LB507 for each wrong line, if a line is wrong."""
+    """Parse the users, sorted by name; None if a line is invalid. Reports LB507 for each invalid line."""
     users: dict[str, ApiKey] = {}
     valid = True
     for number, line in enumerate(text.splitlines(), 1):
@@ -129,12 +129,12 @@ def parse_users(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey,
 
 
 def credential(user: str, password: str) -> str:
-    """Return what follows `Basic ` in the header of a client."""
+    """Return the text after `Basic ` in the client's header."""
     return b64encode(f"{user}:{password}".encode()).decode()
 
 
 def _read_user(line: str, number: int, users: dict[str, ApiKey]) -> str:
-    """Add the user of a line; return what is wrong with it, or an empty string."""
+    """Add the user in a line. Return the problem with the line, or an empty string."""
     parts = _USER_LINE.fullmatch(line) if len(line) <= _MAX_LINE_CHARACTERS else None
     if parts is None:
         return "this line is no user with a password"

@@ -1,8 +1,8 @@
-"""Discovery of replicas: files of targets in Prometheus' file_sd form, names in DNS, and services of Kubernetes.
+"""Discovery of replicas: targets files in Prometheus' file_sd format, DNS names, and Kubernetes services.
 
-A file of targets has the form `[{"targets": ["host:port"], "labels": {…}}]`. The labels gpu, gpu_count, weight, region,
-zone, priority and name are the replica's keys, the others its labels. The file is read when the fleet is compiled; a
-missing file leaves the pool empty, and `files` warns about it.
+A targets file has the form `[{"targets": ["host:port"], "labels": {…}}]`. The labels gpu, gpu_count, weight, region,
+zone, priority and name are the replica's keys, all others are its labels. The file is read when the fleet is compiled;
+a missing file leaves the pool empty, and `files` warns about it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HINT = '[{"targets": ["10.0.0.1:8000"], "labels": {"gpu": "L4"}}]'
 
 
 class NotAListError(ValueError):
-    """The text is not a JSON list, or exceeds a bound. The message states which."""
+    """The text is not a JSON list, or exceeds a bound. The message states the reason."""
 
     def __init__(self, reason: str, position: Position) -> None:
         super().__init__(reason)
@@ -52,14 +52,14 @@ class TargetGroup:
     """One group of a file_sd file."""
 
     value: Any
-    """The group as JSON has it."""
+    """The group as parsed JSON."""
     position: Position
-    """Where the group begins in the file."""
+    """Start of the group in the file."""
     positions: dict[str, Position]
-    """Each string of the group → where it occurs first."""
+    """Maps each string in the group to the position of its first occurrence."""
 
     def position_of(self, target: object) -> Position:
-        """Return the position of a target; that of the group if it is no string of it."""
+        """Return the position of a target; if it is not a string of the group, the position of the group."""
         return self.positions.get(target, self.position) if isinstance(target, str) else self.position
 
 
@@ -93,7 +93,10 @@ def _located_groups(file: str, text: str, count: int) -> Iterator[TargetGroup]:
 
 
 def discovery_of(ctx: Context, pool: str, section: Discovery | None, table: Mapping[str, float]) -> ir.Discovery | None:
-    """Resolve the section `discovery` of a pool; `table` has the throughput of each GPU. Reports LB123 and LB204."""
+    """Resolve the section `discovery` of a pool.
+
+    `table` maps GPU types to throughputs. Reports LB123 and LB204.
+    """
     if section is None:
         return None
     if section.file is not None:
@@ -117,7 +120,7 @@ def discovery_of(ctx: Context, pool: str, section: Discovery | None, table: Mapp
 
 
 def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
-    """Return the pool with the replicas that its file of targets lists. Reports LB114 for an invalid file."""
+    """Return the pool with the replicas in its targets file. Reports LB114 for an invalid file."""
     if pool.discovery is None or pool.discovery.file is None:
         return pool
     node = descend(ctx.source.root, ("pools", name, "discovery", "file", "path"))
@@ -134,7 +137,10 @@ def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
 
 
 def read_targets(file: Path) -> bytes | None:
-    """Read a file of targets. Return None if it does not exist, and nothing if it cannot be read or is too large."""
+    """Read a targets file.
+
+    Return None if it does not exist, and empty bytes if it cannot be read or is too large.
+    """
     try:
         return read_regular(file, MAX_BYTES) if is_file(file) else None
     except OSError:
@@ -155,7 +161,7 @@ def _groups(ctx: Context, file: str, data: bytes) -> list[TargetGroup]:
 
 
 def _unreadable(file: Path) -> str:
-    """Return why a file of targets cannot be read. Empty if it can."""
+    """Return the reason why a targets file cannot be read, or an empty string."""
     try:
         read_regular(file, MAX_BYTES)
     except OSError as error:
@@ -190,7 +196,7 @@ def _replica(ctx: Context, position: Position, target: object, labels: dict[str,
 
 
 def _number(key: str, value: object) -> object:
-    """Parse a numeric label: labels are strings in file_sd, and the model needs numbers."""
+    """Parse a numeric label. Labels are strings in file_sd, and the model needs numbers."""
     try:
         return _NUMBERS[key](value) if key in _NUMBERS and isinstance(value, str) else value
     except ValueError:

@@ -1,4 +1,4 @@
-"""Checks of the files that a fleet names: that they exist, and that none lies outside its directory.
+"""Checks that the files in a fleet exist, and that none is outside the fleet's directory.
 
 A CI pipeline has neither the certificates nor the keys of production, so a missing file is a warning unless the caller
 requires the files.
@@ -23,17 +23,17 @@ from lbctl.model.node import Node
 _FILE_KEYS = frozenset(
     {"certificate", "key", "client_ca", "client_crl", "ca", "file", "jwks_file", "path", "token_file", "kubeconfig"}
 )
-"""Keys that may hold a path; `_is_file` says which of them do, by their place."""
+"""Keys that may contain a path. `_is_file` decides by their position."""
 _SECTIONS = frozenset({"listeners", "routes", "pools"})
 _HOLDERS = frozenset({"tls", "auth", "discovery", "upstream", "credentials"})
-"""The keys of a listener, a route or a pool below which paths are found."""
+"""Keys of a listener, a route or a pool that contain paths."""
 
 
 def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics) -> None:
     """Report missing and misplaced files.
 
-    LB110 for a file that does not exist (an error if `required`), LB502 and LB514 for one that the fleet may not name,
-    LB118 for two files of one name. A missing key file is reported by `secrets`.
+    LB110 for a file that does not exist (an error if `required`), LB502 and LB514 for a file that the fleet must not
+    name, LB118 for two files with the same name. A missing key file is reported by `secrets`.
     """
     file_by_name: dict[str, Path] = {}
     for path, node in named_files(source.root):
@@ -46,7 +46,7 @@ def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics)
 
 
 def files_on_disk(source: FleetSource) -> dict[str, Path]:
-    """Map each path as the fleet writes it to the file on this machine, for all that exist."""
+    """Map each path as the fleet writes it to the file on this machine, for all files that exist."""
     named = {str(node.value): file_of(source, node) for _, node in named_files(source.root)}
     return {written: file for written, file in named.items() if is_file(file)}
 
@@ -59,8 +59,8 @@ def file_of(source: FleetSource, node: Node) -> Path:
 def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None = None) -> bytes:
     """Read a regular file of at most `most` bytes.
 
-    Raises OSError for anything else: it neither waits for a pipe nor reads a device, even if the path has just been
-    replaced. So it does if `accept` returns False for the path of the opened file, without links.
+    Raises OSError for anything else, and if `accept` returns False for the path of the opened file, without links. It
+    neither waits for a pipe nor reads a device, even if the path has just been replaced.
     """
     handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as opened:
@@ -75,7 +75,7 @@ def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None =
 
 
 def _opened(handle: int, place: Path) -> Path:
-    """Return the path of an opened file, which may be another one than that of `place` now."""
+    """Return the path of an opened file. It differs from `place` if the file has been moved."""
     try:
         return Path(f"/proc/self/fd/{handle}").readlink()
     except OSError:  # a system without /proc
@@ -101,7 +101,7 @@ def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> 
 
 
 def _fault(file: Path, written: str) -> str:
-    """Return why this is no file of this machine, or an empty text. A file without read permission is one."""
+    """Return why this is not a usable file, or an empty string. Files without read permission are accepted."""
     try:
         return "" if stat.S_ISREG(file.stat().st_mode) else f"{d.show(written)} is not a regular file"
     except (FileNotFoundError, NotADirectoryError):
@@ -111,13 +111,13 @@ def _fault(file: Path, written: str) -> str:
 
 
 def leads_out(source: FleetSource, node: Node) -> bool:
-    """Return whether a relative path leads out of the fleet's directory by a link."""
+    """Return whether a link in a relative path leads outside the fleet's directory."""
     root = without_links(Path(source.roots[node.file]))
     return not str(node.value).startswith("/") and not without_links(file_of(source, node)).is_relative_to(root)
 
 
 def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
-    """Yield every path of a file in the fleet, except those of the control plane itself."""
+    """Yield every path of a file in the fleet, except the control plane's own files."""
     if isinstance(root.value, dict):
         for key, node in root.value.items():
             here = (*path, key)
@@ -135,7 +135,7 @@ def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
 
 
 def _resolved(path: d.Path, node: Node) -> Node:
-    """Return the node with the path that `ca: system` of a pool stands for."""
+    """Return the node with the actual path if the value is `ca: system` of a pool."""
     if path[0] != "pools" or path[-1] != "ca" or node.value != WORD:
         return node
     return Node(system_ca(), node.file, node.line, node.column, node.key_line, node.key_column)

@@ -1,7 +1,7 @@
 """Runs the passes in order: from a fleet as written to the resolved Topology.
 
-Each pass reports its diagnostics and continues, so that one run shows every fault; a Topology results only if there is
-no error.
+Each pass reports its diagnostics and continues, so that one run shows every fault. There is a Topology only if there
+are no errors.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class Compiled:
     """The resolved fleet and the positions of its values in the YAML."""
 
     topology: Topology
-    """The resolved fleet."""
     sources: SourceMap
-    """Where each value stands in the YAML."""
+    """Positions of the values in the YAML."""
 
 
 def compile_fleet(
@@ -49,8 +48,9 @@ def compile_fleet(
 ) -> Compiled | None:
     """Resolve the fleet; None if it has errors, in its files or here.
 
-    `kinds` maps each kind of proxy to the facts about it. A missing file of own lines is an error, or a warning without
-    `requires_own_lines`: then the fleet is checked and not rendered. `cache` is the one that `parse` was given.
+    `kinds` maps each kind of proxy to its properties. A missing file of own lines is an error; without
+    `requires_own_lines` it is a warning, for a fleet that is checked but not rendered. `cache` is the same object as
+    for `parse`.
     """
     ctx = Context(source, kinds, diagnostics, requires_own_lines, cache or SectionCache())
     tables, resolved_routes = with_preflights(listeners(ctx), routes(ctx))
@@ -77,5 +77,5 @@ def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[
 
 
 def _replica_indexes(ctx: Context) -> dict[str, dict[str, int]]:
-    """Map each pool to its replicas' names, and these to the index of their entry in the file."""
+    """Map each pool to a map from its replicas' names to the index of their entry in the file."""
     return {name: entries(pool) for name, pool in ctx.fleet.pools.items()}

@@ -1,8 +1,8 @@
-"""The built-in GPU table: the relative throughput of GPUs, by which replicas on different GPUs share traffic.
+"""The built-in table of relative GPU throughput, by which replicas on different GPUs share traffic.
 
-Throughput is relative (A100-80GB = 5), derived once from published results, and each figure carries its source and
-method. This module is data: it reads no file, and it does not estimate GPUs that it does not list. Next to it are the
-names that drivers, and labels of Kubernetes, give to the GPUs of the table; other names stay unknown.
+Throughput is relative (A100-80GB = 5), derived once from published results, and each figure has its source and method.
+This module contains only data: it does not read files, and it does not estimate GPUs that it does not list. It also
+contains the names that drivers and Kubernetes labels give to the GPUs of the table. Other names are unknown.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Gpu:
     throughput: float
     """On the scale A100-80GB = 5."""
     memory_gb: float | None
-    """The memory of one GPU in GB."""
+    """Memory of one GPU in GB."""
     source: str
-    """Where the figures were published."""
+    """Publication of the figures."""
     method: str
-    """How the capacity was computed from them."""
+    """How the capacity was computed from the figures."""
 
 
 _TABLE = (
@@ -211,10 +211,10 @@ def gpu_named(name: str) -> str:
 
 
 def gpu_of_label(value: str, own: Iterable[str] = ()) -> str:
-    """Return the type of GPU that the value of a label names, or an empty string.
+    """Return the GPU type in the value of a label, or an empty string.
 
-    The value is a name of the table or of the fleet itself (`own`), or what NVIDIA's and AMD's labellers write: the
-    driver's name, with `-` for each space. A slice of a GPU (MIG) is not the GPU.
+    The value is a name of the table, a name of the fleet (`own`), or the driver's name with `-` for each space, as
+    NVIDIA's and AMD's labellers write it. A slice of a GPU (MIG) is not the GPU.
     """
     for name in (*own, *GPUS):
         if name.lower() == value.lower():

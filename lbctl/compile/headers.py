@@ -1,7 +1,7 @@
-"""Checks of headers that the fleet names against what they already mean.
+"""Checks the headers in a fleet for conflicts with other meanings.
 
 Some headers carry the message itself, some belong to lbctl or to a proxy, and no header can have two meanings. Names
-are compared without case, and with `_` as `-`, since many servers do not distinguish them.
+are compared case-insensitively, and with `_` equal to `-`, because many servers do not distinguish them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def is_reserved(name: str) -> bool:
 def check_headers(ctx: Context) -> None:
     """Report headers with conflicting meanings.
 
-    LB119 for a header that carries the message or belongs to a proxy, LB120 for one with two meanings, LB111 for one
-    that is both set and removed, LB141 for a variable in a header that cannot have it.
+    LB119: the header carries the message or belongs to a proxy. LB120: it has two meanings. LB111: it is both set and
+    removed. LB141: it contains a variable that is not available there.
     """
     for name, route in ctx.fleet.routes.items():
         for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
@@ -66,7 +66,10 @@ def check_headers(ctx: Context) -> None:
 
 
 def _check_rules(ctx: Context, here: Path, rules: model.HeaderRules) -> None:
-    """Reject rules on the message's own headers: a changed one breaks the message, and most proxies refuse to start."""
+    """Reject rules on the message's own headers.
+
+    A change to such a header breaks the message, and most proxies refuse to start.
+    """
     for index, name in enumerate(rules.remove):
         if name in rules.set:
             ctx.error("LB111", f"{name} is set and removed", (*here, "remove", index), "one of the two")
@@ -110,7 +113,10 @@ def _named(ctx: Context, here: Path, rules: model.HeaderRules) -> Iterator[tuple
 
 
 def _uses(ctx: Context) -> Iterator[_Use]:
-    """Yield the uses of headers, those of routes last: of two in conflict the later one is reported."""
+    """Yield the uses of headers.
+
+    The uses of routes come last, because the later of two conflicting uses is reported.
+    """
     for name, listener in ctx.fleet.listeners.items():
         here: Path = ("listeners", name)
         yield _Use((*here, "request_id"), listener.request_id, _MEANINGS["x-request-id"], "x-request-id")

@@ -35,7 +35,7 @@ def _tables(ctx: Context) -> dict[str, tuple[ir.Rule, ...]]:
 
 
 def _check_shadowed(ctx: Context, rules: tuple[ir.Rule, ...]) -> None:
-    """Report rules with equal conditions, which are neighbours: the later route never gets a request by its rule."""
+    """Report adjacent rules with equal conditions: the later route never gets a request by its rule."""
     for first, second in pairwise(rules):
         if replace(second, route=first.route) == first:
             message = f"route {first.route} matches the same requests and comes first by its name"

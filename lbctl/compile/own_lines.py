@@ -1,6 +1,6 @@
-"""The files of own lines that proxies include: for the right kind of proxy, at places that exist, readable text.
+"""Checks the own-lines files of proxies: right kind of proxy, existing place, readable text.
 
-What the lines say is the target's to judge (`Target.refusals`), and the proxy's own checker's.
+The target (`Target.refusals`) and the proxy's own checker judge the content of the lines.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
 
 
 def check_picker(ctx: Context) -> None:
-    """Report where the picker cannot listen.
+    """Report addresses at which the picker cannot listen.
 
-    Reports LB307 for an address without a port after it, which proxies ask, and, where a pool is picked,
-    LB112 for an address that has one of the two ports already.
+    Reports LB307 for an address without a following port, which proxies query. If a pool uses the picker, reports LB112
+    for an address at which one of the two ports is already in use.
     """
     bind = ctx.fleet.control.picker.bind
     if bind.path or bind.port >= _LAST_PORT:
@@ -46,7 +46,7 @@ def check_picker(ctx: Context) -> None:
 
 
 def _check_clashes(ctx: Context, bind: Address) -> None:
-    """Report LB112 at the picker's address, or at the other one where the picker has its default address."""
+    """Report LB112 at the picker's address. If the picker has its default address, report it at the other address."""
     places = {"the picker": bind, "the picker's HTTP": picker_http(bind)}
     remote = picker_http_remote(bind)
     places |= {"the picker's HTTP for other machines": remote} if remote is not None else {}
@@ -61,9 +61,9 @@ def _check_clashes(ctx: Context, bind: Address) -> None:
 
 
 def _others(ctx: Context, picker: Address) -> Iterator[tuple[Path, str, Address]]:
-    """Yield the path, the owner and the address of everything else that listens where the picker might.
+    """Yield path, owner and address of everything else that listens where the picker might.
 
-    The picker's ports are `picker`, by TCP, and the next one, by TCP and UDP. The traffic log comes by UDP alone.
+    The picker listens on `picker` (TCP) and on the next port (TCP and UDP). The traffic log uses UDP only.
     """
     control = ctx.fleet.control
     if control.logs.bind.port == picker_http(picker).port:
@@ -84,7 +84,7 @@ def _others(ctx: Context, picker: Address) -> Iterator[tuple[Path, str, Address]
 
 
 def _overlap(one: Address, other: Address) -> bool:
-    """Return whether nobody can listen at one address while somebody listens at the other."""
+    """Return whether two listeners at these addresses would conflict."""
     if one.path or other.path or one.port != other.port:
         return False
     hosts = {one.host, other.host}

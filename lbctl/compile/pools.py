@@ -1,4 +1,4 @@
-"""Pools: replicas with names and capacities, health, circuit breakers sized from the replicas."""
+"""Pools: replicas with names and capacities, health, and circuit breakers sized by the replicas."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from lbctl.model import pool as model
 from lbctl.model.health import Active, Health, Passive
 
 FEW_SLOTS = 64
-"""The largest number of concurrent requests on a replica up to which a pool has few slots.
+"""Maximum number of concurrent requests per replica at which a pool counts as one with few slots.
 
 docs/develop/weighting-study.md has the measurements.
 """
 IN_FLIGHT = 512
-"""The default limit of concurrent requests of one replica.
+"""Default limit of concurrent requests per replica.
 
-It is twice what an engine batches by default (vLLM's max_num_seqs is 256), so that the breaker is a fuse and not the
+It is twice the default batch size of an engine (vLLM's max_num_seqs is 256), so that the breaker is a fuse and not the
 scheduler.
 """
 
 _CLOSES_NOTHING = frozenset({"triton"})
-"""The engines that close no idle connection: the HTTP server of Triton has no timeout."""
+"""Engines that do not close idle connections: the HTTP server of Triton has no timeout."""
 _EXPORTERS = frozenset({"dcgm", "nvidia_gpu_exporter", "amd", "prometheus", "custom"})
-"""The sources of metrics that are no engines."""
+"""Sources of metrics that are not engines."""
 
 
 def pools(ctx: Context) -> tuple[ir.Pool, ...]:
@@ -61,7 +61,7 @@ def _pool(
 ) -> ir.Pool:
     """Resolve a pool.
 
-    `has_fallback`: a route sends requests to another pool when this one has no healthy replica.
+    `has_fallback`: a route sends requests to another pool if this one has no healthy replica.
     """
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
@@ -112,8 +112,8 @@ def _pool(
 def _connections(pool: model.Pool) -> ir.Connections:
     """Resolve the connections to the replicas.
 
-    Servers close idle ones unless the pool says `idle: unlimited`, or says nothing and all its engines are known to
-    close none.
+    Servers close idle connections, unless the pool sets `idle: unlimited`, or does not set `idle` and all its engines
+    are known to keep connections open.
     """
     section = pool.connections
     sections = (pool.telemetry, *(item.telemetry for item in pool.replicas))
@@ -191,7 +191,7 @@ def _balance(ctx: Context, pool: str, section: model.Balance) -> ir.Balance:
 def _own_balance(
     ctx: Context, path: Path, algorithm: ir.Algorithm, section: model.Hash | None, chosen_at: Path
 ) -> ir.Balance:
-    """Resolve how the proxy chooses by itself. `chosen_at` is the path of the key that says the algorithm."""
+    """Resolve the proxy's own algorithm. `chosen_at` is the path of the key that sets the algorithm."""
     is_picked = chosen_at[-1] == "otherwise"
     key, hint = ("`pick.otherwise`", "pick: {otherwise: hash}") if is_picked else ("the algorithm", "algorithm: hash")
     if algorithm != "hash":
@@ -226,10 +226,10 @@ def _hash_key(key: model.HashKey) -> ir.HashKey:
 def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
     """Resolve the circuit breaker.
 
-    Only requests that no replica got are retried, so a retry adds no work: after the loss of a replica every request
-    may need one until its failures are counted, hence as many retries as requests are allowed. As many may be pending:
-    Envoy also counts requests that only wait for a connection to open, and a burst on cold connections consists of
-    these.
+    Only requests that no replica got are retried, so a retry adds no work. After the loss of a replica, every request
+    may need a retry until the replica is ejected. For this reason as many retries as requests are allowed. The same
+    applies to pending requests: Envoy also counts requests that only wait for a connection to open, and a burst on cold
+    connections consists of these.
     """
     given, replicas = pool.circuit_breaker, _breaker_replicas(pool)
     requests = given.max_requests or replicas * (given.per_replica.max_requests or IN_FLIGHT)
@@ -244,17 +244,18 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
 
 
 def _few_slots(pool: model.Pool) -> bool:
-    """Whether the limit per replica is a number of slots: a limit that an engine reaches by batching is only a fuse."""
+    """Whether the limit per replica is a number of slots. A limit that an engine reaches by batching is only a fuse."""
     slots = pool.circuit_breaker.per_replica.max_requests
     return slots is not None and slots <= FEW_SLOTS
 
 
 def _breaker_replicas(pool: model.Pool) -> int:
-    """The number of replicas for which a breaker is sized: theirs rounded up to a power of two, drained ones included.
+    """Return the number of replicas by which a breaker is sized.
 
-    A breaker is part of Envoy's cluster, and Envoy closes all connections to a pool whose cluster changes: so no drain
-    may change it, and an additional replica seldom. The result is at most twice the needed size, which is acceptable
-    for a fuse.
+    It is the number of replicas, including drained ones, rounded up to a power of two. A breaker is part of Envoy's
+    cluster, and Envoy closes all connections to a pool whose cluster changes. With this rounding, a drain never changes
+    it, and an additional replica seldom does. The result is at most twice the needed size, which is acceptable for a
+    fuse.
     """
     if pool.discovery and pool.discovery.dns:
         return pool.discovery.dns.max_replicas
@@ -270,7 +271,7 @@ def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | Non
 
 
 def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
-    """Slow start is on by default, except with hash: a ring that changes for a minute moves every key."""
+    """Resolve slow start. It is on by default, except with hash: a ring that changes for a minute moves every key."""
     if pool.balance.algorithm == "hash":
         return None
     section = pool.slow_start or model.SlowStart()
@@ -278,9 +279,9 @@ def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
 
 
 def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Pool:
-    """Return the pool with the weighting, slow start and telemetry that it would have with another algorithm.
+    """Return the pool with the weighting, slow start and telemetry that another algorithm implies.
 
-    `written`: the pool as it was written. The balance itself stays as it is.
+    `written`: the pool as it was written. The balance itself does not change.
     """
     balance = written.balance.model_copy(update={"algorithm": algorithm})
     other = written.model_copy(update={"balance": balance})
@@ -293,7 +294,7 @@ def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Poo
 
 
 def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> set[int]:
-    """The ports on which the pool's replicas serve."""
+    """Return the ports on which the pool's replicas serve."""
     ports = {replica.address.port for replica in replicas}
     return ports | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else ports
 
@@ -301,9 +302,9 @@ def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> se
 def _active(
     ctx: Context, pool: str, section: Active | None, ports: set[int], host: str | None
 ) -> ir.ActiveCheck | None:
-    """Resolve active checks; `host` is that of a hosted API.
+    """Resolve active checks; `host` is the host of a hosted API.
 
-    A port that equals every replica's own is left out: checks then use the same protocol options as requests.
+    If the port equals every replica's own port, it is left out: checks then use the same protocol options as requests.
     """
     if section is None:
         return None
@@ -345,8 +346,8 @@ def _probe(section: Active, host: str | None) -> ir.HttpCheck | ir.GrpcCheck | i
 def _passive(section: Passive, has_fallback: bool) -> ir.PassiveCheck:
     """Resolve passive checks.
 
-    By default half of a pool is never ejected, since no other replica would serve. A pool with a fallback may be
-    ejected completely, since the fallback serves once no replica is left.
+    By default, half of a pool is never ejected, because no other replica would serve its requests. A pool with a
+    fallback may be ejected completely.
     """
     is_explicit = "max_ejection" in section.model_fields_set
     return ir.PassiveCheck(

@@ -1,8 +1,8 @@
-"""Answers to CORS preflights, the requests by which a browser asks whether a page may send another one.
+"""Responses to CORS preflights, the requests by which a browser asks whether a page may send another request.
 
-A preflight carries neither credentials nor a body, so that a route that needs them would refuse it. Where such a route
-allows an origin in its response headers, the proxy answers preflights for its paths: a route without a pool gets every
-OPTIONS request there, and nothing of it reaches a replica.
+A preflight carries neither credentials nor a body, so a route that needs them would reject it. If such a route allows
+an origin in its response headers, the proxy answers preflights for its paths itself: a route without a pool gets every
+OPTIONS request there, and replicas get none.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _PREFIX = "access-control-"
 _ORIGIN = f"{_PREFIX}allow-origin"
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 _HEADERS = ("*", "authorization", "content-type", "x-api-key", "x-model")
-"""The wildcard covers all headers but `authorization`, in requests without cookies."""
+"""Allowed request headers. The wildcard covers all headers except `authorization`, in requests without cookies."""
 
 
 def with_preflights(
     listeners: Sequence[Listener], routes: Sequence[Route]
 ) -> tuple[tuple[Listener, ...], tuple[Route, ...]]:
-    """Return the listeners and the routes with those that answer preflights."""
+    """Return the listeners and the routes, with the routes that answer preflights added."""
     by_name = {route.name: route for route in routes}
     tables = [_with_preflights(listener, by_name) for listener in listeners]
     used = {rule.route for table in tables for rule in table.rules} - by_name.keys()
@@ -48,7 +48,7 @@ def _rules(listener: Listener, routes: dict[str, Route]) -> Iterator[Rule]:
 
 
 def _misses(rule: Rule, route: Route) -> bool:
-    """Return whether a route for browsers would not answer a preflight as they need it."""
+    """Return whether a route for browsers fails to answer a preflight correctly."""
     if isinstance(route.action, Redirect) or all(name != _ORIGIN for name, _ in route.response_headers.set):
         return False
     by_content = bool(rule.models or rule.headers or rule.methods)
@@ -80,7 +80,10 @@ def _key_headers(route: Route) -> Iterable[str]:
 
 
 def _own(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the headers about origins, without those that name the pool or the tenant: an answer has neither."""
+    """Yield the headers about origins.
+
+    Headers that name the pool or the tenant are left out: a preflight has neither.
+    """
     for name, text in headers:
         if (name.startswith(_PREFIX) or name == "vary") and not variables(text) & {"pool", "tenant"}:
             yield name, text

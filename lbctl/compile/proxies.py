@@ -22,7 +22,7 @@ def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
 
 
 def check_companions(ctx: Context, resolved: Iterable[ir.Proxy], pools: Sequence[Pool]) -> None:
-    """Report LB124: proxies whose files beside the configuration, which have fixed names, overwrite each other."""
+    """Report LB124: proxies that overwrite each other's files with fixed names next to their configuration."""
     owners: dict[str, str] = {}
     for proxy in resolved:
         if proxy.config is None:
@@ -61,7 +61,7 @@ def control(section: model.Control) -> ir.Control:
 
 
 def check_store(ctx: Context) -> None:
-    """Report LB125: settings that the chosen store does not have."""
+    """Report LB125: settings that the chosen store does not support."""
     store = ctx.fleet.control.store
     if store is None:
         return
@@ -145,14 +145,14 @@ def _check_metrics(ctx: Context, path: Path, proxy: model.Proxy) -> None:
 
 
 def _check_admin(ctx: Context, path: Path, proxy: model.Proxy) -> None:
-    """Report LB515: the admin interface asks for no credentials, so it must not be reachable from elsewhere."""
+    """Report LB515: the admin interface requires no credentials, so it must not be reachable from other machines."""
     if proxy.admin is not None and not address(proxy.admin).on_loopback:
         message = f"any client of {address(proxy.admin)} could read the configuration of this proxy and stop it"
         ctx.error("LB515", message, (*path, "admin"), '"127.0.0.1:9901", or "unix:/run/envoy/admin.sock"')
 
 
 def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
-    """Report LB134: a fragment needs an absolute `config`, and none of the process's own settings."""
+    """Report LB134: a fragment needs an absolute `config`, and must not have settings of the process."""
     path, example = ("proxies", name), ctx.kinds[proxy.kind].fragment_example
     if not example:
         message = f"{proxy.kind} has no fragments"
@@ -168,7 +168,7 @@ def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
 
 
 def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
-    """Report LB145: a proxy that runs takes a relative `config` from another directory than lbctl does."""
+    """Report LB145: a running proxy resolves a relative `config` against another directory than lbctl does."""
     config = proxy.config if proxy.reload and proxy.form == "whole" else None
     if config is not None and not config.startswith("/"):
         message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in another directory"
@@ -177,5 +177,5 @@ def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
 
 
 def version_text(version: tuple[int, ...]) -> str:
-    """Format a version, as 1.22.0."""
+    """Format a version, for example 1.22.0."""
     return ".".join(map(str, version))

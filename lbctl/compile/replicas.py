@@ -1,7 +1,7 @@
 """The replicas of a pool as the fleet lists them: their names, and the data-parallel ranks of one host.
 
-A replica with `ports: N` is a group of N ranks, each a replica with a port and a part of the GPUs. Every rank has its
-own health, drain and signals, since each is a separate server.
+A replica with `ports: N` is a group of N ranks. Each rank is a replica with a port and a part of the GPUs. It has its
+own health, drain and signals, because each rank is a separate server.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _HINT = 'as {name: dp, address: "10.0.0.1:9010", ports: 4}'
 
 
 def name_of(replica: Replica) -> str:
-    """The name of a replica: its own, else its address."""
+    """Return the name of a replica: its own, else its address."""
     return replica.name or replica_name(address(replica.address))
 
 
 def replica_name(where: Address) -> str:
-    """The address with `-` for every character that a name cannot have."""
+    """Return the address with `-` for every character that is not allowed in a name."""
     text = str(where).lower()
     return re.sub(r"[^a-z0-9._-]", "-", text).lstrip("._-")[:63] or "replica"
 
 
 def with_ranks(ctx: Context, name: str, pool: Pool) -> Pool:
-    """Return the pool with a replica for each rank. Reports LB153 for ranks that cannot be."""
+    """Return the pool with a replica for each rank. Reports LB153 for invalid ranks."""
     if all(replica.ports is None for replica in pool.replicas):
         return pool
     ranks = [
@@ -68,7 +68,7 @@ def _ranks(ctx: Context, path: Path, replica: Replica) -> list[Replica]:
 
 
 def _problem(replica: Replica, count: int) -> tuple[str, str]:
-    """Return what is wrong with the ranks and the key that it is about; two empty strings if nothing is."""
+    """Return the problem with the ranks and the key that it concerns; two empty strings if there is none."""
     if replica.address.path:
         return "a socket has no ports", "ports"
     last = replica.address.port + count - 1

@@ -54,7 +54,7 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
 
 
 def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | None:
-    """Resolve the time of one try. Reports LB165 if the whole request may not take as long."""
+    """Resolve the timeout of one attempt. Reports LB165 if it exceeds the timeout of the whole request."""
     attempt, request = timeouts.attempt, timeouts.request
     if attempt is not None and request is not None and attempt >= request:
         message = f"a try may take {attempt}, but the whole request ends after {request}"
@@ -153,7 +153,7 @@ def _retry(ctx: Context, path: Path, section: model.Retry) -> ir.Retry:
 
 
 def _backoff(ctx: Context, path: Path, section: model.Backoff) -> ir.Backoff:
-    """Resolve the pauses between retries: if only one of the two is written, the other's default adapts to it."""
+    """Resolve the pauses between retries. If only one of the two is set, the other's default adapts to it."""
     base, longest, written = int(section.base), int(section.max), section.model_fields_set
     if base <= longest:
         return ir.Backoff(base, longest)
@@ -222,7 +222,7 @@ def _api_keys(section: model.ApiKeys) -> ir.ApiKeys:
 
 
 def _basic(section: model.Basic) -> ir.ApiKeys:
-    """Return the users as API keys: what follows `Basic ` in the header is the key, and the user its tenant."""
+    """Return the users as API keys: the key is the text after `Basic ` in the header, and the user is its tenant."""
     return ir.ApiKeys(section.file, realm=section.realm)
 
 
@@ -243,7 +243,7 @@ def _jwt(section: model.Jwt) -> ir.Jwt:
 
 
 def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None:
-    """Report combinations that have no meaning."""
+    """Report combinations of settings that have no meaning."""
     if isinstance(action, ir.Forward):
         _check_forward(ctx, path, route, action)
         return

@@ -1,6 +1,6 @@
-"""The files of secrets that a fleet names: API keys, users with their passwords, JWKS, and what is sent.
+"""The secret files that a fleet names: API keys, users with passwords, JWKS, and secrets that proxies send.
 
-A missing file is a warning, and no key is accepted or sent; a file that cannot be parsed is an error. Messages never
+A missing file is a warning, and no key is accepted or sent. A file that cannot be parsed is an error. Messages never
 repeat the content of these files.
 """
 
@@ -26,15 +26,15 @@ from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node, descend
 
 MAX_BYTES = 1 << 20
-"""The largest key file in bytes."""
+"""Maximum size of a key file in bytes."""
 _MAX_SIBLINGS = 1000
-"""How many files of a directory are compared with a name that does not exist."""
+"""Maximum number of files in a directory that are compared with a name that does not exist."""
 _B64URL = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "k"}
 """Members of a JWK that only a private or a symmetric key has (RFC 7518, section 6)."""
 _HEADER_SECRET = re.compile(r"[!-~]([ -~]{0,2046}[!-~])?", re.ASCII)
 Content = tuple[ApiKey, ...] | str | HeaderSecret
-"""The content of a key file: API keys, the text of a checked JWKS, or the secret of a header."""
+"""Content of a key file: API keys, the text of a checked JWKS, or the secret of a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class KeyFile:
     """A key file that a route or a pool names."""
 
     path: Path
-    """Its path in the YAML."""
+    """Path of the value in the YAML."""
     node: Node
     """The value in the YAML."""
 
     @property
     def written(self) -> str:
-        """The file's path as the fleet writes it."""
+        """Path of the file, as the fleet writes it."""
         return str(self.node.value)
 
     @property
@@ -58,7 +58,7 @@ class KeyFile:
 
     @property
     def has_users(self) -> bool:
-        """Whether the file holds users with their passwords."""
+        """Whether the file contains users with their passwords."""
         return self.path[-3:] == ("auth", "basic", "file")
 
     @property
@@ -70,15 +70,15 @@ class KeyFile:
 def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) -> Secrets:
     """Read every key file that the fleet names.
 
-    Reports LB503 for one that is missing (an error if `required`) or without a key, LB507 and LB121 for invalid lines,
-    LB508 for an invalid JWKS, LB150 for what is no secret of a header.
+    LB503: a file is missing (an error if `required`) or contains no key. LB507 and LB121: a line is invalid. LB508: a
+    JWKS is invalid. LB150: the text cannot be a header's secret.
     """
     _check_kinds(source, diagnostics)
     return secrets_of({file: read_key_file(source, file, required, diagnostics) for file in key_files(source)})
 
 
 def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
-    """Report LB143 for a file that is read as two kinds."""
+    """Report LB143 for a file that is used as two kinds."""
     kinds: dict[str, tuple[bool, bool, bool]] = {}
     for file in key_files(source):
         kind = (file.is_jwks, file.has_users, file.is_sent)
@@ -88,7 +88,7 @@ def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
 
 
 def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
-    """Collect the contents by path as the fleet writes it; None is left out."""
+    """Collect the contents by path as the fleet writes it. Contents that are None are left out."""
     keys = {file.written: content for file, content in contents.items() if isinstance(content, tuple)}
     sets = {file.written: content for file, content in contents.items() if isinstance(content, str)}
     headers = {file.written: content for file, content in contents.items() if isinstance(content, HeaderSecret)}
@@ -96,7 +96,7 @@ def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
 
 
 def key_files(source: FleetSource) -> Iterator[KeyFile]:
-    """Yield every key file that the fleet names, once for each place that names it."""
+    """Yield every key file that the fleet names, once for each place where it is named."""
     for name, route in source.fleet.routes.items():
         if route.auth is not None and route.auth.api_keys is not None:
             yield _named(source, ("routes", name, "auth", "api_keys", "file"))
@@ -116,7 +116,10 @@ def key_files(source: FleetSource) -> Iterator[KeyFile]:
 
 
 def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> Content | None:
-    """Read one key file; None if it cannot be used. The reason is in `diagnostics`, or `check_files` reports it."""
+    """Read one key file; None if it cannot be used.
+
+    The reason is in `diagnostics`, or `check_files` reports it.
+    """
     if refusal(source, file.path, file.node) is not None:
         return None
     text = _text(source, file, required, diagnostics)
@@ -137,7 +140,7 @@ def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostic
 
 
 def key_count(content: Content) -> int:
-    """The number of keys."""
+    """Return the number of keys in the content of a file."""
     if isinstance(content, HeaderSecret):
         return 1
     return len(json.loads(content)["keys"]) if isinstance(content, str) else len(content)
@@ -166,7 +169,10 @@ def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagn
 
 
 def _similar(file: File, source: FleetSource) -> str:
-    """A suggestion: a file of the same directory with a similar name that is not one of the fleet's YAML files."""
+    """Return a suggestion: a file in the same directory with a similar name.
+
+    The fleet's YAML files are left out.
+    """
     yaml = {File(name).name for name in source.roots}
     try:
         with os.scandir(file.parent) as entries:
@@ -177,7 +183,7 @@ def _similar(file: File, source: FleetSource) -> str:
 
 
 def _header_secret(file: KeyFile, text: str, diagnostics: Diagnostics) -> HeaderSecret | None:
-    """Return the secret without the white space at its ends; None, with LB150, for what no header can carry."""
+    """Return the secret without surrounding whitespace; None, with LB150, if a header cannot carry it."""
     secret = text.strip()
     if _HEADER_SECRET.fullmatch(secret):
         return HeaderSecret(secret)

@@ -1,9 +1,9 @@
-"""The positions of the Topology's objects in the YAML, kept next to the Topology, never in it.
+"""The positions of the Topology's objects in the YAML, kept separate from the Topology.
 
-Targets and the running control plane use the Topology's own paths, in which a replica is named by its name
-(`pools.llama.replicas.a100-0`): a list index means nothing once the replicas are sorted. Settings use them too. The
-paths of the YAML differ in a few: a capacity is written as weight or GPU, and entries whose order means nothing are
-sorted. A setting without a place in the YAML is a default.
+Targets and the running control plane use the Topology's own paths, in which a replica is identified by its name
+(`pools.llama.replicas.a100-0`): a list index has no meaning after the replicas are sorted. Settings use the same paths.
+A few paths of the YAML differ: a capacity is written as weight or GPU, and entries whose order has no meaning are
+sorted. A setting without a position in the YAML is a default.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ class SourceMap:
     """Maps the Topology's paths to positions in the YAML."""
 
     root: Node
-    """The tree of the YAML."""
     replicas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Pool → replica's name → its index in the list."""
 
     def written(self, path: Path) -> Path:
-        """Return the path as the YAML has it."""
+        """Return the path in the YAML."""
         if len(path) < 4 or path[0] != "pools" or path[2] != "replicas" or isinstance(path[3], int):
             return path
         index = self.replicas.get(str(path[1]), {}).get(path[3])
@@ -47,7 +46,7 @@ class SourceMap:
 
 
 def origin(sources: SourceMap, path: Path) -> Position | None:
-    """Return the position of the value, or of its list if it has none of its own; None for a default."""
+    """Return the position of the value, or of its list if it has no separate position; None for a default."""
     for path_in_file in _written_paths(path):
         node = descend(sources.root, sources.written(path_in_file))
         if node is not None:

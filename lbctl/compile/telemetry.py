@@ -1,4 +1,4 @@
-"""Telemetry and weighting: the sources of signals, whether they are complete, and how weights follow them."""
+"""Telemetry and weighting: the sources of signals, their completeness, and how weights follow them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.model.telemetry import Source, Telemetry, Weighting
 from lbctl.signals import KINDS, table
 
 _NEEDS = {"custom": ("signal", "metric"), "prometheus": ("signal", "query")}
-"""Kind of source → the keys that it requires."""
+"""Kind of source → required keys."""
 _EXAMPLES = {
     "custom": "{kind: custom, url: …, metric: my_queue_depth, signal: queue, unit: requests}",
     "prometheus": "{kind: prometheus, url: …, query: …, signal: queue}",
@@ -21,7 +21,8 @@ _EXAMPLES = {
 
 
 _INTERVAL_OF_PICKED = 1_000
-"""Milliseconds, where the files say nothing: between two scrapes the picker takes computed prompts for waiting ones."""
+"""Default interval for pools with the picker, in milliseconds: between scrapes, it counts computed prompts as
+waiting."""
 
 
 def telemetry(section: Telemetry | None, pool: model.Pool) -> ir.Telemetry | None:
@@ -60,8 +61,8 @@ def weighting(pool: model.Pool) -> ir.Weighting:
 def check_telemetry(ctx: Context) -> None:
     """Check the sources and the weighting.
 
-    Reports LB601 for a source that lacks a key, LB602 for a unit that does not fit its signal, LB603 (a warning) for
-    `adaptive` without a source of evidence.
+    Reports LB601 for a source without a required key, LB602 for a unit that does not fit its signal, LB603 (a warning)
+    for `adaptive` without a source of evidence.
     """
     for name, pool in sorted(ctx.fleet.pools.items()):
         for section, path in _sections(name, pool):

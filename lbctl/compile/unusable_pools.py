@@ -1,4 +1,4 @@
-"""Pools that cannot answer the routes to them: without a replica in the regions of the route, or drained as a whole."""
+"""Pools that cannot answer requests: without a replica in the route's regions, or completely drained."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lbctl.ir.routes import Forward, Route
 def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
     """Report LB115 for each pool that has no replica in the regions of a route to it.
 
-    A replica without a region is outside every region, as are those that DNS finds. A file of targets that does not
-    exist yet is not judged.
+    A replica without a region is outside every region, as are replicas from DNS. A targets file that does not exist yet
+    is not checked.
     """
     judged = (pool for pool in pools if pool.replicas or not isinstance(pool.discovery, FileDiscovery))
     regions = {pool.name: {replica.region for replica in pool.replicas} for pool in judged}
@@ -39,10 +39,10 @@ def _outside(route: Route, regions: dict[str, set[str | None]]) -> Iterator[tupl
 
 
 def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
-    """Warn with LB208 about each pool that is drained as a whole while routes still send it requests.
+    """Warn with LB208 about each completely drained pool to which routes still send requests.
 
     This is allowed, as a replica is drained before it is removed, but a route without another pool no longer answers. A
-    pool without replicas is not drained, and mirrors do not count.
+    pool without replicas does not count as drained, and mirrors are not considered.
     """
     drained = {pool.name for pool in pools if pool.replicas and all(replica.drain for replica in pool.replicas)}
     routes_by_pool: dict[str, list[str]] = {name: [] for name in sorted(drained)}
@@ -60,7 +60,7 @@ def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) 
 
 
 def _without_relief(route: Route, drained: set[str]) -> Iterator[str]:
-    """Yield the drained pools that the route sends requests to, unless a fallback takes those requests."""
+    """Yield the drained pools to which the route sends requests, unless a fallback takes those requests."""
     action = route.action
     if not isinstance(action, Forward) or (action.fallback and action.fallback not in drained):
         return
@@ -72,5 +72,5 @@ def _subject(names: list[str]) -> str:
 
 
 def _chosen(action: Forward) -> set[str]:
-    """Return the pools that requests go to by a share or a pin."""
+    """Return the pools that get requests by a share or a pin."""
     return {share.pool for share in action.shares if share.weight} | {pin.pool for pin in action.pins}

@@ -1,4 +1,4 @@
-"""`upstream` and `credentials` of a pool: what its requests have in place of the client's own."""
+"""Resolves `upstream` and `credentials` of a pool, which replace parts of its requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lbctl.model.upstream import HeaderFile
 
 
 def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
-    """Resolve what requests to a hosted API have in place of the client's own.
+    """Resolve the replacements for parts of a request to a hosted API.
 
-    Reports LB119 for headers of the message itself, LB151 for credentials in plain text, LB152 for a pool that speaks
+    Reports LB119 for headers of the message itself, LB151 for credentials in plain text, LB152 for a pool that uses
     gRPC.
     """
     section, path = pool.upstream, ("pools", name, "upstream")
@@ -32,7 +32,7 @@ def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
 
 
 def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader | None:
-    """Resolve the key that replicas ask for.
+    """Resolve the key that replicas require.
 
     Reports LB119 for headers of the message itself, LB160 next to `upstream`.
     """
@@ -49,7 +49,7 @@ def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader 
 
 
 def tls(section: model.PoolTls | None, api: ir.Upstream | None) -> ir.PoolTls | None:
-    """Resolve TLS to the replicas. A hosted API's certificate must hold its host."""
+    """Resolve TLS to the replicas. The certificate of a hosted API must contain its host."""
     if section is None:
         return None
     name = section.server_name or (api.server_name if api else None)
