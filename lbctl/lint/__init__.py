@@ -1,1 +1,4 @@
-"""Lint: rules about what is legal but unwise for inference. Each rule is a function with a page that explains it."""
+"""Lint: rules about configuration that is valid but risky for inference.
+
+Each rule is a function, and has a page that explains it.
+"""

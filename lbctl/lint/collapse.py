@@ -1,4 +1,4 @@
-"""Collapses findings that repeat one another into the first one, with the number of the others."""
+"""Collapses repeated findings into the first one, with the number of the others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 from lbctl.base.diagnostics import Diagnostic, Path, dotted
 
 _MAX_PLACES = 3
-"""The other places of a finding that are named."""
+"""Maximum number of other places that a finding names."""
 
 
 def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Collapse findings about replicas by code and pool; keep all others, in the same order."""
+    """Collapse findings about replicas by code and pool. Keep all others, in the same order."""
     groups: dict[object, list[Diagnostic]] = {}
     for finding in dict.fromkeys(findings):
         groups.setdefault((finding.code, finding.path[:2]) if _is_of_replica(finding.path) else finding, []).append(
@@ -22,7 +22,7 @@ def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def collapse_equal(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Collapse warnings that say the same of several places; keep all others, in the same order."""
+    """Collapse equal warnings about several places. Keep all others, in the same order."""
     groups: dict[object, list[Diagnostic]] = {}
     for finding in findings:
         key = finding if finding.severity == "error" else (finding.code, finding.message, finding.hint)
@@ -41,7 +41,7 @@ def _with_other_places(group: Sequence[Diagnostic]) -> Diagnostic:
 
 
 def _place(item: Diagnostic, first: Diagnostic) -> str:
-    """Return the position of a finding; its path where `defaults` give both findings the same position."""
+    """Return the position of a finding. If `defaults` give both findings the same position, return its path."""
     if item.position is None or first.position is None or item.position == first.position:
         return dotted(item.path)
     is_same_file = item.position.file == first.position.file

@@ -1,9 +1,9 @@
-"""Applies certain fixes to the files: values change, comments and everything else are kept.
+"""Applies safe fixes to the files: values change, comments and everything else are kept.
 
-A fix edits the text at the position of its value: it replaces a scalar in its own quotes, or adds a key to a map or
-removes it. All other lines remain unchanged, byte for byte. A fix that the layout of the file does not permit is left
-out. The new text is parsed again, and is discarded if its values are not the intended ones. The findings of fixes that
-were not made remain.
+A fix edits the text at the position of its value: it replaces a scalar within its quotes, or adds a key to a map or
+removes it. All other lines remain unchanged, byte for byte. A fix is skipped if the layout of the file does not permit
+it. The new text is parsed again, and is discarded if its values are not as intended. Findings whose fixes were not made
+remain.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEFAULTS = {"pools": "pool", "routes": "route"}
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\"")
 _NUMBER = re.compile(r"[^\s,\[\]{}#'\"]+")
-"""A plain scalar that is not text: a number, `true`, `false` or `null`."""
+"""A plain scalar that is not a string: a number, `true`, `false` or `null`."""
 _BARE = re.compile(r"[A-Za-z0-9_/.%-]+")
 
 
@@ -40,11 +40,10 @@ class _TextEdit:
 
     path: Path
     parent: Node
-    """The map that is edited."""
     old: Node | None
-    """The present value of the key, if any."""
+    """Current value of the key, if any."""
     value: Value | None
-    """None removes the key."""
+    """None to remove the key."""
 
     @property
     def at(self) -> tuple[int, int]:
@@ -61,7 +60,7 @@ def apply_fixes(texts: Sequence[SourceText], fixes: Iterable[Fix]) -> list[Sourc
 
 
 def remove_comments(texts: Sequence[SourceText], unused: Iterable[Ignore]) -> list[SourceText]:
-    """Return the texts without codes of ignore comments that silence nothing; a comment without codes is removed."""
+    """Return the texts without unused codes in ignore comments. A comment without codes is removed."""
     by_file: dict[str, dict[int, tuple[int, set[str]]]] = {}
     for comment in unused:
         position = comment.position
@@ -125,7 +124,7 @@ def _edit_for(root: Node, fix: Fix) -> _TextEdit | None:
 
 
 def _apply(lines: list[str], edit: _TextEdit) -> bool:
-    """Apply the edit to the lines, of which the number stays the same; return whether that was possible."""
+    """Apply the edit to the lines, whose number does not change. Return whether this was possible."""
     if edit.old is None:
         return _insert_key(lines, edit)
     if edit.value is None:
@@ -144,7 +143,7 @@ def _replace_scalar(lines: list[str], old: Node, value: Value) -> bool:
 
 
 def _replace_words(lines: list[str], old: Node, value: Value) -> bool:
-    """Replace words of a text that spans several lines, each in its own line."""
+    """Replace words of a text that spans several lines, each on its own line."""
     if not isinstance(old.value, str) or not isinstance(value, str):
         return False
     before, after = old.value.split(), value.split()
@@ -164,7 +163,11 @@ def _replace_words(lines: list[str], old: Node, value: Value) -> bool:
 
 
 def _insert_key(lines: list[str], edit: _TextEdit) -> bool:
-    """Insert a key: in a flow map at its end, or at its start if it spans several lines; in a block as a new line."""
+    """Insert a key and return whether this was possible.
+
+    In a block map, the key goes on a new line. In a flow map, it goes to the end, or to the start if the map spans
+    several lines.
+    """
     if edit.value is None:
         return False
     pair = f"{edit.path[-1]}: {_scalar_text(edit.value)}"
@@ -239,7 +242,7 @@ def _expected(root: Node, edits: Iterable[_TextEdit]) -> Any:
 
 
 def _candidate_paths(path: Path) -> list[Path]:
-    """The path itself, and that in the defaults from which its value may come."""
+    """Return the path itself, and the path in the defaults from which its value may come."""
     kind = _DEFAULTS.get(str(path[0]))
     return [path, ("defaults", kind, *path[2:])] if kind else [path]
 

@@ -1,4 +1,4 @@
-"""The input of lint rules: the fleet as written and as resolved, and queries that many rules share."""
+"""The input of lint rules: the fleet as written and as resolved, and shared queries."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ GENERATIVE_KINDS = frozenset({"vllm", "sglang", "tgi", "trtllm", "lmdeploy", "ni
 _NOT_GENERATIVE = re.compile(
     r"embed|rerank|classif|score|pooling|moderation|\bbge\b|\bgte\b|\be5\b|clip|whisper|resnet|yolo|bert"
 )
-"""Parts of paths and model names that are answered at once, whatever the engine."""
+"""Parts of paths and model names whose requests get a single short response, with any engine."""
 _STREAMS = re.compile(r"/(chat|completions?|generate|generate_stream|responses|messages)(/|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class StatedLoad:
-    """The load that the command line states."""
+    """The load given on the command line."""
 
     rate: float
     """Requests per second."""
     mean_service: float
-    """Seconds for which a request keeps a replica busy."""
+    """Time for which a request occupies a replica, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FleetView:
 
     loaded: Loaded
     load: StatedLoad | None = None
-    """The load that the user has stated; None: none."""
+    """Load given by the user; None if not given."""
 
     @property
     def topology(self) -> Topology:
@@ -54,25 +54,25 @@ class FleetView:
 
     @cached_property
     def forwards(self) -> tuple[tuple[Route, Forward], ...]:
-        """Every route that leads to pools."""
+        """Return every route that leads to pools."""
         return tuple((route, route.action) for route in self.topology.routes if isinstance(route.action, Forward))
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The kinds of the proxies that the fleet names."""
+        """Return the kinds of the proxies that the fleet names."""
         return frozenset(proxy.kind for proxy in self.topology.proxies)
 
     def pool(self, name: str) -> Pool:
-        """The pool of that name."""
+        """Return the pool of this name."""
         return self._by_name[name]
 
     def written(self, path: Path) -> Node | None:
-        """The node of the YAML at `path`, defaults included."""
+        """Return the node of the YAML at `path`, including defaults."""
         sources = self.loaded.compiled.sources
         return descend(sources.root, sources.written(path))
 
     def routes_to(self, pool: str) -> Iterator[Route]:
-        """The routes whose requests the pool serves first, not as a fallback or a mirror."""
+        """Yield the routes whose requests go to the pool first, not as a fallback or a mirror."""
         return (
             route
             for route, action in self.forwards
@@ -80,7 +80,7 @@ class FleetView:
         )
 
     def streams(self, route: Route) -> bool:
-        """Whether the route's responses are generated token by token, as far as path, model or engine show."""
+        """Return whether the route's responses are generated token by token, judged by path, model and engine."""
         paths = self._paths.get(route.name, [])
         if any(_NOT_GENERATIVE.search(path) for path in paths):
             return False
@@ -89,7 +89,7 @@ class FleetView:
         return isinstance(route.action, Forward) and any(self._generates(share.pool) for share in route.action.shares)
 
     def generates(self, pool: str) -> bool:
-        """Whether the pool serves a generative model."""
+        """Return whether the pool serves a generative model."""
         return self._generates(pool) or any(self.streams(route) for route in self.routes_to(pool))
 
     def _generates(self, name: str) -> bool:
@@ -112,7 +112,7 @@ class FleetView:
 
 
 def telemetries(pool: Pool) -> Iterator[tuple[Path, Telemetry]]:
-    """Yield the pool's telemetry, and that of its replicas, with their paths."""
+    """Yield the telemetry of the pool and of its replicas, with their paths."""
     if pool.telemetry is not None:
         yield ("pools", pool.name, "telemetry"), pool.telemetry
     for replica in pool.replicas:

@@ -1,14 +1,14 @@
 """`# lbctl: ignore LB210 (reason)`: silences a code on its line, for every command that reads the fleet.
 
-Warnings, notes and the findings of lint rules can be silenced; errors that keep a fleet from being rendered cannot. A
-comment that silences nothing, or that cannot be parsed, is itself a finding of lint, so that no comment outlives its
-purpose.
+Warnings, notes and the findings of lint rules can be silenced; errors that prevent rendering cannot. A comment that
+silences nothing, or that cannot be parsed, is itself a finding of lint, so that comments do not outlive their purpose.
 
-A comment is compared only with what was checked: codes that a run does not check (a load that is not stated, a proxy's
-own checker, a file that exists on another machine) say nothing about it, and findings about kinds of proxies that the
-fleet does not name count as found.
+A comment is compared only with checks that were run. Some codes are not checked in every run: a load that is not given,
+a proxy's own checker, a file that exists on another machine. They do not make a comment unused. Findings about kinds of
+proxies that the fleet does not name count as found.
 
-Commands that do not lint import this module too. So functions for lint alone import the rules when they are called.
+Commands that do not lint import this module too. For this reason, functions for lint alone import the rules when they
+are called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 UNUSED, MALFORMED = "LB017", "LB018"
 FILES = frozenset({"LB110", "LB503"})
-"""Missing files are reported by `validate`: where a pipeline lints there are neither certificates nor keys."""
+"""Missing files are reported by `validate`: a CI pipeline has neither certificates nor keys."""
 _CODES_OF_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
 _RUN_TIME_CODES = "LB9"
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*lbctl:\s*ignore\b([^\n]*)")
@@ -41,7 +41,7 @@ class Ignore:
     """One code of one comment."""
 
     position: Position
-    """Where the comment is."""
+    """Position of the comment."""
     code: str
 
 
@@ -50,11 +50,11 @@ class Comments:
     """The ignore comments of a fleet."""
 
     usable: tuple[Ignore, ...]
-    """Those with codes that a comment can silence."""
+    """Comments with codes that can be silenced."""
     cannot_silence: tuple[Ignore, ...]
-    """Those with codes of errors and unknown codes."""
+    """Comments with codes of errors and with unknown codes."""
     faults: tuple[Diagnostic, ...]
-    """The diagnostics about `cannot_silence`, and about comments that cannot be parsed."""
+    """Diagnostics about `cannot_silence`, and about comments that cannot be parsed."""
 
 
 def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]]:
@@ -70,7 +70,7 @@ def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]
 
 
 def silenced_by_comments(texts: Iterable[SourceText]) -> Callable[[Diagnostic], bool]:
-    """Return a predicate: whether a comment silences a diagnostic."""
+    """Return a predicate that tests whether a comment silences a diagnostic."""
     keys = {_key(ignore) for ignore in ignores(texts)[0]}
     return lambda diagnostic: _key(diagnostic) in keys
 
@@ -90,7 +90,7 @@ def split(findings: Iterable[Diagnostic], ignored: Iterable[Ignore]) -> tuple[li
 
 
 def comments(texts: Sequence[SourceText], chosen: Callable[[str], bool]) -> Comments:
-    """Collect the comments; `chosen` says which codes are enabled."""
+    """Collect the comments; `chosen` tests whether a code is enabled."""
     parsed, malformed = ignores(texts)
     usable, cannot_silence, faults = [], [], list(malformed)
     for comment in parsed:
@@ -104,7 +104,7 @@ def comments(texts: Sequence[SourceText], chosen: Callable[[str], bool]) -> Comm
 
 
 def findings_of_invalid(findings: Iterable[Diagnostic], ignore_comments: Comments) -> list[Diagnostic]:
-    """The findings about a fleet with errors: the errors, and the other findings that are not silenced."""
+    """Return the errors of an invalid fleet, and the other findings that are not silenced."""
     all_findings = list(findings)
     errors = [finding for finding in all_findings if finding.severity == "error"]
     return (
@@ -113,9 +113,9 @@ def findings_of_invalid(findings: Iterable[Diagnostic], ignore_comments: Comment
 
 
 def unused(idle: Sequence[Ignore], loaded: Loaded, chosen: Callable[[str], bool], with_load: bool) -> list[Ignore]:
-    """The comments that silence nothing in any run.
+    """Return the comments that cannot silence anything in any run.
 
-    `idle` are those whose code was not found on their line in this run.
+    The codes of the comments in `idle` were not found on their lines in this run.
     """
     if not chosen(UNUSED):
         return []
@@ -131,25 +131,25 @@ def unused(idle: Sequence[Ignore], loaded: Loaded, chosen: Callable[[str], bool]
 
 
 def unused_diagnostics(idle: Iterable[Ignore]) -> list[Diagnostic]:
-    """The findings about unused comments."""
+    """Return the findings about unused comments."""
     return [_unused_comment(comment, is_error=False) for comment in idle]
 
 
 def _unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
-    """The finding about a comment that silences nothing; `is_error`: its code is that of an error of the fleet."""
+    """Return the finding about a comment that silences nothing; `is_error`: its code is an error of the fleet."""
     reason = "errors cannot be ignored" if is_error else f"{ignore.code} is not found on this line"
     message = f"{ignore.code}: {reason}" if is_error else reason
     return Diagnostic(UNUSED, f"{message}: the comment silences nothing", ignore.position, (), "remove it", "warning")
 
 
 def _unknown_code(ignore: Ignore, hint: str) -> Diagnostic:
-    """The finding about a comment with an unknown code; `hint` suggests another."""
+    """Return the finding about a comment with an unknown code; `hint` suggests another code."""
     message = f"this comment silences nothing: there is no code {ignore.code}"
     return Diagnostic(MALFORMED, message, ignore.position, (), hint or "`lbctl rule` lists the codes", "warning")
 
 
 def _problem(ignore: Ignore) -> Diagnostic | None:
-    """Why the comment can never silence a finding, or None."""
+    """Return why the comment can never silence a finding, or None."""
     from lbctl.lint.pages import pages
     from lbctl.lint.rules import rules
 
@@ -188,7 +188,7 @@ def _comments(texts: Iterable[SourceText]) -> Iterator[tuple[Position, str]]:
 
 
 def _read(rest: str) -> tuple[list[str], str]:
-    """Parse the codes of `LB210, LB310 (reason)`; the second value says what is wrong."""
+    """Parse the codes in `LB210, LB310 (reason)`. The second value is the problem, or an empty string."""
     code_list, bracket, reason = rest.partition("(")
     codes = [code.strip() for code in code_list.split(",")]
     invalid = next((code for code in codes if not _CODE.fullmatch(code)), None)
@@ -202,7 +202,7 @@ def _read(rest: str) -> tuple[list[str], str]:
 
 
 def _reason(bracket: str, reason: str) -> str:
-    """Return what is wrong with the reason, which starts after its opening parenthesis."""
+    """Return the problem with the reason, which starts after its opening parenthesis."""
     if not bracket:
         return "it needs a reason in parentheses"
     inner, closing, after = reason.rpartition(")")
@@ -214,7 +214,7 @@ def _reason(bracket: str, reason: str) -> str:
 
 
 def _quoted(before: str) -> bool:
-    """Whether what follows is in a quoted scalar that began on this line."""
+    """Return whether the text after `before` is in a quoted scalar that began on this line."""
     quote = ""
     for character in before:
         if quote:

@@ -1,7 +1,7 @@
-"""The pages of all codes of lbctl, for `lbctl rule`, docs/reference/codes.md and SARIF.
+"""The pages of all lbctl codes, for `lbctl rule`, docs/reference/codes.md and SARIF.
 
 A page is a file `codes/CODE.md`: front matter, then paragraphs and sections. Its paragraphs may be wrapped anywhere.
-The pages about features that a proxy does not support come from the tables of the targets. A code never gets another
+The pages about features that a proxy does not support come from the tables of the targets. A code never changes its
 meaning. If lbctl no longer reports a code, its page stays.
 """
 
@@ -69,30 +69,30 @@ class CodePage:
     """The explanation of a code."""
 
     code: str
-    """The code, as `LB203`."""
+    """Code, for example `LB203`."""
     title: str
-    """The finding in a few words."""
+    """Short title of the finding."""
     severity: Severity
-    """The usual severity. All findings of a lint rule have it."""
+    """Usual severity. All findings of a lint rule have this severity."""
     what: str
-    """What is found."""
+    """Description of the finding."""
     why: str = ""
-    """Why it hurts inference."""
+    """Effect on inference."""
     advice: str = ""
-    """What to do, for codes without example fleets."""
+    """Recommended action, for codes without example fleets."""
     before: str = ""
-    """A whole fleet with the finding."""
+    """Complete fleet with the finding."""
     after: str = ""
-    """The fleet without it."""
+    """The same fleet without the finding."""
     ignore: str = ""
-    """When to ignore it."""
+    """When it is safe to ignore the finding."""
 
 
 @cache
 def read_page(code: str) -> CodePage:
     """Read the page of a code from its file.
 
-    Raises FileNotFoundError if there is none, and KeyError, TypeError or ValueError if it is not written as a page.
+    Raises FileNotFoundError if there is no page, and KeyError, TypeError or ValueError if its format is wrong.
     """
     _, front_matter, body = (FOLDER / f"{code}.md").read_text(encoding="utf-8").split("---\n", 2)
     what, *sections = _HEADING.split(body)

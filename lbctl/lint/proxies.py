@@ -1,7 +1,8 @@
-"""Features of the fleet that its own proxies do not support: one finding for each code and position, with the kinds.
+"""Features of the fleet that its own proxies do not support: one finding per code and position, with the kinds.
 
 Features that need a control plane on every proxy (telemetry, live weights, deep health) are omitted: `lbctl serve`
-provides them, and `render` reports them. So are those that it provides for a proxy that it drives.
+provides them, and `render` reports them. Other features that `serve` provides for a proxy that it drives are omitted
+too.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class UnsupportedFinding:
     """A feature that kinds of proxies do not support."""
 
     kinds: tuple[str, ...]
-    """The kinds of proxies that do not support what is at the finding's position."""
+    """Kinds of proxies that do not support the feature."""
     finding: Diagnostic
 
 
 def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
-    """Yield (kind, finding) for each unsupported feature of the fleet's proxies; equal proxies are checked once.
+    """Yield (kind, finding) for each unsupported feature of the fleet's proxies.
 
-    Without `proxies`, the findings are those about API keys that some kinds of proxies refuse.
+    Equal proxies are checked once. Without `proxies`, only API keys that some kinds of proxies reject are reported.
     """
     if not loaded.compiled.topology.proxies:
         yield from refused_key_findings(loaded)
@@ -54,7 +55,7 @@ def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
 
 
 def refused_key_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
-    """Yield (kind, finding) for each route whose API keys one of the fleet's proxies refuses.
+    """Yield (kind, finding) for each route whose API keys one of the fleet's proxies rejects.
 
     A fleet without `proxies` may be rendered for any kind.
     """
@@ -73,9 +74,10 @@ def _is_driven(proxy: Proxy) -> bool:
 
 
 def _done_by_serve(loaded: Loaded, proxy: Proxy, finding: Diagnostic) -> bool:
-    """Return whether the finding is about something that `lbctl serve` does in place of the proxy.
+    """Return whether `lbctl serve` performs this function in place of the proxy.
 
-    Of a proxy that it does not drive, it makes the active checks of picked pools alone: their picker is a part of it.
+    For a proxy that it does not drive, `serve` makes only the active checks of pools with the picker, which is part of
+    it.
     """
     provided = target(proxy.kind).done_by_control_plane
     if not _is_driven(proxy):
@@ -86,14 +88,14 @@ def _done_by_serve(loaded: Loaded, proxy: Proxy, finding: Diagnostic) -> bool:
 
 
 def findings_of_all_kinds(loaded: Loaded) -> Iterator[Diagnostic]:
-    """Yield all findings of `render` for any kind of proxy, in its oldest version, control plane features included."""
+    """Yield all findings of `render` for any kind of proxy in its oldest version, including control plane features."""
     names = tuple(listener.name for listener in loaded.compiled.topology.listeners)
     for kind in KINDS if names else ():
         yield from _findings_of(loaded, Proxy(kind, kind, target(kind).versions[0], listeners=names))
 
 
 def merge_kinds(findings: Iterable[tuple[str, Diagnostic]]) -> list[UnsupportedFinding]:
-    """Merge findings by code and position; findings about several replicas of a pool become one."""
+    """Merge findings by code and position. Findings about several replicas of a pool become one."""
     by_kind: dict[str, list[Diagnostic]] = {}
     for kind, finding in findings:
         by_kind.setdefault(kind, []).append(finding)
@@ -117,7 +119,7 @@ def one_per_code(findings: Sequence[UnsupportedFinding]) -> Iterator[Diagnostic]
 
 
 def summary(findings: Sequence[UnsupportedFinding]) -> Iterator[str]:
-    """Yield a line for each kind of proxy: how many features it does not support."""
+    """Yield a line for each kind of proxy with the number of features that it does not support."""
     for kind in KINDS:
         same = [unsupported.finding for unsupported in findings if kind in unsupported.kinds]
         if same:

@@ -1,4 +1,4 @@
-"""Lint rules: functions from a fleet to findings, registered by code. The page of the code has their severity."""
+"""Lint rules: functions from a fleet to findings, registered by code. The page of the code contains their severity."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A certain fix: the value at `path` becomes `value`."""
+    """A safe fix: the value at `path` becomes `value`."""
 
     path: Path
     value: Value | None
-    """None removes the key."""
+    """None to remove the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class RuleFinding:
     """A finding of a rule."""
 
     path: Path
-    """The path of the value, written or not; replicas by name."""
+    """Path of the value, written or not; replicas are identified by name."""
     message: str
-    """What is unwise."""
+    """The problem."""
     hint: str = ""
-    """What would be better; empty where the message says it."""
+    """How to fix the problem; may be empty."""
     fix: Edit | None = None
-    """The change that `--fix` makes; None: there is none."""
+    """Change that `--fix` makes; None: no change."""
 
 
 Check = Callable[[FleetView], Iterator[RuleFinding]]
@@ -44,18 +44,17 @@ class LintRule:
 
     code: str
     check: Check
-    """The function that looks for findings."""
     needs_load: bool = False
-    """Whether it only checks the load that the command line states."""
+    """Whether it checks only the load given on the command line."""
 
     @property
     def page(self) -> CodePage:
-        """The explanation of its code, read when it is first needed."""
+        """Page of its code, read at first use."""
         return read_page(self.code)
 
     @property
     def severity(self) -> Severity:
-        """The severity of its findings."""
+        """Severity of its findings."""
         return self.page.severity
 
 

@@ -1,4 +1,7 @@
-"""Runs lint: all rules on one fleet, the features that its proxies do not support, less what comments silence."""
+"""Runs lint on one fleet: all rules, and the features that its proxies do not support, without silenced findings.
+
+Comments in the fleet silence findings.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,13 @@ from lbctl.targets.load import complete
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A certain fix of a finding."""
+    """A safe fix of a finding."""
 
     edit: Edit
-    """Its path is that of the YAML."""
+    """Its path is the path in the YAML."""
     at: Position
-    """The position of the value, or of its nearest ancestor if it is not written."""
+    """Position of the value, or of its nearest ancestor if it is not written."""
     written: bool
-    """Whether the value is written in the YAML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +38,31 @@ class LintResult:
     """The outcome of one run."""
 
     findings: tuple[Diagnostic, ...]
-    """Each finding once for its code and position."""
+    """Each code and position occurs once."""
     lines: tuple[Diagnostic, ...]
-    """The findings for people: features that proxies do not support appear once."""
+    """Findings for people: features that proxies do not support appear once."""
     valid: bool
-    """Whether the fleet has no errors of its own, so that the rules were run."""
+    """Whether the fleet itself has no errors, so that the rules were run."""
     summary: tuple[str, ...] = ()
-    """How many features each kind of proxy does not support."""
+    """Number of features that each kind of proxy does not support."""
     fixes: tuple[Fix, ...] = ()
-    """Certain fixes of the findings."""
+    """Safe fixes of the findings."""
     unused: tuple[Ignore, ...] = ()
     """Comments that silence nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFilter:
-    """Selects codes: those that begin with one of `select` (all if it is empty) and with none of `ignore`."""
+    """Selects codes that begin with a string in `select` and with none in `ignore`.
+
+    An empty `select` selects all codes.
+    """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
     def __call__(self, code: str) -> bool:
-        """Whether the code is selected."""
+        """Return whether the code is selected."""
         return (not self.select or code.startswith(self.select)) and not (self.ignore and code.startswith(self.ignore))
 
 
@@ -74,8 +79,8 @@ def lint(
 ) -> LintResult:
     """Lint a fleet.
 
-    `texts` are its files as they were read, `diagnostics` the faults of reading them; `chosen` selects codes, and
-    `load` is the load that the command line states.
+    `texts` are its files as they were read, and `diagnostics` the faults found in reading them. `chosen` selects codes,
+    and `load` is the load given on the command line.
     """
     source = parse(texts, diagnostics)
     loaded = complete(source, diagnostics, require_own_lines=False) if source else None
@@ -132,7 +137,7 @@ def _run_rules(subject: FleetView, active: Sequence[LintRule], sources: SourceMa
 
 
 def position_of_finding(sources: SourceMap, finding: RuleFinding) -> Position:
-    """The position of the value if it is written, else of the key of its nearest ancestor."""
+    """Return the position of the value if it is written, else of the key of its nearest ancestor."""
     written = sources.written(finding.path)
     node = descend(sources.root, written)
     if node is not None:

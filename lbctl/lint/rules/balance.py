@@ -15,9 +15,9 @@ _NAMED_BY_REPLICAS = {
     "mcp-session-id": "{header: mcp-session-id}",
     "$.previous_response_id": "{cookie: NAME}, for clients that keep cookies",
 }
-"""Headers and fields of bodies with a session that the replica names → the affinity that keeps it."""
+"""Maps headers and body fields with a session that the replica names to the affinity that keeps the session."""
 _UNLIKE = 2.0
-"""The ratio of the largest to the smallest capacity of a pool from which its replicas count as different."""
+"""Ratio of the largest to the smallest capacity in a pool above which its replicas count as different."""
 
 
 @rule("LB210")
@@ -112,6 +112,6 @@ def _session(fleet: FleetView, pool: Pool) -> str:
 
 
 def _spread(pool: Pool) -> float:
-    """The ratio of the largest to the smallest capacity."""
+    """Return the ratio of the largest to the smallest capacity."""
     capacities = [replica.capacity for replica in serving(pool)]
     return max(capacities) / min(capacities) if capacities else 1.0

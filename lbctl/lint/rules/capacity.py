@@ -95,7 +95,7 @@ def overload(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _utilisation(fleet: FleetView) -> tuple[float, str] | None:
-    """The utilisation of the fleet, as a number and as text; None without a stated load."""
+    """Return the utilisation of the fleet as a number and as text; None if no load is given."""
     load = fleet.load
     used_pools = {share.pool for _, action in fleet.forwards for share in action.shares if share.weight}
     slots = [_slots(fleet, name) for name in used_pools]

@@ -1,4 +1,4 @@
-"""Rules about health: how failures are detected, how soon, and how a replica returns."""
+"""Rules about health: detection of failures, its delay, and the return of replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbctl.targets.assess import capability_at
 from lbctl.targets.target import Unsupported
 
 _READINESS_OF_LIVENESS = {"/v2/health/live": "/v2/health/ready", "/v1/health/live": "/v1/health/ready"}
-"""Liveness path → the readiness path of the same API."""
+"""Maps a liveness path to the readiness path of the same API."""
 _LIVENESS_PATHS = frozenset({*_READINESS_OF_LIVENESS, "/live", "/livez", "/health/live", "/healthz/live"})
 _UNRELATED_PATHS = frozenset({"/", "/metrics", "/version", "/docs"})
 """Paths that any listening process answers, even if its engine has died."""
@@ -23,21 +23,21 @@ _READINESS_PATHS = {
     "trtllm": "/health", "lmdeploy": "/health", "nim": "/v1/health/ready", "llamacpp": "/health",
     "kserve": "/v2/health/ready",
 }  # fmt: skip
-"""Kind of server → its readiness path."""
+"""Maps a kind of server to its readiness path."""
 _GPU_HEALTH = frozenset({"temperature", "throttle", "xid"})
 _MAX_DETECTION = 60_000
 _BUSY_ANSWER = 3_000
-"""Milliseconds that a check needs at least; engines under load take longer."""
+"""Minimum timeout of a check, in milliseconds. Engines under load need this time."""
 _MAX_CHECK_RATE = 100
 _MIN_WINDOW = 5_000
 _MAX_THRESHOLD = 30
-"""More consecutive failures than a partially failed replica ever has."""
+"""More consecutive failures than a partially failed replica ever shows."""
 _SINGLE_FAILURES = {
     "unhealthy_threshold": "one slow answer",
     "consecutive_5xx": "one 5xx of the model",
     "consecutive_connect_failures": "one lost packet",
 }
-"""Key → what ejects a replica if the threshold is 1."""
+"""Maps a key to the cause of an ejection if the threshold is 1."""
 
 
 @rule("LB321")
@@ -146,7 +146,7 @@ def _checks_actively(proxy: Proxy) -> bool:
 
 
 def _checks(pool: Pool) -> float:
-    """The checks per second from one instance."""
+    """Return the checks per second from one instance."""
     return 1000 * len(pool.replicas) / pool.active.interval if pool.active else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Rules about hosted APIs: what costs tokens, reads nothing, or lets a key be read on its way."""
+"""Rules about hosted APIs: checks that cost tokens, telemetry without data, and keys that are sent in clear text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about own lines: what runs before and after them, and what they take away."""
+"""Rules about own lines: the order in which they run, and the settings that they override."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def own_lines_before_credentials(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB241")
 def own_lines_before_limits(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB241: answers and choices that pass limits by."""
+    """LB241: responses and choices that bypass limits."""
     for proxy, item in (*_own_lines(fleet, "location"), *_own_lines(fleet, "frontend")):
         for name, line in _named(item):
             if name in (_CHOOSES if item.place == "frontend" else {"return", "rewrite"}):

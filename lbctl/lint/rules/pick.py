@@ -1,4 +1,4 @@
-"""Rules about the replica picker: what it is told, what it reads, and how far a cache may lead it."""
+"""Rules about the replica picker: its telemetry, the request bodies that it reads, and the limits of affinity."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.targets.picker import missing_key
 
 _MAX_BOUND = 2.0
-"""The largest `bound` that still bounds anything: replicas of twice the mean load queue while others are idle."""
+"""Maximum `bound` with an effect: replicas at twice the mean load queue while others are idle."""
 _COMMON_PROMPT = 1024
-"""Bytes that a system prompt or a tool list easily has."""
+"""Typical size in bytes of a system prompt or a tool list."""
 
 
 @rule("LB223")
 def pick_without_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB223: pick where nothing is read of the replicas."""
+    """LB223: pick without metrics of the replicas."""
     for pool, _ in _picked(fleet):
         if not any(sources_of(pool)):
             message = "the picker cannot see how much the engines have computed"
@@ -26,7 +26,7 @@ def pick_without_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB224")
 def affinity_without_bound(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB224: bounds that bound nothing."""
+    """LB224: bounds without an effect."""
     for pool, policy in _picked(fleet):
         if policy.bound > _MAX_BOUND:
             path = _path(pool, "pick", "bound")
@@ -36,7 +36,7 @@ def affinity_without_bound(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB225")
 def needless_body(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB225: prompts that are read before a model without a prefix cache."""
+    """LB225: prompts that are read for a model without a prefix cache."""
     for pool, policy in _picked(fleet):
         if policy.prefix is not None and pool.model is not None and not fleet.generates(pool.name):
             message = "bodies are read to recognise prompts, and this model keeps none"
@@ -77,7 +77,7 @@ def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding
 
 @rule("LB248")
 def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB248: questions to the picker without a key."""
+    """LB248: requests to the picker without a key."""
     reason = missing_key(fleet.topology)
     pool = next((pool for pool, _ in _picked(fleet)), None)
     if reason and pool is not None:

@@ -1,4 +1,4 @@
-"""Rules about retries: conditions, number, amplification, and the answers of busy replicas."""
+"""Rules about retries: conditions, number, amplification, and responses of busy replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_ATTEMPTS = 2
 
 @rule("LB313")
 def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB313: more than two further tries."""
+    """LB313: more than two retries."""
     for route, _ in fleet.forwards:
         if route.retry.attempts > _MAX_ATTEMPTS:
             path = ("routes", route.name, "retry", "attempts")
@@ -51,7 +51,7 @@ def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB316")
 def retry_amplification(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB316: one request that may become many."""
+    """LB316: one request that may become many requests."""
     for route, action in fleet.forwards:
         factors = _factors(fleet, route, action, frozenset())
         product = _product(factors)
@@ -79,7 +79,7 @@ def _product(factors: Iterable[tuple[int, str]]) -> int:
 
 
 def _next_hop_routes(fleet: FleetView, route: Route, action: Forward) -> Iterator[tuple[Route, Forward]]:
-    """Routes on the fleet's own listeners that this route may reach through the addresses of its replicas."""
+    """Yield the routes on the fleet's own listeners that this route may reach through its replicas' addresses."""
     inner = [rule for listener in _own_listeners(fleet, action) for rule in listener.rules]
     if not inner:
         return iter(())
@@ -90,7 +90,7 @@ def _next_hop_routes(fleet: FleetView, route: Route, action: Forward) -> Iterato
 
 
 def _overlap_ignoring_hosts(one: Rule, other: Rule) -> bool:
-    """Whether the rules overlap for some host, since the first proxy may change it."""
+    """Return whether the rules overlap for some host. The first proxy may change the host."""
     return overlaps(replace(one, host=""), replace(other, host=""))
 
 
@@ -122,14 +122,14 @@ _DECLINES: Mapping[str, frozenset[int]] = {
     "ray": frozenset({429, 503}),
     "tgi": frozenset({429}),
 }
-"""Engine → the statuses by which it declines a request before it works."""
+"""Maps an engine to the statuses by which it declines a request before processing it."""
 _HOSTED = frozenset({429, 503, 529})
-"""The statuses by which hosted APIs do."""
+"""Statuses by which hosted APIs decline a request before processing it."""
 
 
 @rule("LB317")
 def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB317: statuses that the engine is not known to send before it works."""
+    """LB317: statuses that the engine is not known to send before it processes a request."""
     for route, action in fleet.forwards:
         for name in action.pools:
             pool = fleet.pool(name)
@@ -144,7 +144,7 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB318")
 def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB318: retries of busy replicas that have no other one to go to."""
+    """LB318: retries of busy replicas without another replica."""
     for route, action in fleet.forwards:
         for pool in map(fleet.pool, action.pools):
             if not route.retry.busy_statuses or not route.retry.attempts:
@@ -157,7 +157,10 @@ def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _declines(pool: Pool) -> tuple[str, frozenset[int]]:
-    """Return what the replicas of a pool are, and the statuses by which they decline before they work."""
+    """Return a name for the replicas of a pool, and the statuses by which they decline requests.
+
+    They decline before they process a request.
+    """
     if pool.upstream is not None:
         return "a hosted API", _HOSTED
     engines = sorted({source.kind for source in sources_of(pool)} & _DECLINES.keys())

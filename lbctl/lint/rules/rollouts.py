@@ -12,12 +12,12 @@ from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.targets import uncounted, untimed
 
 _REPORTS = 5.0
-"""Seconds between two reports of a proxy without telemetry."""
+"""Interval between the reports of a proxy without telemetry, in seconds."""
 
 
 @rule("LB703")
 def analysis_without_figures(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB703: analyses for which no proxy reports requests."""
+    """LB703: analyses without reports of requests from any proxy."""
     proxies = fleet.topology.proxies
     if not proxies or any(not uncounted(proxy) for proxy in proxies):
         return
@@ -30,7 +30,7 @@ def analysis_without_figures(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB704")
 def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB704: analyses with a limit of latency that no proxy can measure."""
+    """LB704: analyses with a latency limit that no proxy can measure."""
     proxies, logs = fleet.topology.proxies, fleet.topology.control.logs_written
     if not proxies or any(not untimed(proxy, logs) for proxy in proxies):
         return

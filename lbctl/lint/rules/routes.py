@@ -14,12 +14,12 @@ from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
 
 _VARIABLE = re.compile(r"\$[a-z_]{3,}|%\[[a-z]|%[A-Z][A-Z_]{2,}(?:\([^)]*\))?%")
-"""A variable in the grammar of nginx, HAProxy or Envoy."""
+"""Variable in the grammar of nginx, HAProxy or Envoy."""
 
 
 @rule("LB330")
 def literal_star(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB330: stars in paths that are no expressions."""
+    """LB330: stars in paths that are not regular expressions."""
     paths = {(rule.route, rule.path) for listener in fleet.topology.listeners for rule in listener.rules}
     for route, path in sorted((name, item.value) for name, item in paths if item.kind != "regex" and "*" in item.value):
         key = next((key for key in ("path_prefix", "path") if fleet.written(("routes", route, "match", key))), "")
@@ -38,7 +38,7 @@ def unused_pool(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB333")
 def host_answered_before_paths(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB333: answers to whole hosts, which routes without a host are never asked for."""
+    """LB333: rules for whole hosts that hide routes without a host."""
     actions = {route.name: route.action for route in fleet.topology.routes}
     for listener in fleet.topology.listeners:
         passed_over = sorted(
@@ -87,7 +87,7 @@ def literal_variable(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _variables(rules: HeaderRules) -> Iterator[tuple[str, str]]:
-    """Yield each header that is set to a value with a variable, and the variable."""
+    """Yield each header whose value contains a variable, and the variable."""
     for name, value in rules.set:
         variable = _VARIABLE.search(value)
         if variable:
@@ -115,12 +115,12 @@ def _names_tenants(route: Route) -> bool:
 
 
 _MIN_REQUESTS = 10
-"""Requests of a client that one proxy should let through, by the rate or at once."""
+"""Minimum number of requests of a client that one proxy should admit, by the rate or at once."""
 
 
 @rule("LB533")
 def divided_limit_of_a_client(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB533: limits by client of which a single proxy holds little."""
+    """LB533: limits by client that are too small when divided among the proxies."""
     for route in fleet.topology.routes:
         instances = instances_of(fleet.topology, frozenset(route.listeners))
         for index, limit in enumerate(route.rate_limits):

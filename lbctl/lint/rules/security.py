@@ -1,4 +1,4 @@
-"""Rules about security: encryption, authentication, secrets, addresses, shared stores, and known faults of proxies."""
+"""Rules about security: encryption, authentication, secrets, addresses, shared stores, and proxies' known faults."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _CONTROL_KEYS: tuple[Path, ...] = (
     ("control", "store", "key_file"),
     ("control", "store", "password", "file"),
 )
-"""The fields of `control` that name a file with a secret."""
+"""Fields of `control` that name a file with a secret."""
 
 
 @rule("LB520")
 def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB520: listeners that others can reach without TLS."""
+    """LB520: listeners without TLS that other machines can reach."""
     for listener in fleet.topology.listeners:
         if listener.tls is None and not listener.bind.on_loopback and not _only_redirects(fleet, listener):
             message = f"{listener.bind} can be reached from elsewhere: prompts and keys travel in clear"
@@ -49,7 +49,7 @@ def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
-    """Whether every route of the listener sends clients elsewhere."""
+    """Return whether every route of the listener redirects clients elsewhere."""
     actions = {route.name: route.action for route in fleet.topology.routes}
     return bool(listener.rules) and all(isinstance(actions[rule.route], Redirect) for rule in listener.rules)
 
@@ -67,7 +67,7 @@ def open_listener(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _is_open(listener: Listener) -> bool:
-    """Whether others can reach the listener without a certificate."""
+    """Return whether other machines can reach the listener without a certificate."""
     tls = listener.tls
     demands_certificate = tls is not None and tls.client_ca is not None and tls.client_certificate == "required"
     return not demands_certificate and not listener.bind.on_loopback
@@ -165,12 +165,12 @@ def _readable_by_all(file: File) -> bool:
 
 
 _MIN_KEY_LENGTH = 16
-"""Characters of a random key that cannot be guessed."""
+"""Minimum length, in characters, of a random key that cannot be guessed."""
 
 
 @rule("LB532")
 def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB532: keys that are short, or names of tenants."""
+    """LB532: short keys, and keys that are names of tenants."""
     for file in key_files(fleet.loaded.source):
         keys = fleet.loaded.secrets.api_keys.get(file.written, ())
         tenants = {key.tenant for key in keys}
@@ -187,7 +187,7 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB526")
 def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB526: scrapes of metadata services and other addresses that no replica has."""
+    """LB526: scrapes of metadata services and other addresses that no replica can have."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             for index, source in enumerate(telemetry.sources):
@@ -197,7 +197,7 @@ def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _host(url: str) -> str:
-    """The host of the URL as a client reads it; `host` or `address` for the replica's own."""
+    """Return the host of the URL as a client reads it; `host` or `address` for the replica's own address."""
     try:
         return unquote(urlsplit(url.replace("{", "").replace("}", "")).hostname or "")
     except ValueError:
@@ -205,7 +205,7 @@ def _host(url: str) -> str:
 
 
 def _address_problem(host: str) -> str:
-    """Return what is wrong with the address, or an empty string."""
+    """Return the problem with the address, or an empty string."""
     address = address_of(host)
     if is_metadata(host, address):
         return "this address hands out the machine's own credentials, not metrics"
@@ -214,7 +214,7 @@ def _address_problem(host: str) -> str:
 
 @rule("LB246")
 def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB246: metrics of a proxy that anybody can read."""
+    """LB246: metrics of a proxy that are open to all clients."""
     for proxy in fleet.topology.proxies:
         if proxy.metrics is not None and not proxy.metrics.on_loopback:
             message = f"any client of {proxy.metrics} can read the metrics of this proxy"
@@ -265,7 +265,7 @@ def open_store(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB535")
 def proxy_with_known_faults(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB535: versions of proxies with published faults that the rendered text can reach."""
+    """LB535: proxy versions with published faults that the rendered configuration can trigger."""
     snapshot = Snapshot(fleet.topology)
     for proxy in fleet.topology.proxies:
         path = ("proxies", proxy.name, "version")

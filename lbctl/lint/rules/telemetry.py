@@ -1,4 +1,4 @@
-"""Rules about telemetry: whether its sources support what depends on them."""
+"""Rules about telemetry: whether its sources support the features that depend on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_INTERVAL = 60_000
 _MAX_DELAY = 30_000
 _TIMEOUT = 2_000
 _MAX_SWING = {"least_request": 2.0, "least_time": 2.0}
-"""The largest gain × (delay + 10 s) ÷ interval that did not oscillate in simulation, by balancing algorithm."""
+"""Maximum gain × (delay + 10 s) ÷ interval without oscillation in simulation, by balancing algorithm."""
 _MAX_SWING_OTHERWISE = 0.5
 _DERIVED = {
     "ttft": ("ttft_seconds", "ttft_count"),
@@ -75,7 +75,7 @@ def stale_after_one_loss(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB613")
 def composite_without_source(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB613: scores with signals that no source gives."""
+    """LB613: scores with signals that no source provides."""
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
             given = {name for source in sources_of(pool) for name in _signals_of(source)}
@@ -121,7 +121,7 @@ def _removed_names(path: Path, value: str, replacements: dict[str, str]) -> Iter
 
 @rule("LB615")
 def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB615: `min_free_memory` for engines that reserve the memory."""
+    """LB615: `min_free_memory` for engines that reserve all memory."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool) if source.kind in KINDS}
         engines = sorted(kind for kind in kinds if table(kind).reserves_memory)
@@ -133,7 +133,7 @@ def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB616")
 def gpu_oversubscribed(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB616: replicas that share a GPU whose memory cannot suffice."""
+    """LB616: replicas that share a GPU with too little memory."""
     by_device: dict[tuple[str, str], list[tuple[Pool, Replica]]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas:
