@@ -1,4 +1,4 @@
-"""`lbctl init`: writes a fleet file, from nothing or from running servers."""
+"""`lbctl init`: writes a fleet file, from a template or from running servers."""
 
 KEY_FILE = "replica-key"
-"""The file beside a fleet with the key that its servers ask for."""
+"""Name of the file next to a fleet with the key that its servers require."""

@@ -1,8 +1,8 @@
-"""Derives the text of a fleet that passes `lint` from URLs, or all reasons why there is none.
+"""Derives the text of a fleet that passes `lint` from URLs, or all reasons why this is not possible.
 
 The text is linted before it is returned. Two findings are for the user to decide (a single server, servers that share a
 host's GPUs): they get a comment with the reason. Any other finding means that the servers' responses do not form a
-valid fleet: then there is no text.
+valid fleet, and no text is returned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lbctl.model.load import SourceText
 UNIDENTIFIED, NO_VALID_FLEET = "LB960", "LB963"
 FIRST_PORT = 8080
 _MAX_URLS = 64
-"""The largest number of URLs in one call."""
+"""Maximum number of URLs in one call."""
 _REASONS = {
     "LB218": "init was given one server of this model: add another, or keep this",
     "LB617": 'which GPU is whose is yours to say: devices: ["0"]',
@@ -40,13 +40,13 @@ class InitResult:
     """The outcome of `lbctl init --from`."""
 
     text: str
-    """The content of the file, or "" if there is an error."""
+    """Content of the file, or "" if there is an error."""
     summary: tuple[str, ...] = ()
-    """For each URL a description of what was identified there."""
+    """Description of the server at each URL."""
 
 
 def template() -> str:
-    """Return an annotated example fleet with addresses of this machine, to be replaced."""
+    """Return an annotated example fleet with placeholder addresses of this machine."""
     return files("lbctl.init").joinpath("blank.yaml").read_text(encoding="utf-8")
 
 
@@ -60,7 +60,8 @@ def fleet_from_urls(
     """Probe every URL once and derive a fleet.
 
     Errors are added to `diagnostics`; if a URL is invalid, none is probed. `timeout` is in seconds, for each server.
-    `api_key` is sent to every server, and is in no result. The listener has the first port from 8080 on that is `free`.
+    `api_key` is sent to every server, and is in no result. The listener gets the first port from 8080 for which `free`
+    returns true.
     """
     targets = parse_targets(urls[:_MAX_URLS], diagnostics)
     if len(urls) > _MAX_URLS:
@@ -79,7 +80,7 @@ def fleet_from_urls(
 def _classified(
     responses: Sequence[ServerResponses], diagnostics: Diagnostics
 ) -> tuple[list[IdentifiedServer], list[AuxiliaryEndpoint]]:
-    """Separate servers from auxiliary endpoints; report those that cannot be identified."""
+    """Separate servers from auxiliary endpoints. Report responses that cannot be identified."""
     servers: list[IdentifiedServer] = []
     auxiliaries: list[AuxiliaryEndpoint] = []
     for response in responses:
@@ -111,13 +112,16 @@ def _text(
 
 
 def _authority() -> str:
-    """Return the file of the system's trusted certificates, by which the servers were verified."""
+    """Return the file of the system's CAs with which the servers were verified."""
     paths = ssl.get_default_verify_paths()
     return next((path for path in (paths.cafile, *_AUTHORITIES) if path and Path(path).is_file()), _AUTHORITIES[0])
 
 
 def _linted(fleet: str, diagnostics: Diagnostics) -> str:
-    """Return the text with a comment on each line whose finding is for the user to decide; "" if there are others."""
+    """Return the text with a comment on each line whose finding is for the user to decide.
+
+    The result is "" if there are other findings.
+    """
     lines = fleet.splitlines()
     codes: dict[int, list[str]] = {}
     for finding in lint([SourceText("fleet.yaml", fleet.encode(), ".")], Diagnostics(), CodeFilter(), None).findings:

@@ -1,4 +1,4 @@
-"""Reads the GPU types on an exporter's page, by their names in lbctl's own table; other names stay unknown."""
+"""Reads the GPU types in an exporter's metrics, by their names in lbctl's own table. Other names stay unknown."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _LINES = {
     "nvidia_gpu_exporter": ('uuid="', 'name="'),
     "amd": ('serial_number="', 'card_model="'),
 }
-"""Maps a kind of exporter to the labels with the GPU's identity and with its name."""
+"""Maps a kind of exporter to the labels with the GPU's identity and its name."""
 
 
 def gpus_of(source: str, page: bytes) -> tuple[str, ...]:
-    """Return the name of each GPU on the page, sorted by identity; none if the page has no names."""
+    """Return the name of each GPU in the metrics, sorted by identity; none if the metrics contain no names."""
     identity_label, name_label = _LINES[source]
     names: dict[str, str] = {}
     for line in page.decode("utf-8", "replace").splitlines():

@@ -1,8 +1,8 @@
-"""Identifies a server by what only such a server says: names in its responses first, then names of its metrics.
+"""Identifies a server by its characteristic responses: names in responses first, then names of its metrics.
 
-`/v1/models` alone says little, since half of all servers have it. The engine is named in `owned_by` (vLLM, SGLang,
-llama.cpp, trtllm-serve and LMDeploy write their own names), in `/v2` (Triton, MLServer, KServe), or by a page that no
-other server has.
+`/v1/models` alone is not sufficient, because half of all servers have it. The engine is named in `owned_by` (vLLM,
+SGLang, llama.cpp, trtllm-serve and LMDeploy write their own names), in `/v2` (Triton, MLServer, KServe), or by a page
+that no other server has.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAGES = {
 }
 """Maps a kind of telemetry to the prefixes of its metric names.
 
-The order matters where one page contains another's metrics: Triton with its vLLM backend, vLLM inside Ray.
+The order matters if one page contains another's metrics: Triton with its vLLM backend, vLLM inside Ray.
 """
 _PAGE_PATTERNS = {
     kind: re.compile(rf"^(?:# (?:HELP|TYPE) )?(?:{names})".encode(), re.M) for kind, names in _PAGES.items()
@@ -50,42 +50,38 @@ class IdentifiedServer:
     """A server that answers inference requests."""
 
     target: ProbeTarget
-    """The server that was asked."""
     kind: k.ServerKind
-    """What it is."""
     models: Models
-    """The models that it serves."""
+    """Models that it serves."""
     page: str = ""
-    """The path of its metrics, if they were seen on its own port."""
+    """Path of its metrics, if they were found on its own port."""
     apps: tuple[tuple[str, str], ...] = ()
-    """Ray Serve's route prefixes, each with the name of its application."""
+    """(route prefix, application name) of each Ray Serve application."""
     wants_key: bool = False
-    """Whether it refuses to list its models without a key, or with the one that was given."""
+    """Whether it rejects the request for its models without a key, or with the given key."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryEndpoint:
-    """An endpoint beside servers of the same host.
+    """An endpoint next to servers on the same host.
 
     It exports metrics of GPUs, or of servers on a separate port, or is TorchServe's management API.
     """
 
     target: ProbeTarget
-    """The server that was asked."""
     source: str
-    """The name of the metrics source."""
+    """Name of the metrics source."""
     role: Literal["gpus", "page", "management"]
-    """What the endpoint is for."""
     title: str
-    """Its name for people."""
+    """Name for people."""
     models: Models = NONE
-    """The models that it manages; empty where it manages none."""
+    """Models that it manages; may be empty."""
     gpus: tuple[str, ...] = ()
-    """One name per GPU, as the page has them."""
+    """One name per GPU, as in its metrics."""
 
 
 def identify(answers: ServerResponses) -> IdentifiedServer | AuxiliaryEndpoint | str:
-    """Identify what answered; a string is the reason why that is not possible."""
+    """Identify the server by its responses. A string is the reason why this is not possible."""
     kind = _kind(answers)
     if kind is not None:
         return _server(answers, kind)
@@ -93,7 +89,7 @@ def identify(answers: ServerResponses) -> IdentifiedServer | AuxiliaryEndpoint |
 
 
 def page_kind(page: bytes) -> str:
-    """Return the kind of telemetry to which the metrics belong, or "" if it is unknown."""
+    """Return the kind of telemetry that has these metrics, or "" if it is unknown."""
     return next((kind for kind, names in _PAGE_PATTERNS.items() if names.search(page)), "")
 
 
@@ -128,7 +124,7 @@ def _by_engine(answers: ServerResponses) -> k.ServerKind | None:
 
 
 def _by_info(info: Any) -> k.ServerKind | None:
-    """Distinguish Hugging Face's two servers: only the one for embeddings reports the type of its model."""
+    """Distinguish Hugging Face's two servers: only the server for embeddings reports the type of its model."""
     if {"model_id", "model_type"} <= _keys(info):
         return k.TEI
     router = _text(info, "router").startswith("text-generation-router")

@@ -1,6 +1,6 @@
-"""Lists the servers that `init` knows: their API, their readiness path, and where their metrics are.
+"""The servers that `init` can identify: their API, their readiness path, and the position of their metrics.
 
-This module holds only data. Paths and ports are those of the servers' own documentation; `identify` distinguishes the
+This module contains only data. Paths and ports come from the servers' own documentation; `identify` distinguishes the
 servers.
 """
 
@@ -17,28 +17,31 @@ class ServerKind:
     """A kind of model server."""
 
     title: str
-    """The name for people."""
+    """Name for people."""
     source: str
-    """The kind of its telemetry; "" for none."""
+    """Kind of its telemetry; "" for none."""
     api: Api
-    """The way in which a request names its model: in the JSON body, in a v2 path, or in its own way."""
+    """How a request names its model: in the JSON body, in a v2 path, or in its own way."""
     ready: tuple[str, ...]
-    """Paths that answer 200 once the model is ready, the preferred one first; without any, only the port is checked."""
+    """Paths with status 200 when the model is ready, the preferred one first.
+
+    Without any, only the port is checked.
+    """
     prefixes: tuple[str, ...]
-    """The path prefixes that clients use."""
+    """Path prefixes that clients use."""
     page: str = "/metrics"
-    """The path of its metrics."""
+    """Path of its metrics."""
     port: int | None = None
-    """The default port of its metrics; None for the server's own."""
+    """Default port of its metrics; None for the server's own port."""
     switch: str = ""
-    """The option that enables metrics."""
+    """Option that enables metrics."""
     paths: tuple[str, ...] = ()
-    """Further whole paths that clients use."""
+    """Further complete paths that clients use."""
 
 
 _V1 = ("/v1/",)
 _V2 = ("/v2/models/", "/v2/health/")
-"""Not /v2/repository, /v2/logging and the like, by which a server is administered."""
+"""Without /v2/repository, /v2/logging and other paths for administration."""
 _V2_PATHS = ("/v2",)
 VLLM = ServerKind("vLLM", "vllm", "openai", ("/health",), _V1)
 SGLANG = ServerKind("SGLang", "sglang", "openai", ("/health_generate", "/health"), _V1, switch="--enable-metrics")
@@ -64,4 +67,4 @@ TFSERVING = ServerKind(
     "TensorFlow Serving", "tfserving", "own", (), ("/v1/models/",), page="/monitoring/prometheus/metrics"
 )
 GPU_PAGES = {"dcgm": "DCGM exporter", "nvidia_gpu_exporter": "nvidia_gpu_exporter", "amd": "AMD metrics exporter"}
-"""Maps the kind of telemetry of a GPU exporter to its title."""
+"""Maps the kind of a GPU exporter's telemetry to its title."""

@@ -1,7 +1,7 @@
 """Parses the models that a server reports. Its responses are untrusted: only names that a fleet can express are used.
 
-A name that a fleet cannot express (a path on the server's disk, text with quotes) still helps to decide which servers
-have the same model; it never reaches the file.
+A name that a fleet cannot express (a path on the server's disk, text with quotes) still helps to find servers with the
+same model. It is never written to the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Self
 from lbctl.init.probe import REPOSITORY_INDEX, ServerResponses
 
 MAX_NAMES = 64
-"""The largest number of names of one server."""
+"""Maximum number of names of one server."""
 _MAX_CHARACTERS = 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}")
 
@@ -26,15 +26,15 @@ class Models:
     raw: tuple[str, ...] = ()
     """All reported names, sorted."""
     names: tuple[str, ...] = ()
-    """Those that a fleet can express."""
+    """Names that a fleet can express."""
     single: str = ""
-    """The name of the one model behind all of them, or ""."""
+    """Name of the single model behind all names, or ""."""
     adapters: tuple[str, ...] = ()
-    """Names of LoRA adapters on it."""
+    """Names of its LoRA adapters."""
     owners: tuple[str, ...] = ()
-    """The owners of the models, if reported."""
+    """Owners of the models, if reported."""
     omitted: int = 0
-    """The number of names that were left out."""
+    """Number of names that were left out."""
 
     @classmethod
     def of(
@@ -76,7 +76,7 @@ def openai_models(data: Any) -> Models:
 def v2_models(answers: ServerResponses) -> Models:
     """Parse the repository index of a v2 server: the models that are ready.
 
-    KServe without an index has a list of names.
+    A KServe server without an index returns a list of names.
     """
     index = answers.data(REPOSITORY_INDEX)
     entries = [entry for entry in index if isinstance(entry, dict)] if isinstance(index, list) else []

@@ -1,6 +1,6 @@
 """Groups servers into pools: servers with the same models and the same API form one pool.
 
-Servers with unknown models are never grouped, since any replica of a pool must be able to answer its requests.
+Servers with unknown models are never grouped, because every replica of a pool must be able to answer its requests.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class TelemetrySource:
     """A source of telemetry of a replica."""
 
     kind: str
-    """The name of the source in the registry."""
+    """Name of the source in the registry."""
     url: str
-    """The URL, with placeholders."""
+    """URL with placeholders."""
     verified: bool = True
-    """Whether its page answered; otherwise it is the default address of such a server."""
+    """Whether its metrics were read; otherwise the URL is the server's default address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class PoolMember:
     server: IdentifiedServer
     sources: tuple[TelemetrySource, ...]
     gpu: str = ""
-    """The GPU type by the table's name, or ""."""
+    """GPU type by the table's name, or ""."""
     gpu_count: int = 1
-    """The GPUs of the host, if no other server runs there."""
+    """Number of GPUs of the host, if no other server runs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,16 @@ class PoolDraft:
     """A future pool."""
 
     name: str
-    """The name, unique in the draft."""
+    """Name, unique in the draft."""
     members: tuple[PoolMember, ...]
-    """The replicas."""
     ready: str
-    """The path of its health check; "" for a TCP check."""
+    """Path of its health check; "" for a TCP check."""
     tls: str | None
-    """The name in its certificates; None for plain HTTP, "" for an address."""
+    """Name in its certificates; None for plain HTTP, "" for an address."""
 
     @property
     def kind(self) -> ServerKind:
-        """The kind of its first server."""
+        """Kind of its first server."""
         return self.members[0].server.kind
 
     @property
@@ -68,7 +67,7 @@ class PoolDraft:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Its models, if each can be a segment of a path; else none."""
+        """Its models, if each can be a segment of a path; else empty."""
         models = self.first.models
         return models.names if not models.omitted and all(map(_SEGMENT.fullmatch, models.names)) else ()
 
@@ -107,7 +106,7 @@ def _identity(server: IdentifiedServer) -> tuple[object, ...]:
 
 
 def _split_by_health_check(group: list[IdentifiedServer]) -> Iterable[list[IdentifiedServer]]:
-    """Split a group of servers without a common readiness path, since a pool has one health check."""
+    """Split a group of servers without a common readiness path. A pool has only one health check."""
     if _common_health_path(group) or not group[0].kind.ready:
         return [group]
     return [
@@ -150,7 +149,7 @@ def _member(
 def _own_sources(
     server: IdentifiedServer, servers: Sequence[IdentifiedServer], local: Sequence[AuxiliaryEndpoint]
 ) -> list[TelemetrySource]:
-    """Return the server's metrics, on its own port or on a port that one server of its kind can have on a host."""
+    """Return the server's metrics, on its own port or on a port that only one server of its kind can use on a host."""
     kind = server.kind
     if server.page:
         return [TelemetrySource(kind.source, f"{server.target.scheme}://{{host}}:{{port}}{server.page}")]
@@ -176,14 +175,17 @@ def _is_only_of_its_kind(server: IdentifiedServer, servers: Sequence[IdentifiedS
 
 
 def slug(text: str) -> str:
-    """Derive a name from that of a model or a server: its last part in lower case, never a number or a YAML literal."""
+    """Derive a name from the name of a model or a server.
+
+    The result is its last part in lower case, and never a number or a YAML literal.
+    """
     base = text.rstrip("/").rpartition("/")[2].lower()
     name = re.sub(r"[^a-z0-9.]+", "-", base)[:_MAX_NAME].strip("-.")
     return name if re.match(r"[a-z]", name) and name not in _YAML_LITERALS else f"model-{name}".rstrip("-")
 
 
 def unique_name(name: str, used_names: set[str]) -> str:
-    """Return `name`, with the smallest number that makes it new, and add it to `used_names`."""
+    """Return `name`, with the smallest number that makes it unique, and add it to `used_names`."""
     candidate, number = name, 1
     while candidate in used_names:
         number += 1

@@ -1,8 +1,8 @@
 """Probes each server for the few pages that identify it, all servers concurrently.
 
-A server has `timeout` seconds for all its responses together, and 4 MiB for each. Redirects are not followed; no
-cookie, no credential but the given key and no proxy from the environment is used, and addresses that no replica can
-have are refused after every resolution. Responses are untrusted data: here they are only parsed and bounded.
+A server has `timeout` seconds for all its responses together, and 4 MiB for each. Redirects are not followed, and no
+cookies, no credentials except the given key and no proxy from the environment are used. Addresses that no replica can
+have are rejected after every resolution. Responses are untrusted data: here they are only parsed and bounded.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lbctl.init.probe_target import ProbeTarget
 from lbctl.runtime.net.http_client import session
 
 TIMEOUT = 5.0
-"""The time limit for all responses of one server, in seconds."""
+"""Time limit for all responses of one server, in seconds."""
 REPOSITORY_INDEX = "/v2/repository/index"
-"""The list of models of a v2 server, which needs a POST."""
+"""Path of the list of models of a v2 server, which needs a POST."""
 PATHS = (
     "/v1/models", "/v2", "/metrics", "/info", "/props", "/get_model_info", "/-/routes", "/ping", "/models",
     "/v1/metadata", "/v1/metrics", "/prometheus/metrics", "/monitoring/prometheus/metrics", "/api/version",
 )  # fmt: skip
 MAX_BYTES = 4 << 20
-"""Bytes of one answer."""
+"""Maximum size of one response, in bytes."""
 _MAX_CONCURRENT = 4
 _HEADERS = {"Accept": "application/json, text/plain;version=0.0.4, */*;q=0.1"}
 
@@ -42,11 +42,11 @@ class ProbeResponse:
     status: int
     """0 if there is no usable response."""
     body: bytes = b""
-    """The body, cut off at the limit."""
+    """Body, truncated at the limit."""
     data: Any = None
-    """The parsed JSON of a 200."""
+    """Parsed JSON of a 200."""
     error: str = ""
-    """The reason why there is no usable response."""
+    """Reason why there is no usable response."""
 
     @property
     def html(self) -> bool:
@@ -55,7 +55,7 @@ class ProbeResponse:
 
     @property
     def page(self) -> bytes:
-        """The body of a 200 that is neither HTML nor JSON, as a metrics page is."""
+        """Body of a 200 that is neither HTML nor JSON, such as metrics."""
         return self.body if self.status == 200 and self.data is None and not self.html else b""
 
 
@@ -64,18 +64,17 @@ class ServerResponses:
     """The responses of one server."""
 
     target: ProbeTarget
-    """The server that was asked."""
     by_path: Mapping[str, ProbeResponse]
-    """Path → the response."""
+    """Maps a path to its response."""
     failure: str = ""
-    """The reason why there are none, else empty."""
+    """Reason why there are no responses, else empty."""
 
     def data(self, path: str) -> Any:
-        """The parsed JSON at `path`, or None."""
+        """Return the parsed JSON at `path`, or None."""
         return self.by_path[path].data if path in self.by_path else None
 
     def page(self, path: str) -> bytes:
-        """The metrics page at `path`, or empty."""
+        """Return the metrics at `path`, or empty bytes."""
         return self.by_path[path].page if path in self.by_path else b""
 
 
@@ -128,7 +127,7 @@ async def _request(client: aiohttp.ClientSession, method: str, url: str, headers
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """Read the body. Raises ValueError if it is too long, or compressed without being asked."""
+    """Read the body. Raises ValueError if it is too long, or compressed without a request for compression."""
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise ValueError("an encoding that was not asked for")
     return await whole(response.content.iter_any(), MAX_BYTES)

@@ -1,7 +1,7 @@
 """Parses the URLs given to `init` into probe targets: a scheme, a host and a port, and nothing else.
 
-A user, a password, a query or another path is refused before anything is probed, and so are addresses where clouds
-serve credentials. A URL that may hold a secret is named by its number, never repeated.
+URLs with a user, a password, a query or another path are rejected before anything is probed. The same applies to
+addresses where clouds serve credentials. A URL that may contain a secret is identified by its number, never repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CODE = "LB962"
 _HINT = "as http://gpu1:8000"
 _FORM = re.compile(r"[!-~]{1,1024}")
 _PATHS = frozenset({"", "/", "/v1", "/v1/", "/metrics"})
-"""Paths that are often copied with an address; `init` knows which paths to request."""
+"""Paths that are often copied with an address. `init` chooses the paths to request itself."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,17 +36,17 @@ class ProbeTarget:
 
     @property
     def address(self) -> str:
-        """The address as the `address` of a replica."""
+        """Value of `address` for a replica."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The base URL."""
+        """Base URL."""
         return f"{self.scheme}://{self.address}"
 
 
 def parse_targets(urls: Sequence[str], diagnostics: Diagnostics) -> list[ProbeTarget]:
-    """Parse the URLs into distinct targets, in their order; invalid ones are added to `diagnostics`."""
+    """Parse the URLs into distinct targets, in their order. Invalid URLs are added to `diagnostics`."""
     targets: dict[ProbeTarget, None] = {}
     for number, url in enumerate(urls, 1):
         try:

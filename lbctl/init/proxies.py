@@ -1,4 +1,4 @@
-"""Says which proxy suits a fleet that `init` has written, so that the choice is made before anything runs."""
+"""Reports which proxies support a fleet that `init` has written, so that a proxy can be chosen before anything runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from lbctl.up.proxy_choice import suitability
 
 
 def advice(text: str) -> tuple[str, ...]:
-    """Return one line for each kind of proxy: whether it expresses all of the fleet."""
+    """Return one line for each kind of proxy: whether it supports all features of the fleet."""
     loaded = _loaded(text)
     return tuple(_lines(loaded)) if loaded else ()
 
 
 def obstacles(text: str, kind: str) -> tuple[Diagnostic, ...]:
-    """Return why a proxy of this kind would not serve the fleet; their places are paths, since nothing is written."""
+    """Return what prevents this kind of proxy from serving the fleet.
+
+    Positions are config paths, because no file exists yet.
+    """
     loaded = _loaded(text)
     diagnostics = suitability(loaded, kind).obstacles if loaded else ()
     return tuple(replace(item, position=None) for item in diagnostics)

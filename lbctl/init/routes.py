@@ -1,8 +1,8 @@
 """Derives routes from pools, by the way in which each kind of server names its model.
 
 A single pool gets the paths of its kind. Several pools with OpenAI's API are distinguished by the model in the body,
-several of the v2 protocol by the model in the path; a pool that can be distinguished by neither gets a path prefix of
-its own, which is removed before the replica sees it.
+several pools with the v2 protocol by the model in the path. A pool that cannot be distinguished in either way gets a
+separate path prefix, which is removed from requests to replicas.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class RouteDraft:
     """A future route."""
 
     name: str
-    """The name, unique in the draft."""
+    """Name, unique in the draft."""
     prefix: str
-    """The path prefix; the whole path if it `lists_models`, or if `exact`."""
+    """Path prefix; the whole path if it `lists_models`, or if `exact`."""
     models: tuple[str, ...] = ()
-    """The models in the body."""
+    """Models in the body."""
     pools: tuple[PoolDraft, ...] = ()
-    """One pool, or several that share its requests by their number of replicas; none if it `lists_models`."""
+    """One pool, or several that share its requests by their number of replicas; empty if it `lists_models`."""
     rewrite: str = ""
-    """Replaces the prefix."""
+    """Replacement of the prefix."""
     lists_models: bool = False
     """Whether the proxy itself answers with the list of all models."""
     exact: bool = False
-    """Whether only this path is meant, nothing below it."""
+    """Whether only this path matches, and no longer path."""
 
 
 def routes_of(pools: Sequence[PoolDraft]) -> list[RouteDraft]:
@@ -50,7 +50,7 @@ def routes_of(pools: Sequence[PoolDraft]) -> list[RouteDraft]:
 
 
 def _all_paths(pool: PoolDraft, route_names: set[str]) -> Iterator[RouteDraft]:
-    """Yield the routes of a pool to which all paths of its kind lead."""
+    """Yield the routes to a pool for all paths of its kind."""
     for prefix in _prefixes(pool):
         yield RouteDraft(unique_name(pool.name, route_names), prefix, pools=(pool,))
     for path in pool.kind.paths:
@@ -66,7 +66,7 @@ def _prefixes(pool: PoolDraft) -> tuple[str, ...]:
 def _by_model(pools: Sequence[PoolDraft], route_names: set[str]) -> Iterator[RouteDraft]:
     """Route by the model in the body.
 
-    A single pool gets all of OpenAI's API; with several, the proxy itself answers with the list of all models.
+    A single pool gets all of OpenAI's API. With several pools, the proxy itself answers with the list of all models.
     """
     if len(pools) == 1:
         yield RouteDraft(unique_name(pools[0].name, route_names), "/v1/", pools=(pools[0],))
@@ -96,7 +96,7 @@ def _by_path(pools: Sequence[PoolDraft], route_names: set[str]) -> Iterator[Rout
 
 
 def _pools_by_model(models: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Map each model to the pools that have it."""
+    """Map each model to the pools that serve it."""
     all_models = sorted({model for names in models.values() for model in names})
     return {model: tuple(pool for pool, names in models.items() if model in names) for model in all_models}
 

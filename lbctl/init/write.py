@@ -1,7 +1,7 @@
 """Writes the YAML of a fleet, with comments for newcomers.
 
-Comments are lbctl's own text: nothing that a server reported is in one. What a server or a URL contained is in double
-quotes, after it has passed the grammar of its key.
+Comments are lbctl's own text and never contain a server's output. Text from a server or a URL is in double quotes,
+after it has passed the grammar of its key.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def text(
 ) -> str:
     """Return the content of the file.
 
-    `port` is that of the listener; `authority` is the file of the certificates that this system trusts. `keyed` is
-    whether the servers were asked with a key, which then is in `KEY_FILE`.
+    `port` is the listener's port, and `authority` the file of the CAs that this system trusts. `keyed`: whether the
+    servers were probed with a key, which is then stored in `KEY_FILE`.
     """
     lines = [_HEAD % port]
     if any(route.models for route in routes):
@@ -150,7 +150,7 @@ def _health(pool: PoolDraft) -> Iterator[str]:
 
 
 def _common_sources(pool: PoolDraft) -> tuple[TelemetrySource, ...]:
-    """Return the sources of the pool if all its replicas have the same ones, else none."""
+    """Return the sources of the pool if all its replicas have the same ones, else an empty tuple."""
     first = pool.members[0].sources
     return first if all(member.sources == first for member in pool.members) else ()
 
