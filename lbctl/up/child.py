@@ -1,8 +1,8 @@
-"""A program that `up` runs: started, followed by its log, and always ended with everything that it has started.
+"""A child process of `up`: starts it, follows its log, and always ends it together with its own child processes.
 
-A child runs in a session of its own, so Ctrl-C in the terminal reaches `up` alone, which then ends its children in
-order. On Linux the system ends a child whose parent was killed. The output goes to a file, because nginx's driver reads
-the errors of a reload there; the file is emptied when it is large.
+A child runs in a separate session, so that Ctrl-C in the terminal reaches only `up`, which then ends its children in
+order. On Linux, the system ends a child whose parent was killed. The output goes to a file, because nginx's driver
+reads the errors of a reload there. The file is truncated when it becomes large.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from lbctl.base.errors import reason_of
 
 _POLL = 0.1
 _MAX_LOG_BYTES = 16 << 20
-"""Bytes of the log after which it is emptied."""
+"""Size of the log in bytes above which it is truncated."""
 _PIECE = 1 << 18
 _KEPT_LINES = 8
 _ACCESS_LOG = re.compile(r'(?=\{")(?=.*"ts":")(?=.*"request_id":)(?=.*"listener":)')
-"""An entry of an access log in JSON; Envoy sorts the keys."""
+"""An access log entry in JSON; Envoy sorts the keys."""
 _PR_SET_PDEATHSIG = 1
 
 
 class CannotStartError(Exception):
-    """The program could not be started; the text says why."""
+    """The program could not be started. The text gives the reason."""
 
 
 class CannotShowError(Exception):
-    """The output of the program can no longer be shown; the text says why."""
+    """The output of the program can no longer be shown. The text gives the reason."""
 
 
 class Child:
-    """One program, whose output goes to `log` and line by line to `show`, without the entries of an access log.
+    """A program whose output goes to `log` and, line by line, to `show`, without entries of an access log.
 
-    These are one for each request, among which nobody would see that a replica is down.
+    There is one entry for each request, and they would hide messages such as a failed replica.
     """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, show: Callable[[str, str], None]) -> None:
@@ -71,7 +71,7 @@ class Child:
         return self._process.pid
 
     async def ended(self) -> int:
-        """Wait until it ends by itself, and return its exit code. Raises CannotShowError."""
+        """Wait until it ends, and return its exit code. Raises CannotShowError."""
         assert self._process is not None
         assert self._log_reader is not None
         end = asyncio.create_task(self._process.wait())
@@ -86,7 +86,7 @@ class Child:
             end.cancel()
 
     async def end(self, patience: float) -> None:
-        """End it: SIGTERM, after `patience` seconds SIGKILL, also to what it has started. Shows the rest of its log."""
+        """End it and its child processes: SIGTERM, then SIGKILL after `patience` seconds. Show the rest of its log."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -99,11 +99,11 @@ class Child:
         if self._log_reader is not None:
             self._log_reader.cancel()
             await asyncio.gather(self._log_reader, return_exceptions=True)
-        with suppress(OSError):  # `ended` has said it, or only the last lines are missing
+        with suppress(OSError):  # `ended` has reported it, or only the last lines are missing
             self.read_log()
 
     def kill(self) -> None:
-        """Kill it and what it has started."""
+        """Kill it and its child processes."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -114,7 +114,7 @@ class Child:
             await asyncio.sleep(_POLL)
 
     def read_log(self) -> None:
-        """Show the lines that have been written since the last call."""
+        """Show the lines that were written since the last call."""
         with self._log.open("r+b") as log:
             log.seek(self._offset)
             while piece := log.read(_PIECE):
@@ -134,7 +134,10 @@ class Child:
 
 
 def _ends_with_its_parent() -> Callable[[], None] | None:
-    """Return what a child calls first, so that Linux sends it SIGTERM when its parent has died; None elsewhere."""
+    """Return a function for the child to call first, so that Linux sends it SIGTERM when its parent dies.
+
+    The result is None on other systems.
+    """
     libc = ctypes.CDLL(None)
     prctl = getattr(libc, "prctl", None)
     return (lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)) if prctl is not None else None

@@ -1,7 +1,7 @@
-"""What `up` prints: the lines of its programs on standard error, and the facts about the fleet once it can be used.
+"""The output of `up`: the lines of its programs on standard error, and the facts about the fleet once it is ready.
 
-The lines are in colour on a terminal and plain elsewhere. If standard error has no reader any more, nothing is
-printed: the programs run on, and are ended in order.
+The lines are in colour on a terminal and plain elsewhere. If the reader of standard error has gone, nothing is printed:
+the programs continue, and are ended in order.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def _echo(text: str, *, colours: bool = False) -> None:
 
 
 def _discard_standard_error() -> None:
-    """Let what is printed from now on, and what is still buffered, go nowhere: at its end Python flushes the buffer."""
+    """Discard all further and all buffered output: Python flushes the buffer when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
 
 
 def banner(prepared: PreparedRun, settings: ServeSettings, log: Path) -> str:
-    """Return the text: one line for each fact, aligned. `log` is the file of what the proxy writes."""
+    """Return the text: one line for each fact, aligned. `log` is the file of the proxy's output."""
     facts = list(_facts(prepared, settings, log))
     width = max(len(name) for name, _ in facts)
     return "\n".join(["", *(f"  {name:<{width}}  {value}" for name, value in facts), ""])
@@ -97,7 +97,7 @@ def _facts(prepared: PreparedRun, settings: ServeSettings, log: Path) -> Iterato
 
 
 def _existing_key(file: Path, topology: Topology) -> str:
-    """Return where the key is, and a command that makes another one and keeps it for the request below it."""
+    """Return the position of the key, and a command that creates another key and keeps it for the request below it."""
     kind = next((item.kind for item in topology.proxies if item.name == NAME), None)
     plain = () if kind is not None and target(kind).compares_hashes else ("--plain",)
     make = f"KEY=$({shlex.join(['lbctl', 'key', 'new', TENANT, *plain, '-f', str(file)])})"
@@ -115,13 +115,13 @@ def _lacks_clear_keys(file: Path) -> bool:
 
 
 def url_of(listener: Listener) -> str:
-    """Return where clients of this machine reach the listener."""
+    """Return the URL at which clients on this machine reach the listener."""
     scheme = "https" if listener.tls else "http"
     return str(listener.bind) if listener.bind.path else f"{scheme}://{listener.bind.from_here}"
 
 
 def _request(prepared: PreparedRun, listener: Listener, topology: Topology) -> str:
-    """Return a curl command that a replica answers: a chat request where the model is known, else a GET."""
+    """Return a curl command for a request to a replica: a chat request if the model is known, else a GET."""
     forwards = {route.name: route.action for route in topology.routes if isinstance(route.action, Forward)}
     rule = next((rule for rule in listener.rules if rule.route in forwards), None)
     options = ["-k"] if listener.tls else []
@@ -138,7 +138,7 @@ def _request(prepared: PreparedRun, listener: Listener, topology: Topology) -> s
 
 
 def _credential(prepared: PreparedRun, route: str) -> str:
-    """Return the option of curl that sends the key; empty for a route that asks for none."""
+    """Return the option of curl that sends the key; empty for a route without keys."""
     auth = next(item.auth for item in prepared.loaded.compiled.topology.routes if item.name == route)
     file = prepared.keys.by_route.get(route)
     if file is None or auth is None or auth.api_keys is None:

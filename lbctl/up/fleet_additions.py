@@ -1,9 +1,9 @@
 """The additions of `up` to a fleet: the entry of its proxy, and for a fleet without `auth` an API key and its check.
 
-The user's files stay as they are; `lbctl serve` reads them and the file of `up` as one fleet. A fleet in which no route
-has `auth` gets `defaults.route.auth` there, so that nothing is served without a key. Nothing secret is in that file. A
-key is made for each key file that is missing, and printed once: those that routes name, or the one of `up` itself.
-HAProxy compares hashes, so its file holds one; nginx and Envoy compare keys as they are.
+The user's files stay unchanged; `lbctl serve` reads them and the file of `up` as one fleet. If no route of the fleet
+has `auth`, that file sets `defaults.route.auth`, so that nothing is served without a key. It contains no secrets. A key
+is created for each missing key file, and printed once. HAProxy compares hashes, so its file contains a hash; nginx and
+Envoy compare keys in clear text.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from lbctl.up.launchers import LAUNCHERS, NAME
 NOT_RUNNABLE = "LB970"
 _NO_AUTH_ON_RESPONSES = "   # lbctl: ignore LB106 (it is for the routes to pools)"
 TENANT = "local"
-"""The tenant of a key that `up` has made."""
+"""Tenant of a key that `up` creates."""
 
 
 def needs_guard(loaded: Loaded) -> bool:
-    """Return whether `up` adds the key check: no route of the fleet has `auth`, and one leads to a pool."""
+    """Return whether `up` adds the key check: no route of the fleet has `auth`, and at least one leads to a pool."""
     routes = loaded.compiled.topology.routes
     return not any(route.auth for route in routes) and any(isinstance(route.action, Forward) for route in routes)
 
 
 def guard_message(topology: Topology) -> str:
-    """Return the sentence about the key check that `up` adds, with the routes that it does not reach."""
+    """Return the sentence about the key check that `up` adds, with the routes that it does not cover."""
     sentence = "no route of this fleet asks for a key, so `up` checks one on all of them"
     own = sorted(route.name for route in topology.routes if not route.needs_credentials)
     return f"{sentence}, except those that the proxy answers itself: {', '.join(own)}" if own else sentence
 
 
 def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
-    """Yield why `up` cannot run this fleet."""
+    """Yield the reasons why `up` cannot run this fleet."""
     sources = loaded.compiled.sources
     if not loaded.compiled.topology.listeners:
         message = "the fleet has no listeners: no client could connect"
@@ -64,7 +64,7 @@ def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
 
 
 def added_file(kind: str, binary: str, version: tuple[int, ...], place: Path, key_file: Path | None) -> str:
-    """Return the text of the file. With `key_file`, every route asks for one of its keys."""
+    """Return the text of the file. With `key_file`, every route requires one of its keys."""
     entry = {"kind": kind, **LAUNCHERS.get(kind).entry(binary, place)}
     if version:
         entry["version"] = version_text(version)
@@ -78,12 +78,12 @@ def added_file(kind: str, binary: str, version: tuple[int, ...], place: Path, ke
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """The key files of the API keys of a fleet."""
+    """Key files of the API keys of a fleet."""
 
     new: Mapping[Path, str]
-    """The key that was made for each file that was missing."""
+    """Maps each file that was missing to its new key."""
     by_route: Mapping[str, Path]
-    """The key file of each route that asks for API keys."""
+    """Key file of each route that requires API keys."""
 
 
 def key_files_by_route(loaded: Loaded, own: Path | None) -> dict[str, Path]:
@@ -95,7 +95,7 @@ def key_files_by_route(loaded: Loaded, own: Path | None) -> dict[str, Path]:
 
 
 def make_missing(by_route: Mapping[str, Path], *, plain: bool) -> KeyFiles:
-    """Make a key for each file that does not exist. Raises OSError."""
+    """Create a key for each file that does not exist. Raises OSError."""
     new: dict[Path, str] = {}
     for file in dict.fromkeys(by_route.values()):
         if not file.exists():

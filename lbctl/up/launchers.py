@@ -1,7 +1,7 @@
-"""How `up` runs a proxy of each kind: its entry in `proxies`, the files that it starts with, its command.
+"""How `up` runs a proxy of each kind: its entry in `proxies`, its start files, and its command.
 
-A proxy runs in the foreground in a private directory. Envoy gets everything by xDS. HAProxy and nginx start with a
-rendered configuration, which `lbctl serve` keeps current: by the Runtime API, and by checked reloads.
+A proxy runs in the foreground in a private directory. Envoy gets its whole configuration by xDS. HAProxy and nginx
+start with a rendered configuration. `lbctl serve` updates it through the Runtime API and by checked reloads.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle
 
 NAME = "up"
-"""The name of the proxy's entry, and the node id of an Envoy."""
+"""Name of the proxy's entry, and node id of an Envoy."""
 XDS_SOCKET, ADMIN_SOCKET, PID_FILE = "xds.sock", "admin.sock", "proxy.pid"
-"""Files of the private directory: where `serve` listens for an Envoy, the admin interface of the Envoy, and the process
-id of the proxy."""
+"""Files in the private directory: the xDS socket of `serve` and the admin socket of an Envoy, and the proxy's pid."""
 
 
 class Launcher(Protocol):
     """Runs proxies of one kind."""
 
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
-        """Return the settings in `proxies` by which `lbctl serve` drives the proxy that runs in `place`."""
+        """Return the settings in `proxies` with which `lbctl serve` drives the proxy in `place`."""
 
     def files(self, prepared: Prepared, place: Path) -> Bundle:
-        """Return the files that the proxy starts with."""
+        """Return the files with which the proxy starts."""
 
     def command(self, binary: str, place: Path) -> list[str]:
         """Return the command that runs the proxy in the foreground."""
@@ -49,7 +48,7 @@ class _Envoy:
         return bootstrap(Joining(Address(path=str(place / XDS_SOCKET)), NAME, admin=admin))
 
     def command(self, binary: str, place: Path) -> list[str]:
-        # The component `misc` warns of fields whose API is work in progress, in ten long lines at each start.
+        # The component `misc` logs ten long warnings at each start about fields whose API is work in progress.
         levels = ["--log-level", "warning", "--component-log-level", "misc:error"]
         return [binary, "-c", str(place / "envoy.yaml"), "--disable-hot-restart", *levels]
 
@@ -86,4 +85,4 @@ class _Nginx(_Rendered):
 
 
 LAUNCHERS: Registry[Launcher] = Registry({"envoy": _Envoy(), "haproxy": _Haproxy(), "nginx": _Nginx()})
-"""The kinds that `up` can run, the preferred one first."""
+"""Kinds that `up` can run, the preferred one first."""

@@ -1,8 +1,8 @@
-"""Where `up` keeps its files: what outlives a run in a directory of the user, everything else in a private one.
+"""The files of `up`: persistent files in a directory of the user, everything else in a private directory.
 
-The directory of the user is found by the paths of the fleet, so the same fleet has the same state and key at its next
-start. The private directory is a temporary one, because its sockets need short paths, and nginx, started by root, works
-as another user who cannot enter a home directory.
+The user's directory is derived from the paths of the fleet, so that the same fleet has the same state and key at its
+next start. The private directory is temporary, because its sockets need short paths, and nginx, if started by root,
+runs as another user who cannot enter a home directory.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from pathlib import Path
 
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_DIRECTORY_CHARACTERS, _SHORT = 60, "/tmp"
-"""The longest directory, in characters, below which HAProxy can bind its socket, and the one that is used instead."""
+"""Maximum length in characters of a directory in which HAProxy can bind its socket, and the alternative directory."""
 _PREFIX, _OWNER = "lbctl-up-", "owner"
-"""How a private directory is named, and the file in it that its `up` holds locked while it runs."""
+"""Prefix of private directories, and the file in each that its `up` keeps locked while it runs."""
 _LOCK, _API = "lock", "api"
-"""The files of a fleet's directory: the lock of the `up` that runs it, and where the API of that one listens."""
+"""Files in a fleet's directory: the lock of the `up` that runs it, and the address of its API."""
 _YOUNG = 60.0
-"""Seconds in which a directory may belong to an `up` that is just starting."""
+"""Age in seconds below which a directory may belong to an `up` that is just starting."""
 _ENTER = 0o711
-"""The mode of the private directory where root runs `up`: other users can enter it and not list it."""
+"""Mode of the private directory if root runs `up`: other users can enter it but not list it."""
 
 
 class AlreadyRunningError(Exception):
-    """Another `up` runs this fleet; the text says which one."""
+    """Another `up` runs this fleet. The text identifies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The directory of the user for one fleet."""
+    """The user's directory for one fleet."""
 
     path: Path
-    """The directory itself, which has the mode 0700."""
+    """Path of the directory, whose mode is 0700."""
 
     @property
     def state(self) -> Path:
-        """The state of `lbctl serve`."""
+        """State directory of `lbctl serve`."""
         return self.path / "state"
 
     @property
     def key_file(self) -> Path:
-        """The keys of a fleet that asks for none by itself."""
+        """Key file for a fleet that requires no keys itself."""
         return self.path / "keys"
 
     @property
     def api(self) -> str:
-        """The address of the API of the `up` that runs this fleet now; empty where none runs, or it is starting."""
+        """API address of the `up` that currently runs this fleet; empty if none runs, or if it is starting."""
         try:
             with (self.path / _LOCK).open("r", encoding="utf-8") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -67,12 +67,12 @@ class Home:
         return ""
 
     def announce(self, api: str) -> None:
-        """Write where the API of this run listens, while the fleet is `locked`. Raises OSError."""
+        """Write the address of this run's API, while the fleet is `locked`. Raises OSError."""
         (self.path / _API).write_text(api, encoding="utf-8")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the fleet while the block runs. Raises AlreadyRunningError, and OSError."""
+        """Hold the lock of the fleet while the block runs. Raises AlreadyRunningError and OSError."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.path / _LOCK).open("a+", encoding="utf-8") as lock:
             try:
@@ -88,13 +88,13 @@ class Home:
 
 
 class NoHomeError(Exception):
-    """Nothing says where this user keeps files."""
+    """The environment does not define a directory for this user's files."""
 
 
 def home_of(paths: Sequence[str]) -> Home:
-    """Return the directory for the fleet in `paths`: below XDG_STATE_HOME, by default ~/.local/state.
+    """Return the directory for the fleet in `paths`, below XDG_STATE_HOME (default ~/.local/state).
 
-    Raises NoHomeError where there is neither.
+    Raises NoHomeError if neither is known.
     """
     absolute = [os.path.realpath(path) for path in paths]
     digest = hashlib.sha256("\0".join(sorted(absolute)).encode("utf-8", "surrogateescape")).hexdigest()[:8]
@@ -108,7 +108,7 @@ def home_of(paths: Sequence[str]) -> Home:
 
 @contextmanager
 def private_directory() -> Iterator[Path]:
-    """Make a temporary directory that only this user can list; it is deleted at the end."""
+    """Create a temporary directory that only this user can list. It is deleted at the end."""
     directory = tempfile.gettempdir()
     directory = directory if len(directory) <= _MAX_DIRECTORY_CHARACTERS else _SHORT
     _remove_abandoned(Path(directory))
@@ -124,7 +124,7 @@ def private_directory() -> Iterator[Path]:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Delete the directories of this user's runs that were killed; one that still runs holds the lock of its file."""
+    """Delete the directories of this user's killed runs. A running `up` holds the lock of its file."""
     for place in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             status = place.lstat()

@@ -1,6 +1,6 @@
 """Prepares one run of `up` in its private directory: keys, the overlay, the proxy's first configuration, its check.
 
-Everything that can be wrong is reported here, before any program is started.
+All errors are reported here, before any program is started.
 """
 
 from __future__ import annotations
@@ -35,24 +35,23 @@ class Program:
 
     kind: str
     binary: str
-    """Its path."""
     version: tuple[int, ...]
-    """Empty where it does not print one."""
+    """Empty if the program does not print one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """What is ready to be started."""
+    """Result of the preparation."""
 
     command: list[str]
     paths: tuple[str, ...]
-    """The files of the fleet, with the overlay."""
+    """Files of the fleet, including the overlay."""
     loaded: Loaded
-    """The fleet with the overlay."""
+    """Fleet including the overlay."""
     keys: KeyFiles
-    """Its key files, with the keys that were made."""
+    """Its key files, with the new keys."""
     own_key_file: Path | None
-    """The key file of `up` itself; None where the fleet has `auth`."""
+    """Key file of `up` itself; None if the fleet has `auth`."""
 
 
 def prepare_run(
@@ -65,10 +64,10 @@ def prepare_run(
     picker: Address | None = None,
     state: Path | None = None,
 ) -> PreparedRun | None:
-    """Write all files of a run; None where `diagnostics` says what is wrong. Raises OSError and MissingBinaryError.
+    """Write all files of a run; None if there are errors in `diagnostics`. Raises OSError and MissingBinaryError.
 
-    With `own_key_file`, every route asks for one of its keys. `picker` is where the picker will listen; None where the
-    fleet decides. `state` is the state directory of `serve`, with the key of the picker; None where nothing is picked.
+    With `own_key_file`, every route requires one of its keys. `picker` is the address of the picker; None: the fleet's
+    setting. `state` is the state directory of `serve`, with the key of the picker; None if no pool uses the picker.
     """
     by_route = key_files_by_route(loaded, own_key_file)
     keys = make_missing(by_route, plain=not target(program.kind).compares_hashes)
@@ -96,7 +95,7 @@ def _load(paths: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
 def _configure(
     loaded: Loaded, program: Program, place: Path, diagnostics: Diagnostics, picker: Address | None, picker_key: str
 ) -> list[str]:
-    """Check the rendered configuration, write what the proxy starts with, and return its command."""
+    """Check the rendered configuration, write the proxy's start files, and return its command."""
     compiled, launcher = loaded.compiled, LAUNCHERS.get(program.kind)
     (proxy,) = [item for item in compiled.topology.proxies if item.name == NAME]
     snapshot = Snapshot(compiled.topology, secrets=loaded.secrets, picker=picker, own_picker_key=picker_key)
@@ -108,7 +107,7 @@ def _configure(
 
 
 def _link_files(files: Mapping[str, Path], place: Path) -> None:
-    """Link the fleet's relative files to where the proxy looks for them: beside its configuration."""
+    """Link the fleet's relative files to the directory where the proxy looks for them: next to its configuration."""
     for written, file in files.items():
         link = place / written
         if not Path(written).is_absolute() and not link.exists():

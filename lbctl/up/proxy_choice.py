@@ -1,6 +1,6 @@
-"""Chooses the proxy that `up` runs: of those on this machine, the one that expresses the fleet best.
+"""Chooses the proxy that `up` runs: among those on this machine, the one that supports most of the fleet.
 
-What `lbctl serve` does in place of the proxy is no loss, because `up` runs it together with the proxy.
+Features that `lbctl serve` provides in place of the proxy are not losses, because `up` runs it with the proxy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROTECTING = frozenset(feature.code for feature in FEATURES if feature.protects
 
 
 class NoProxyError(Exception):
-    """No proxy that `up` could run is on this machine; the text says how to install one."""
+    """This machine has no proxy that `up` can run. The text gives the commands to install one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class ProxyChoice:
     """The outcome of the choice."""
 
     program: Program | None
-    """None where `diagnostics` says why no proxy can serve the fleet."""
+    """None if no proxy can serve the fleet. The reason is in `diagnostics`."""
     diagnostics: tuple[Diagnostic, ...]
-    """Errors, or the warnings about what the chosen proxy cannot express."""
+    """Errors, or warnings about features that the chosen proxy does not support."""
 
 
 def choose(loaded: Loaded, kind: str | None) -> ProxyChoice:
-    """Choose a proxy; `kind` leaves only that one. Raises NoProxyError."""
+    """Choose a proxy; `kind` restricts the choice. Raises NoProxyError."""
     programs = list(installed((kind,) if kind else LAUNCHERS.names))
     if not programs:
         raise NoProxyError(missing_proxy((kind,) if kind else LAUNCHERS.names))
@@ -54,7 +54,7 @@ def choose(loaded: Loaded, kind: str | None) -> ProxyChoice:
 
 
 def installed(kinds: Sequence[str]) -> Iterator[Program]:
-    """Yield the programs of these kinds on this machine, without those that are too old."""
+    """Yield the programs of these kinds on this machine, except those that are too old."""
     for kind in kinds:
         binary = find_binary(target(kind))
         if binary is None:
@@ -68,7 +68,7 @@ def installed(kinds: Sequence[str]) -> Iterator[Program]:
 
 
 def missing_proxy(kinds: Sequence[str]) -> str:
-    """Return that none of these kinds is on this machine, and how to install each of them."""
+    """Return the message that none of these kinds is on this machine, with a command to install each of them."""
     lines = [f"  {target(kind).title:<8} {target(kind).install_hint}" for kind in kinds]
     oldest = ", ".join(f"{target(kind).title} {version_text(target(kind).versions[0][:2])}" for kind in kinds)
     missing = "proxy" if len(kinds) > 1 else target(kinds[0]).title
@@ -77,17 +77,17 @@ def missing_proxy(kinds: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Suitability:
-    """How well one kind of proxy suits a fleet."""
+    """How well a kind of proxy suits a fleet."""
 
     kind: str
     obstacles: tuple[Diagnostic, ...]
-    """Errors: why clients of this fleet would not be served by this proxy."""
+    """Errors: reasons why this proxy would not serve clients of the fleet."""
     losses: tuple[Diagnostic, ...]
-    """Warnings: what the proxy cannot express, without the obstacles."""
+    """Warnings: features that the proxy does not support, without the obstacles."""
 
     @property
     def summary(self) -> str:
-        """One phrase: what the proxy cannot do, or that it does everything."""
+        """Return one phrase: the features that the proxy does not support, or that it supports all of them."""
         if self.obstacles:
             return f"does not suit: {self.obstacles[0].message}"
         if not self.losses:
@@ -97,7 +97,7 @@ class Suitability:
 
 
 def suitability(loaded: Loaded, kind: str, version: tuple[int, ...] = ()) -> Suitability:
-    """Assess the proxy in `version`, or in the oldest supported one."""
+    """Assess the proxy in `version`, or in the oldest supported version."""
     chosen = target(kind)
     proxy = unnamed(loaded.compiled.topology, kind, version or chosen.versions[0])
     part = view(Snapshot(loaded.compiled.topology, secrets=loaded.secrets), proxy)
@@ -110,13 +110,13 @@ def suitability(loaded: Loaded, kind: str, version: tuple[int, ...] = ()) -> Sui
 
 
 def best(assessed: Iterable[Suitability]) -> Suitability | None:
-    """Return the first one without obstacles and with the fewest kinds of losses; None if all have obstacles."""
+    """Return the first proxy without obstacles and with the fewest kinds of losses; None if all have obstacles."""
     usable = [item for item in assessed if not item.obstacles]
     return min(usable, key=lambda item: len({loss.code for loss in item.losses}), default=None)
 
 
 def _closing(assessment: Assessment, losses: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the losses because of which routes answer 503 on this proxy."""
+    """Return the losses that make routes answer 503 on this proxy."""
     if not any(assessment.closed.values()) and not assessment.ways_around:
         return []
     return [item for item in losses if item.code in _PROTECTING]
@@ -127,7 +127,7 @@ def _as_obstacle(loss: Diagnostic) -> Diagnostic:
 
 
 def _header_only(loaded: Loaded, part: View, kind: str) -> Iterable[Diagnostic]:
-    """Report that the proxy finds a model only in the header x-model, where routes of the fleet match models."""
+    """Report that the proxy reads a model only from the header x-model, if routes of the fleet match models."""
     if target(kind).reads_bodies:
         return
     routes = sorted({rule.route for listener in part.listeners for rule in listener.rules if rule.models})

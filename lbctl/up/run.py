@@ -1,4 +1,7 @@
-"""Runs `lbctl serve` and the proxy until a signal comes or one of them ends, and always ends both, the proxy first."""
+"""Runs `lbctl serve` and the proxy until a signal arrives or one of them ends.
+
+It always ends both, the proxy first.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ from lbctl.up.child import CannotShowError, CannotStartError, Child
 from lbctl.up.launchers import PID_FILE, XDS_SOCKET
 
 _READY_TIMEOUT = 60.0
-"""Seconds until the fleet can be used, on a busy machine too."""
+"""Maximum time until the fleet is ready, in seconds. It is enough for a busy machine."""
 _PROXY_STOP_TIMEOUT, _SERVE_STOP_TIMEOUT = 5.0, 12.0
-"""Seconds between SIGTERM and SIGKILL; `serve` ends within ten."""
+"""Seconds between SIGTERM and SIGKILL. `serve` ends within ten seconds."""
 _POLL = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Show = Callable[[str, str], None]
@@ -29,20 +32,20 @@ Show = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What one run starts."""
+    """Programs of one run."""
 
     kind: str
-    """The kind of the proxy, which is also its name in the output."""
+    """Kind of the proxy, and its name in the output."""
     proxy: Sequence[str]
-    """The command of the proxy."""
+    """Command of the proxy."""
     paths: Sequence[str]
-    """The files of the fleet."""
+    """Files of the fleet."""
     state: Path
-    """The state of `serve`."""
+    """State directory of `serve`."""
     place: Path
-    """The private directory."""
+    """Private directory."""
     listeners: Sequence[Address]
-    """The addresses at which the proxy will accept clients."""
+    """Addresses on which the proxy accepts clients."""
     options: Sequence[str] = ()
     """Further options of `serve`."""
 
@@ -52,13 +55,13 @@ class NotReadyError(Exception):
 
 
 class UpError(Exception):
-    """One of the programs ended or never became ready; the text says which one and why."""
+    """One of the programs ended or did not become ready. The text gives its name and the reason."""
 
 
 async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-    """Run both programs, and `body` as soon as clients can be served, until it ends or a signal comes.
+    """Run both programs. Run `body` once clients can be served, until it ends or a signal arrives.
 
-    Returns whether `body` has ended by itself. Raises its error, and UpError where one of the programs ends.
+    Return whether `body` has ended. Raises its error, and UpError if one of the programs ends.
     """
     stop = asyncio.Event()
     serve, proxy = _children(programs, show)
@@ -96,12 +99,12 @@ def _children(programs: Programs, show: Show) -> tuple[Child, Child]:
 
 
 def log_of(place: Path, name: str) -> Path:
-    """Return the file of what a program writes, in the private directory."""
+    """Return the file with a program's output, in the private directory."""
     return place / f"{name}.log"
 
 
 def _stop_at_signals(stop: asyncio.Event, children: Iterable[Child]) -> None:
-    """End at the first signal in order, at the second one at once; also where the parent has ignored a signal."""
+    """End in order at the first signal, and immediately at the second, even if the parent has ignored a signal."""
 
     def stop_or_kill() -> None:
         if stop.is_set():
@@ -114,9 +117,9 @@ def _stop_at_signals(stop: asyncio.Event, children: Iterable[Child]) -> None:
 
 
 async def _listens(place: Path) -> None:
-    """Wait until `serve` listens: an Envoy that starts before warns of every stream that it cannot open.
+    """Wait until `serve` listens.
 
-    Raises NotReadyError.
+    An Envoy that starts earlier logs a warning for every stream that it cannot open. Raises NotReadyError.
     """
     try:
         async with asyncio.timeout(_READY_TIMEOUT):
@@ -127,10 +130,10 @@ async def _listens(place: Path) -> None:
 
 
 async def _ready(programs: Programs, session: int) -> None:
-    """Wait until `serve` has a fleet for proxies and the proxy, whose processes are the session, accepts clients.
+    """Wait until `serve` has a fleet for proxies and the proxy accepts clients. Its processes are the session.
 
-    That a connection opens is not enough: another program may have the port for a moment, as `nginx -t` does, and the
-    connections of clients would end with it. Raises NotReadyError.
+    An open connection is not sufficient: another program may hold the port for a moment, as `nginx -t` does, and
+    clients' connections would end with it. Raises NotReadyError.
     """
     try:
         async with asyncio.timeout(_READY_TIMEOUT):
@@ -143,7 +146,7 @@ async def _ready(programs: Programs, session: int) -> None:
 
 
 async def _first(stop: asyncio.Event, work: Coroutine[Any, Any, None], *children: Child) -> bool:
-    """Wait for a signal (False) or for the end of `work` (True). Raises UpError where a program ends before."""
+    """Wait for a signal (False) or for the end of `work` (True). Raises UpError if a program ends first."""
     stopped, working = asyncio.create_task(stop.wait()), asyncio.create_task(work)
     ends = {asyncio.create_task(child.ended()): child for child in children}
     tasks = [stopped, working, *ends]
