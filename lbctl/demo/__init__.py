@@ -1,1 +1,1 @@
-"""`lbctl demo`: a real proxy and `lbctl serve` before simulated replicas that fail, measured beside static weights."""
+"""`lbctl demo`: a real proxy and `lbctl serve` with simulated replicas and faults, compared with static weights."""

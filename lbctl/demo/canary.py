@@ -1,8 +1,8 @@
 """The canaries of the demo: rollouts that `serve` analyses, each with a load that a key or the script starts.
 
-`serve` begins both rollouts with the fleet, and each waits in its first step until there are requests to compare. So
-the first start of a canary is its load; a later one is a request to the API of `serve`, with its token. The load ends
-when `serve` has promoted the new version or has rolled it back.
+`serve` begins both rollouts with the fleet, and each waits in its first step until there are requests to compare. The
+first start of a canary therefore starts only its load. A later start is a request to the API of `serve`, with its
+token. The load ends when `serve` has promoted the new version or has rolled it back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lbctl.demo.replica import HOST
 from lbctl.simulate.load import conversation
 
 _BLOCK = 1.0
-"""Seconds of arrivals that are drawn at once."""
+"""Seconds of arrivals that are generated at once."""
 _FIRST_BYTE_TIMEOUT = 5.0
 _INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
@@ -32,34 +32,34 @@ _RUNNING = ("progressing", "paused")
 
 @dataclass(frozen=True, slots=True)
 class StepTaken:
-    """A step that the rollout has taken."""
+    """A completed change to a rollout's step."""
 
     percent: float
-    """The share that the new version was given."""
+    """Share of the new version."""
     at: float
-    """When it was noticed, on the monotonic clock."""
+    """Time at which it was observed, on the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What clients saw of a step."""
+    """The clients' results during a step."""
 
     step: StepTaken
     requests: int
-    """How many were sent until the next step."""
+    """Number of requests sent until the next step."""
     failed: int
-    """How many of them have failed."""
+    """Number of failed requests."""
     observed: float | None
-    """The part of the responses that came from the new version, from 0 to 1; None where there was no request."""
+    """Share of responses from the new version, from 0 to 1; None without requests."""
 
 
 @dataclass(slots=True)
 class Canary:
-    """One canary, from its last start on; times are seconds of the monotonic clock."""
+    """A canary since its last start. Times are in seconds of the monotonic clock."""
 
     site: CanarySite
     row: Mapping[str, Any] = field(default_factory=dict)
-    """Its rollout as the API shows it; empty until that was read."""
+    """Its rollout as returned by the API; empty until the first read."""
     steps: list[StepTaken] = field(default_factory=list)
     started: float | None = None
     ended: float | None = None
@@ -70,37 +70,37 @@ class Canary:
 
     @property
     def plan(self) -> CanaryPlan:
-        """What it is."""
+        """Plan of this canary."""
         return self.site.plan
 
     @property
     def running(self) -> bool:
-        """Whether it is started, and neither promoted nor rolled back."""
+        """Whether it was started, and has been neither promoted nor rolled back."""
         return self.started is not None and self.ended is None
 
     @property
     def phase(self) -> str:
-        """The phase of its rollout; `waiting` before its first start."""
+        """Phase of its rollout; `waiting` before its first start."""
         return str(self.row.get("phase", "waiting")) if self.started is not None else "waiting"
 
     @property
     def last_evaluation(self) -> Mapping[str, Any] | None:
-        """The last evaluation as the API shows it; None where there is none since the start."""
+        """Last evaluation as returned by the API; None if there is none since the start."""
         evaluations: Sequence[Mapping[str, Any]] = (self.row.get("analysis") or {}).get("evaluations", ())
         return evaluations[-1] if evaluations and self.started is not None else None
 
     def begin(self) -> None:
-        """Begin with the load, and forget the steps of an earlier start."""
+        """Start the load, and forget the steps of an earlier start."""
         self.started, self.ended, self.steps = time.monotonic(), None, []
 
     def copy(self) -> Canary:
-        """Return a copy of what is so far: what becomes of its requests later does not count there."""
+        """Return a copy of the current state, which later results do not change."""
         copied = replace(self, steps=list(self.steps))
         copied.load.sent = list(map(replace, self.load.sent))
         return copied
 
     def update(self, row: Mapping[str, Any]) -> None:
-        """Take in what the API says now, and note a new step or the end."""
+        """Process the current row from the API, and record a new step or the end."""
         self.row = row
         if not self.running:
             return
@@ -124,7 +124,7 @@ class Canary:
         return self.load.outcomes(self.started or 0.0, self.ended or time.monotonic())
 
     def results(self) -> Iterator[StepResult]:
-        """Yield what clients saw of each step so far."""
+        """Yield the clients' results in each step so far."""
         ends = [*(step.at for step in self.steps[1:]), self.ended or time.monotonic()]
         for step, end in zip(self.steps, ends, strict=False):
             outcomes = self.load.outcomes(step.at, end)
@@ -133,22 +133,25 @@ class Canary:
 
 
 class Canaries:
-    """All canaries of a run, and the API of `serve` that moves them; `token` is the file of the API's token."""
+    """All canaries of a run, and the API of `serve` that controls them; `token` is the file of the API's token."""
 
     def __init__(self, sites: Sequence[CanarySite], api: int, token: Path) -> None:
         self.all = tuple(map(Canary, sites))
         self._url = f"http://{HOST}:{api}/api/v1/rollouts"
         self._token = token
         self._lock = asyncio.Lock()
-        """Held during a request, so that no older answer follows a newer one."""
+        """Held during a request, so that an older response cannot follow a newer one."""
 
     @property
     def by_key(self) -> Mapping[str, Canary]:
-        """The canaries by the key that starts each."""
+        """Maps each key to the canary that it starts."""
         return {canary.plan.key: canary for canary in self.all}
 
     async def start(self, canary: Canary) -> None:
-        """Start a canary that does not run. Nothing happens where `serve` refuses; the key can be pressed again."""
+        """Start a canary that is not running.
+
+        If `serve` rejects the request, nothing happens, and the key can be pressed again.
+        """
         if canary.running:
             return
         if canary.started is not None:
@@ -176,7 +179,7 @@ class Canaries:
                 canary.update(rows[canary.plan.name])
 
     async def _ask(self, method: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any] | None:
-        """Return the answer of the API; None where it gives none, or refuses."""
+        """Return the response of the API; None if there is none, or if the request is rejected."""
         try:
             token = self._token.read_text(encoding="ascii").strip()
             async with (
@@ -191,7 +194,7 @@ class Canaries:
             return None
 
     async def run_script(self, began: float, duration: float) -> None:
-        """Start each canary at its part of the duration."""
+        """Start each canary at its position within the duration."""
         for canary in sorted(self.all, key=lambda item: item.plan.start):
             await asyncio.sleep(max(0.0, began + canary.plan.start * duration - time.monotonic()))
             await self.start(canary)

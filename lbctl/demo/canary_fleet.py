@@ -1,8 +1,8 @@
-"""The demo's two canaries as a fleet: a route, two versions and an analysed rollout each, one new version being bad.
+"""The demo's two canaries as a fleet: for each a route, two versions and an analysed rollout. One new version is bad.
 
-The analysis has little time and little traffic, so the bad version fails often, the first step is large, and an
-evaluation needs few requests: each verdict takes about four seconds. Proxies count requests by pool, so that neither
-canary shares a pool with the other one.
+The analysis has little time and little traffic. For this reason the bad version fails often, the first step is large,
+and an evaluation needs few requests: each verdict takes about four seconds. Proxies count requests by pool, so the
+canaries do not share a pool.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from lbctl.demo.replica import HOST, PacedReplica
 from lbctl.simulate.engine import CostModel
 
 STEPS = (25.0, 50.0, 100.0)
-"""The shares of the new version, in percent; at the last one it is promoted at once."""
+"""Shares of the new version, in percent. At the last one it is promoted immediately."""
 REQUEST_RATE = 50.0
-"""Requests a second to a canary while its rollout runs."""
+"""Requests per second to a canary while its rollout runs."""
 PROMPT, ANSWER = 50.0, 8.0
-"""The mean lengths of its requests in tokens, short so that they cost little."""
+"""Mean lengths of its requests in tokens, short so that they cost little."""
 _HOLD = "3s"
 _ANALYSIS = {"interval": "2s", "min_requests": 40, "max_error_rate": "5%", "failures": 2}
 OLD, NEW = "v1", "v2"
@@ -26,16 +26,16 @@ OLD, NEW = "v1", "v2"
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
-    """What a canary is, and when it is started."""
+    """The properties and the start of a canary."""
 
     name: str
-    """The name of its route and of its listener."""
+    """Name of its route and of its listener."""
     key: str
-    """The key that starts its rollout."""
+    """Key that starts its rollout."""
     error_rate: float
-    """The part of the requests that its new version answers with an error, from 0 to 1."""
+    """Share of requests that its new version answers with an error, from 0 to 1."""
     start: float
-    """When the script starts it, as a part of the duration."""
+    """Start in the script, as a fraction of the duration."""
 
 
 PLANS = (CanaryPlan("good", "g", 0.0, 0.05), CanaryPlan("bad", "b", 0.5, 0.15))
@@ -46,14 +46,13 @@ class CanarySite:
     """The port of a canary's listener, and its replicas."""
 
     plan: CanaryPlan
-    """What it is."""
     port: int
     versions: Mapping[str, PacedReplica]
-    """Version → its only replica."""
+    """Maps each version to its only replica."""
 
 
 def new_canary(plan: CanaryPlan, port: int, curve: CostModel) -> CanarySite:
-    """Return a canary whose replicas do not listen yet."""
+    """Return a canary whose replicas are not listening yet."""
     old, new = PacedReplica(OLD, 1.0, curve), PacedReplica(NEW, 1.0, curve)
     new.error_rate = plan.error_rate
     return CanarySite(plan, port, {OLD: old, NEW: new})

@@ -1,4 +1,7 @@
-"""The faults of the demo, for the same replica in every group, by key or by a script over the whole duration."""
+"""The faults of the demo.
+
+Each affects the same replica in every group, by key or by a script over the whole duration.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,21 @@ from lbctl.demo.fleet import MEMBERS, Site
 from lbctl.demo.replica import PacedReplica
 
 THROTTLED_TO = 0.4
-"""The speed of a throttled replica, relative to what it was."""
+"""Speed of a throttled replica, relative to its normal speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoFault:
-    """A kind of fault and the replica that has it."""
+    """A kind of fault and the replica that it affects."""
 
     kind: str
-    """Its name."""
     key: str
-    """The key that begins and ends it."""
+    """Key that begins and ends it."""
     replica: str
     effect: str
-    """What the fault is, as a phrase."""
+    """Description of the fault, as a phrase."""
     span: tuple[float, float]
-    """When the script begins and ends it, as parts of the duration."""
+    """Begin and end in the script, as fractions of the duration."""
 
 
 FAULTS = (
@@ -39,15 +41,15 @@ BY_KEY: Mapping[str, DemoFault] = {fault.key: fault for fault in FAULTS}
 
 @dataclass(slots=True)
 class Episode:
-    """One fault from its begin to its end; times are seconds of the monotonic clock."""
+    """A fault from its begin to its end. Times are in seconds of the monotonic clock."""
 
     fault: DemoFault
     began: float
     ended: float | None = None
     share_before: float | None = None
-    """The share of the replica in the adaptive pool when the fault began."""
+    """Share of the replica in the adaptive pool when the fault began."""
     reacted: float | None = None
-    """When `serve` had lowered that share, if it did."""
+    """Time at which `serve` lowered that share, if it did."""
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class Faults:
 
     site: Site
     share: Callable[[str], float | None] = lambda _: None
-    """Returns the share that a replica of the adaptive pool has by the decisions of `serve`."""
+    """Returns the share of a replica in the adaptive pool by the decisions of `serve`."""
     episodes: list[Episode] = field(default_factory=list)
 
     def active(self, fault: DemoFault) -> Episode | None:
@@ -64,7 +66,7 @@ class Faults:
         return next((item for item in self.episodes if item.fault is fault and item.ended is None), None)
 
     def of_replica(self, name: str) -> str:
-        """Return the kinds of faults that a replica has now."""
+        """Return the kinds of faults that currently affect a replica."""
         return ", ".join(fault.kind for fault in FAULTS if fault.replica == name and self.active(fault))
 
     async def toggle(self, fault: DemoFault) -> None:

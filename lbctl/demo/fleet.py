@@ -1,9 +1,9 @@
-"""The fleet of the demo: the same simulated replicas three times, behind three ways of balancing.
+"""The fleet of the demo: the same simulated replicas three times, with three ways of balancing.
 
-A group is six replicas of unlike GPUs whose speeds are those of lbctl's GPU table. All groups stand behind one real
-proxy, each with a listener of its own, and get the same requests. Everything that `serve` could do for one group alone
-is in its pool: only the adaptive one has telemetry. Telemetry and health are quicker than by default, so that a minute
-shows what otherwise takes several.
+A group has six replicas with different GPUs, whose speeds come from lbctl's GPU table. All groups are behind one real
+proxy, each with a separate listener, and get the same requests. The features of `serve` are settings of a group's pool:
+only the adaptive pool has telemetry. Telemetry and health checks are faster than by default, so that one minute shows
+effects that otherwise take several.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ TITLES: Mapping[Strategy, str] = {
 }
 GPUS = ("H100-SXM", "A100-80GB", "L40S")
 PROMPT, ANSWER = 300.0, 80.0
-"""The mean lengths of requests in tokens."""
+"""Mean lengths of requests in tokens."""
 LOAD = 0.5
-"""The part of a group's capacity that the requests need."""
+"""Share of a group's capacity that the requests need."""
 _SPEED = 2.0
-"""How many times as fast as the profile of the cost model the simulated replicas are."""
+"""Speed of the simulated replicas, relative to the profile of the cost model."""
 _SEQUENCES = 16
-"""The largest number of requests in a batch, small so that a small load fills it."""
+"""Maximum number of requests in a batch, small so that a small load fills it."""
 _PROFILE = CostModel()
 _CACHE = 16_000
-"""The cache of the fastest replica in tokens, small for the same reason."""
+"""Cache of the fastest replica in tokens, small for the same reason."""
 CURVE = CostModel(
     _PROFILE.a / _SPEED, _PROFILE.b / _SPEED, _PROFILE.c / _SPEED, _PROFILE.p / _SPEED, _SEQUENCES, _CACHE
 )
@@ -54,14 +54,14 @@ _TELEMETRY = {
 
 @dataclass(frozen=True, slots=True)
 class GroupReplica:
-    """A replica that every group has."""
+    """A replica that is in every group."""
 
     name: str
-    """The same in every group."""
+    """Name, the same in every group."""
     gpu: str
-    """As in the table of `lbctl gpus`."""
+    """Name in the table of `lbctl gpus`."""
     speed: float
-    """Relative to the fastest one."""
+    """Speed, relative to the fastest replica."""
 
 
 MEMBERS = tuple(
@@ -76,17 +76,17 @@ class Site:
     """The ports of the demo and its replicas."""
 
     listeners: Mapping[Strategy, int]
-    """The port of each group's listener."""
+    """Port of each group's listener."""
     api: int
-    """The port of the API of `serve`."""
+    """Port of the API of `serve`."""
     logs: int
-    """The UDP port to which an nginx sends a line a request."""
+    """UDP port to which nginx sends a line for each request."""
     groups: Mapping[Strategy, Sequence[PacedReplica]]
-    """The replicas of each group, in the order of `MEMBERS`."""
+    """Replicas of each group, in the order of `MEMBERS`."""
     canaries: Sequence[CanarySite]
-    """The canaries, each with a listener and replicas of its own."""
+    """Canaries, each with a separate listener and separate replicas."""
     reserved: Sequence[socket.socket] = ()
-    """Sockets that keep the TCP ports from everybody else: nobody listens at them."""
+    """Bound sockets that reserve the TCP ports. They do not listen."""
 
     @property
     def replicas(self) -> tuple[PacedReplica, ...]:
@@ -107,19 +107,19 @@ def arrival_rate() -> float:
 
 
 def new_site() -> Site:
-    """Return a site whose replicas do not listen yet."""
+    """Return a site whose replicas are not listening yet."""
     groups = {name: [PacedReplica(item.name, item.speed, CURVE) for item in MEMBERS] for name in STRATEGIES}
     reserved = [reserve() for _ in range(1 + len(STRATEGIES) + len(PLANS))]
     api, *ports = map(port_of, reserved)
     listeners = dict(zip(STRATEGIES, ports, strict=False))
     canaries = [new_canary(plan, port, CURVE) for plan, port in zip(PLANS, ports[len(STRATEGIES) :], strict=True)]
-    with reserve(kind=socket.SOCK_DGRAM) as alone:  # two sockets of UDP would share what comes
+    with reserve(kind=socket.SOCK_DGRAM) as alone:  # two UDP sockets on one port would share the datagrams
         logs = port_of(alone)
     return Site(listeners, api, logs, groups, canaries, reserved)
 
 
 def write_fleet(site: Site, directory: Path) -> Path:
-    """Write the fleet of a site whose replicas listen."""
+    """Write the fleet of a site whose replicas are listening."""
     actions: dict[str, dict[str, object]] = {name: {"pool": name} for name in site.listeners}
     pools: dict[str, object] = {name: _pool(name, replicas) for name, replicas in site.groups.items()}
     for canary in site.canaries:

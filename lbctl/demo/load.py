@@ -1,7 +1,7 @@
-"""Sends requests to a proxy when they are due, whatever becomes of earlier ones, and measures each of them.
+"""Sends requests to a proxy at their scheduled times, independently of earlier requests, and measures each of them.
 
-It is light enough for hundreds a second beside simulated replicas in the same process: connections are kept, and each
-takes one request at a time. No request is sent twice; a failure is counted as one.
+It can send hundreds per second next to simulated replicas in the same process: connections are kept, and each carries
+one request at a time. No request is sent twice. A failure is counted as a failure.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from lbctl.simulate import load
 from lbctl.simulate.load import Lengths
 
 FIRST_BYTE_TIMEOUT = 60.0
-"""Seconds for which a client waits for the first byte; then it closes its connection, and has failed."""
+"""Maximum wait of a client for the first byte, in seconds. Then it closes its connection, and the request has
+failed."""
 _SHORT = 10
-"""Tokens."""
+"""Maximum length of a short response, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that is due."""
+    """A scheduled request."""
 
     at: float
-    """Seconds from the start."""
+    """Seconds after the start."""
     prompt: int
-    """Tokens."""
+    """Length of the prompt in tokens."""
     answer: int
-    """Tokens."""
+    """Length of the response in tokens."""
 
 
 @dataclass(slots=True)
 class SentRequest:
-    """A request that was sent; times are seconds of the monotonic clock."""
+    """A request that was sent. Times are in seconds of the monotonic clock."""
 
     at: float
     answer: int
-    """Tokens."""
+    """Length of the response in tokens."""
     first: float | None = None
-    """When the first byte of the response came, if it did."""
+    """Arrival of the first byte of the response, if any."""
     last: float | None = None
-    """When the last byte came, if it did."""
+    """Arrival of the last byte, if any."""
     status: int = 0
     replica: str = ""
     broken: bool = False
@@ -62,15 +63,15 @@ class SentRequest:
 class Outcomes:
     """The outcomes of requests, in seconds.
 
-    A request without a response at `now` counts with the time that it has waited, a failed one with `patience`.
+    A request without a response at `now` counts with the time that it has waited, a failed request with `patience`.
     """
 
     sent: tuple[SentRequest, ...]
-    """The requests, in the order in which they were sent."""
+    """Requests in the order in which they were sent."""
     now: float
-    """On the monotonic clock."""
+    """Time on the monotonic clock."""
     patience: float = FIRST_BYTE_TIMEOUT
-    """How long a client waits for the first byte."""
+    """Maximum wait of a client for the first byte."""
 
     def first_token(self, percentile: float) -> float:
         """Return the percentile (0 to 100) of the time to the first token."""
@@ -81,22 +82,25 @@ class Outcomes:
         return percentile_of([self._duration(item, item.last) for item in self.sent], percentile)
 
     def per_token(self, percentile: float) -> float:
-        """Return the percentile of the time for each token, without the shortest answers, which only wait."""
+        """Return the percentile of the time per token.
+
+        The shortest responses consist of waiting time, and are left out.
+        """
         each = [self._duration(item, item.last) / item.answer for item in self.sent if item.answer >= _SHORT]
         return percentile_of(each, percentile)
 
     def shares(self) -> dict[str, float]:
-        """Return replica → its part of the responses."""
+        """Map each replica to its share of the responses."""
         counts = Counter(item.replica for item in self.sent if item.replica)
         return {name: count / counts.total() for name, count in counts.items()}
 
     def of_replica(self, name: str) -> Outcomes:
-        """Return the outcomes of the requests to which this replica has responded."""
+        """Return the outcomes of the requests that this replica answered."""
         return replace(self, sent=tuple(item for item in self.sent if item.replica == name))
 
     @property
     def failed(self) -> int:
-        """The number of failed requests."""
+        """Number of failed requests."""
         return sum(item.failed for item in self.sent)
 
     def slow(self, limit: float) -> int:
@@ -108,16 +112,16 @@ class Outcomes:
 
 
 def poisson(rate: float, seconds: float, lengths: Lengths, seed: str) -> list[Arrival]:
-    """Return Poisson arrivals of requests with these lengths. `rate` is a second's."""
+    """Return Poisson arrivals of requests with these lengths. `rate` is per second."""
     trace = load.poisson(rate, seconds, lengths, seed)
     return [Arrival(*each) for each in zip(trace.times, trace.prompts, trace.answers, strict=True)]
 
 
 class LoadGenerator:
-    """The requests to one listener, or to several in turn.
+    """Sends requests to one listener, or to several in turn.
 
-    `path` begins with a slash and has no query. With `keep`, connections are used again: a proxy that closes an idle
-    one just then, as nginx does in a reload, breaks a request.
+    `path` begins with a slash and has no query. With `keep`, connections are reused. If a proxy closes an idle
+    connection at that moment, as nginx does in a reload, the request fails.
     """
 
     def __init__(
@@ -129,10 +133,10 @@ class LoadGenerator:
         self._idle: dict[int, deque[_Connection] | None] = {port: deque() if keep else None for port in ports}
         self._all: set[_Connection] = set()
         self.sent: list[SentRequest] = []
-        """The requests, in the order of their times."""
+        """Requests in the order of their times."""
 
     async def run(self, arrivals: Iterable[Arrival], began: float) -> None:
-        """Send all requests, the time of those at 0 s being `began`. Ends when the last one is sent."""
+        """Send all requests; `began` is the time of 0 s. Returns after the last one is sent."""
         async with asyncio.TaskGroup() as group:
             for number, arrival in enumerate(arrivals):
                 pause = began + arrival.at - time.monotonic()
@@ -156,19 +160,19 @@ class LoadGenerator:
         connection.send(f"{self._path}?q={arrival.prompt}&n={arrival.answer}", request)
 
     def outcomes(self, since: float, until: float) -> Outcomes:
-        """Return the outcomes so far of the requests that were sent from `since` to `until`."""
+        """Return the current outcomes of the requests that were sent from `since` to `until`."""
         first, end = (bisect_left(self.sent, moment, key=lambda item: item.at) for moment in (since, until))
         return Outcomes(tuple(map(replace, self.sent[first:end])), time.monotonic(), self.patience)
 
     async def close(self) -> None:
-        """Break off what still runs."""
+        """Abort the requests that are still running."""
         for connection in list(self._all):
             connection.close()
         await asyncio.sleep(0)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection to a proxy, which joins `idle` when a response is complete; without `idle` it is closed."""
+    """One connection to a proxy, which joins `idle` when a response is complete. Without `idle` it is closed."""
 
     def __init__(self, idle: deque[_Connection] | None, patience: float, every: set[_Connection]) -> None:
         self._idle = idle
@@ -235,13 +239,13 @@ class _Connection(asyncio.Protocol):
             self._request.broken = True
 
     def close(self) -> None:
-        """Break the connection off."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()
 
 
 async def lateness(seconds: float) -> float:
-    """Return the 99th percentile of how late this event loop is, in seconds: the error of what is measured in it."""
+    """Return the 99th percentile of this event loop's lateness, in seconds: the error of its measurements."""
     loop = asyncio.get_running_loop()
     late, end = [], loop.time() + seconds
     while (due := loop.time() + 0.02) < end:

@@ -1,4 +1,4 @@
-"""Follows what `lbctl serve` decides about the adaptive pool: its API is read twice a second."""
+"""Follows the decisions of `lbctl serve` about the adaptive pool. Its API is read twice a second."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lbctl.demo.replica import HOST
 _INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _LOWERED = 0.8
-"""The part of its share before a fault below which `serve` has reacted."""
+"""Fraction of the share before a fault below which `serve` has reacted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedDecision:
-    """What `serve` says of one replica."""
+    """Decision of `serve` about one replica."""
 
     share: float
-    """Its part of the pool's requests as decided, from 0 to 1."""
+    """Share of the pool's requests as decided, from 0 to 1."""
     observed: float | None
-    """Its part of the requests of the last minute, as the proxy counts them; None where it has reported none."""
+    """Share of the requests in the last minute, as counted by the proxy, from 0 to 1; None without reports."""
     state: str
     """One word, such as in, slow or ejected."""
     reason: str
-    """Why it is in that state; empty for `in`."""
+    """Reason for the state; empty for `in`."""
 
 
 class DecisionObserver:
@@ -41,19 +41,19 @@ class DecisionObserver:
         self.decisions: Mapping[str, ServedDecision] = {}
 
     def share(self, replica: str) -> float | None:
-        """Return the share of a replica of the adaptive pool; None where it is not known yet."""
+        """Return the share of a replica of the adaptive pool; None if it is not known yet."""
         decision = self.decisions.get(replica)
         return decision.share if decision else None
 
     async def run(self, faults: Faults) -> None:
-        """Read the decisions until cancelled, and note in `faults` when they react."""
+        """Read the decisions until cancelled, and record in `faults` when they react."""
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             while True:
                 try:
                     async with session.get(self._url) as response:
                         self.decisions = _decisions(await response.json())
                 except (aiohttp.ClientError, TimeoutError, ValueError):
-                    pass  # it is asked again; the last decisions are shown until then
+                    pass  # the next attempt follows; until then the last decisions are shown
                 self._note_reactions(faults)
                 await asyncio.sleep(_INTERVAL)
 

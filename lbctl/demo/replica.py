@@ -1,9 +1,9 @@
-"""A simulated vLLM replica: an engine of `lbctl.simulate` at the pace of the clock, behind HTTP.
+"""A simulated vLLM replica: an engine of `lbctl.simulate` in real time, behind HTTP.
 
 A request is `POST …?q=PROMPT&n=ANSWER` (tokens). The head of the response and its first byte are sent with the first
-token, its second and last byte with the last one. `/metrics` has vLLM's names, `/health` answers 200. Requests are not
-pipelined. The faults are those of real replicas: a throttled GPU, an engine that makes no progress behind a healthy
-port, an exporter that does not answer, a process that has died, a version that answers with errors.
+token, its second and last byte with the last token. `/metrics` has vLLM's names, `/health` answers 200. Requests are
+not pipelined. The faults are the faults of real replicas: a throttled GPU, an engine that makes no progress behind a
+healthy port, an exporter that does not answer, a process that has died, a version that answers with errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest, cache_tok
 HOST = LOOPBACK
 _TOKENS = re.compile(rb"[?&]q=(\d+)&n=(\d+)")
 _BUCKETS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""The upper bounds of vLLM's histogram of the time to the first token, in seconds."""
+"""Upper bounds of vLLM's histogram of the time to the first token, in seconds."""
 _PAGE = """\
 vllm:num_requests_running{{model_name="m"}} {counters.running}
 vllm:num_requests_waiting{{model_name="m"}} {counters.waiting}
@@ -40,7 +40,7 @@ vllm:request_success_total{{model_name="m",finished_reason="length"}} {finished}
 
 
 class PacedReplica:
-    """One replica on a port of its own, which it keeps while its process is dead."""
+    """One replica on its own port, which it keeps while its process is dead."""
 
     def __init__(self, name: str, speed: float, curve: CostModel) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class PacedReplica:
         self.silent = False
         """Whether `/metrics` answers 503."""
         self.error_rate = 0.0
-        """The part of the requests that are answered with 500 at once, from 0 to 1, spread evenly."""
+        """Share of requests that are answered with 500 immediately, from 0 to 1, spread evenly."""
         self._owed_errors = 0.0
         self._engine = Engine(speed, curve=curve)
         self._factor = 1.0
@@ -63,7 +63,7 @@ class PacedReplica:
         self._finished = 0
 
     async def start(self) -> None:
-        """Listen on its port; a replica that has none yet gets one from the system."""
+        """Listen on its port. A replica without a port gets a free one from the system."""
         if self._reserved is None:
             self._reserved = reserve()
             self.port = port_of(self._reserved)
@@ -71,7 +71,7 @@ class PacedReplica:
         self._server = await loop.create_server(lambda: _Connection(self), sock=reserve(self.port))
 
     async def stop(self) -> None:
-        """Stop listening and break off all connections, as a process does that dies."""
+        """Stop listening and abort all connections, like a process that dies."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -80,7 +80,7 @@ class PacedReplica:
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Stop, and give its port back."""
+        """Stop, and release its port."""
         await self.stop()
         if self._reserved is not None:
             self._reserved.close()
@@ -92,26 +92,29 @@ class PacedReplica:
 
     @property
     def running(self) -> int:
-        """The requests in its batch."""
+        """Number of requests in its batch."""
         return self._engine.counters.running
 
     @property
     def waiting(self) -> int:
-        """The requests in its queue."""
+        """Number of requests in its queue."""
         return self._engine.counters.waiting
 
     @property
     def cache(self) -> float:
-        """The used part of its KV cache, from 0 to 1."""
+        """Used share of its KV cache, from 0 to 1."""
         return min(1.0, self._engine.context / cache_tokens(self._engine.speed, self._engine.curve))
 
     def throttle(self, factor: float) -> None:
-        """Multiply its configured speed from the next iteration on; the size of its cache stays."""
+        """Multiply its configured speed from the next iteration on. The size of its cache does not change."""
         self._engine.curve = _slower(self._engine.curve, self._factor / factor)
         self._factor = factor
 
     def wedge(self, wedged: bool) -> None:
-        """Stop its iterations while it has requests, or let them go on; its port, `/health` and `/metrics` answer."""
+        """Stop its iterations while it has requests, or resume them.
+
+        Its port, `/health` and `/metrics` still answer.
+        """
         self.wedged = wedged
         if not wedged and self._held:
             self._held = False
@@ -155,7 +158,7 @@ class PacedReplica:
             asyncio.get_running_loop().call_at(end, self._end, end)
 
     def _end(self, now: float) -> None:
-        """End an iteration as of its planned time: a late event loop makes no engine slower."""
+        """End an iteration at its planned time. A late event loop does not slow the engine down."""
         done = self._engine.end(now)
         while self._fresh and (self._fresh[0].first is not None or self._fresh[0].left):
             request = self._fresh.popleft()
@@ -179,20 +182,20 @@ class ReplicaConnection(asyncio.Protocol, ABC):
         self._request: ConnectedRequest | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the replica know of the connection, which it breaks off when it dies."""
+        """Register the connection with the replica, which aborts it when it dies."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._replica.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Give the request up: one that is still queued does not run."""
+        """Cancel the request. A queued request does not run."""
         del error
         self._replica.connections.discard(self)
         if self._request is not None:
             self._request.left = True
 
     def close(self) -> None:
-        """Break the connection off."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -210,7 +213,7 @@ class ReplicaConnection(asyncio.Protocol, ABC):
 
 
 class _Connection(ReplicaConnection):
-    """A connection with requests whose tokens are numbers in the path."""
+    """A connection whose requests contain the number of tokens in the path."""
 
     def __init__(self, replica: PacedReplica) -> None:
         super().__init__(replica)
@@ -245,10 +248,10 @@ class _Connection(ReplicaConnection):
 
 @dataclass(slots=True, kw_only=True)
 class ConnectedRequest(SimulatedRequest):
-    """A request that came by a connection."""
+    """A request that arrived on a connection."""
 
     connection: ReplicaConnection
-    """The connection that it came by."""
+    """Connection of the request."""
 
 
 def _slower(curve: CostModel, factor: float) -> CostModel:

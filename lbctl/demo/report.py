@@ -1,4 +1,4 @@
-"""What the demo has measured: as JSON, and as two tables."""
+"""The measurements of the demo: as JSON, and as two tables."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from lbctl.demo.observer import ServedDecision
 from lbctl.demo.totals import SLOW
 
 FIRST_TOKEN_TIMEOUT = 5.0
-"""Seconds that a client waits for the first token; after that the request has failed, and counts with this time."""
+"""Maximum wait of a client for the first token, in seconds. After that the request has failed, and counts with this
+time."""
 
 SLOW_COLUMN = f"FAILED OR > {SLOW:g} s"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """The figures of one group; times are seconds."""
+    """The figures of one group. Times are in seconds."""
 
     requests: int
-    """How many were sent."""
+    """Number of requests sent."""
     failed: int
-    """How many of them have failed."""
+    """Number of failed requests."""
     slow_share: float
-    """The share that failed or waited for the first token for more than `SLOW` seconds."""
+    """Share of requests that failed or waited for the first token for more than `SLOW` seconds."""
     first_token_p50: float
-    """The median of the time to the first token."""
+    """Median of the time to the first token."""
     first_token_p99: float
-    """Its 99th percentile."""
+    """99th percentile of the time to the first token."""
     shares: Mapping[str, float]
-    """Replica → its part of the responses."""
+    """Maps each replica to its share of the responses."""
 
 
 def measured(outcomes: Outcomes) -> GroupFigures:
@@ -48,23 +49,23 @@ def measured(outcomes: Outcomes) -> GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """The result of a run; times are seconds from its begin."""
+    """The result of a run. Times are in seconds from its begin."""
 
     proxy: str
-    """The kind of the proxy, and its version."""
+    """Kind and version of the proxy."""
     seconds: float
-    """How long requests were sent."""
+    """Duration of the load."""
     groups: Mapping[Strategy, GroupFigures]
     episodes: Sequence[Episode]
-    """The faults, in the order in which they began."""
+    """Faults in the order in which they began."""
     canaries: Sequence[Canary]
-    """The canaries that were started."""
+    """Canaries that were started."""
     decisions: Mapping[str, ServedDecision]
-    """What `serve` says of each replica of the adaptive group at the end."""
+    """Final decision of `serve` about each replica of the adaptive group."""
     began: float
-    """On the monotonic clock."""
+    """Begin on the monotonic clock."""
     late: float
-    """How late the event loop was (99th percentile): what a time here cannot tell apart."""
+    """Lateness of the event loop (99th percentile): shorter times cannot be distinguished."""
 
 
 def report(
@@ -79,7 +80,7 @@ def report(
 
 
 def as_json(run: DemoReport) -> dict[str, Any]:
-    """Return the report in JSON's own types."""
+    """Return the report as JSON types."""
     return {
         "proxy": run.proxy,
         "seconds": round(run.seconds, 1),
@@ -205,13 +206,13 @@ def _moment(moment: float | None, began: float) -> str:
 
 
 def progress(canary: Canary) -> str:
-    """Return how far a rollout is, as a phrase: its phase, the shares that the new version got, the last verdict."""
+    """Return the progress of a rollout as a phrase: its phase, the shares of the new version, the last verdict."""
     shares = ", ".join(f"{step.percent:g} %" for step in canary.steps)
     return f"{canary.phase.replace('_', ' ')} ({shares}): {verdict(canary)}"
 
 
 def verdict(canary: Canary) -> str:
-    """Return the last verdict on a rollout with the numbers that it was made of; a dash where there is none."""
+    """Return the last verdict on a rollout with its figures; a dash if there is none."""
     last = canary.last_evaluation
     if last is None:
         return "-"
@@ -220,7 +221,7 @@ def verdict(canary: Canary) -> str:
 
 
 def reaction(item: Episode) -> str:
-    """Return what `serve` has done about a fault, as a phrase."""
+    """Return the reaction of `serve` to a fault, as a phrase."""
     if item.reacted is not None:
         return f"gave it less after {item.reacted - item.began:.1f} s"
     if item.fault.kind == "stale":
@@ -231,5 +232,5 @@ def reaction(item: Episode) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a time: 35 ms, 2.41 s."""
+    """Format a time, for example 35 ms or 2.41 s."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

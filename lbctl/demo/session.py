@@ -1,4 +1,4 @@
-"""One run of the demo: replicas, proxy and `serve`, load on all groups, faults, and what is shown of them."""
+"""One run of the demo: replicas, proxy and `serve`, load on all groups, faults, and their display."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from lbctl.up.prepare import Program, prepare_run
 from lbctl.up.run import Programs, run
 
 _SETTLING = 1.0
-"""Seconds without load after the start, in which the health checks find all replicas healthy."""
+"""Seconds without load after the start, in which the health checks find that all replicas are healthy."""
 _STATE, _TOKEN = "state", "api-token"
 _BLOCK = 60.0
-"""Seconds of arrivals that are drawn at once."""
+"""Seconds of arrivals that are generated at once."""
 
 
 class DemoError(Exception):
-    """The demo's own fleet could not be run; the text has the diagnostics."""
+    """The demo's own fleet could not be run. The text contains the diagnostics."""
 
 
 @dataclass(slots=True)
@@ -50,18 +50,18 @@ class DemoSession:
     loads: dict[Strategy, LoadGenerator]
     canaries: Canaries
     began: float = 0.0
-    """On the monotonic clock."""
+    """Time on the monotonic clock."""
     late: float = 0.0
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def proxy(self) -> str:
-        """The kind of the proxy and its version."""
+        """Kind and version of the proxy."""
         return f"{self.program.kind} {version_text(self.program.version)}".strip()
 
     @property
     def dashboard(self) -> str:
-        """The URL of the dashboard."""
+        """URL of the dashboard."""
         return f"http://{HOST}:{self.site.api}/"
 
     def stop(self) -> None:
@@ -69,9 +69,9 @@ class DemoSession:
         self._stopped.set()
 
     async def run_load(self) -> DemoReport:
-        """Send the same requests to every group until the duration is over or `stop` is called, and report on them.
+        """Send the same requests to every group until the duration is over or `stop` is called, and return the report.
 
-        Requests that have no response then are not broken off before they are counted.
+        Requests without a response at that time are counted before they are aborted.
         """
         self.began = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -104,7 +104,7 @@ class DemoSession:
             self.late = max(self.late, await lateness(1.0))
 
     async def run_script(self) -> None:
-        """Start each canary, and begin and end each fault, at its part of the duration."""
+        """Start each canary, and begin and end each fault, at its position within the duration."""
         assert self.duration is not None, "a script is for a run with a duration"
         async with asyncio.TaskGroup() as group:
             group.create_task(self.canaries.run_script(self.began, self.duration))
@@ -120,9 +120,9 @@ class DemoSession:
 async def demo(
     program: Program, place: Path, duration: float | None, show: Callable[[DemoSession], Coroutine[Any, Any, None]]
 ) -> DemoReport | None:
-    """Run the demo with its files in `place`, and `show` beside the load.
+    """Run the demo with its files in `place`, and run `show` together with the load.
 
-    Returns the report, or None where a signal has ended it. Raises DemoError, UpError, OSError and MissingBinaryError.
+    Returns the report, or None if a signal has ended it. Raises DemoError, UpError, OSError and MissingBinaryError.
     """
     results: list[DemoReport] = []
     site = new_site()
@@ -173,5 +173,5 @@ def _prepared(site: Site, program: Program, place: Path) -> Programs:
     if prepared is None:
         raise DemoError("\n".join(map(str, diagnostics)))
     listeners = [Address(HOST, port) for port in site.listener_ports.values()]
-    own_api = ("--api-bind", f"{HOST}:{site.api}")  # also where a variable says another one
+    own_api = ("--api-bind", f"{HOST}:{site.api}")  # also if an environment variable sets another address
     return Programs(program.kind, prepared.command, prepared.paths, place / _STATE, place, listeners, own_api)

@@ -1,4 +1,4 @@
-"""The figures of all requests of a load, added up as requests end: what they cost does not grow with the run."""
+"""The figures of all requests of a load, updated when requests end, so that their cost does not grow with the run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lbctl.control.analysis.latency import LatencyHistogram, bucket
 from lbctl.demo.load import LoadGenerator, SentRequest
 
 SLOW = 1.0
-"""Seconds without a first token after which a request counts as slow."""
+"""Time without a first token after which a request counts as slow, in seconds."""
 
 
 class Totals:
-    """The requests of a load so far. Times to the first token are kept in steps of 4.4 %."""
+    """The requests of a load so far. Times to the first token are stored in steps of 4.4 %."""
 
     def __init__(self, load: LoadGenerator) -> None:
         self._load = load
@@ -25,22 +25,22 @@ class Totals:
 
     @property
     def requests(self) -> int:
-        """How many were sent."""
+        """Number of requests sent."""
         return self._read
 
     @property
     def failed(self) -> int:
-        """How many of them have failed."""
+        """Number of failed requests."""
         return self._failed
 
     @property
     def slow_share(self) -> float:
-        """The share of requests that failed or waited for their first token for more than `SLOW` seconds."""
+        """Share of requests that failed or waited for their first token for more than `SLOW` seconds."""
         slow = self._slow + sum(map(self._is_slow, self._open))
         return slow / self._read if self._read else 0.0
 
     def update(self) -> None:
-        """Add the requests that have ended or were sent since the last call."""
+        """Add the requests that were sent or have ended since the last call."""
         self._open += self._load.sent[self._read :]
         self._read = len(self._load.sent)
         ended = [item for item in self._open if item.failed or item.last is not None]
@@ -50,7 +50,7 @@ class Totals:
         self._ended.update(map(self._bucket, ended))
 
     def first_token(self, percentile: float) -> float:
-        """Return the percentile (0 to 100) of the time to the first token in seconds; 0 without a request."""
+        """Return the percentile (0 to 100) of the time to the first token in seconds; 0 without requests."""
         every = LatencyHistogram(self._ended + Counter(map(self._bucket, self._open)))
         return (every.percentile(percentile / 100) or 0.0) / 1000
 

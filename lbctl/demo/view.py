@@ -25,18 +25,19 @@ from lbctl.demo.totals import Totals
 
 _INTERVAL = 0.5
 _WINDOW = 15.0
-"""Seconds of requests that the live figures are of."""
+"""Period of the live figures, in seconds."""
 _NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
 _ROOMY = 110, 34
-"""Columns and lines of a terminal from which on tables have frames, GPUs and reasons; 80 and 24 are enough without."""
+"""Minimum columns and lines of a terminal for tables with frames, GPUs and reasons. Without these, 80 and 24 are
+enough."""
 _EVENTS, _FEW_EVENTS = 6, 4
-"""How many of the newest events are shown, where there is room and where there is little."""
+"""Number of newest events on a large and on a small terminal."""
 _STYLES = {"green": ("in",), "red": ("down", "ejected", "removed"), "yellow": ("slow", "hot"), "cyan": ("ramping",)}
 _COLOURS = {state: colour for colour, states in _STYLES.items() for state in states}
 
 
 async def headless(session: DemoSession) -> None:
-    """Follow the script, and report each fault on standard error when it begins and ends."""
+    """Follow the script, and report the begin and end of each fault on standard error."""
     click.echo(f"lbctl: {session.proxy} before {len(STRATEGIES)} groups of {len(MEMBERS)} replicas", err=True)
     click.echo(f"lbctl: dashboard {session.dashboard}", err=True)
     script = asyncio.create_task(session.run_script())
@@ -58,7 +59,7 @@ def _report_events(session: DemoSession, shown: int) -> int:
 
 
 def _events(session: DemoSession) -> Iterator[str]:
-    """Yield what has happened so far, in the order of time."""
+    """Yield the events so far, in chronological order."""
     moments: list[tuple[float, str]] = []
     for item in session.faults.episodes:
         name = f"{item.fault.kind} {item.fault.replica}"
@@ -104,7 +105,7 @@ async def _press(session: DemoSession, key: str) -> None:
 
 @contextmanager
 def _keys(keys: asyncio.Queue[str]) -> Iterator[None]:
-    """Put every key that is pressed into the queue, without waiting for Return."""
+    """Put every pressed key into the queue, without waiting for Return."""
     terminal = sys.stdin.fileno()
     settings = termios.tcgetattr(terminal)
     loop = asyncio.get_running_loop()
@@ -143,7 +144,7 @@ def _table(title: str, roomy: bool) -> Table:
 
 
 def _replicas(session: DemoSession, roomy: bool) -> Table:
-    """Return the replicas of the adaptive group: what they do, and what serve has decided."""
+    """Return the replicas of the adaptive group: their state, and the decisions of `serve`."""
     table = _table("replicas behind lbctl serve", roomy)
     names = ("REPLICA", *(("GPU",) if roomy else ()), "FAULT", "STATE", *_NUMBERS, *(("REASON",) if roomy else ()))
     for name in names:
@@ -169,7 +170,7 @@ def _share(share: float | None) -> str:
 
 
 def _canaries(session: DemoSession, roomy: bool) -> Table:
-    """Return the rollouts: how far each is, what its clients have seen, and the last verdict."""
+    """Return the rollouts: their progress, their clients' results, and the last verdict."""
     table = _table("canaries that lbctl serve analyses", roomy)
     for name in ("CANARY", "PHASE", "SHARE", "REQUESTS", "FAILED", "LAST VERDICT"):
         table.add_column(name, justify="right" if name in ("SHARE", "REQUESTS", "FAILED") else "left", no_wrap=True)
@@ -184,7 +185,7 @@ def _canaries(session: DemoSession, roomy: bool) -> Table:
 
 
 def _groups(session: DemoSession, totals: Mapping[Strategy, Totals], roomy: bool) -> Table:
-    """Return the three groups: the newest requests, and all of them."""
+    """Return the three groups: the newest requests, and all requests."""
     table = _table(f"the same requests · the last {_WINDOW:.0f} s · all", roomy)
     for name in ("GROUP", SLOW_COLUMN, "TTFT P50", "ALL", "FAILED", SLOW_COLUMN, "TTFT P50"):
         table.add_column(name, justify="left" if name == "GROUP" else "right", no_wrap=True)
