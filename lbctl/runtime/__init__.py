@@ -1,1 +1,1 @@
-"""Parts that all processes share: logging, tasks that keep running, limits, outgoing connections."""
+"""Components that all processes share: logging, tasks that keep running, limits, outgoing connections."""

@@ -1,8 +1,8 @@
-"""A clock for what should end after a time: it does not jump when somebody sets the clock of the machine.
+"""A clock for deadlines. It does not jump when the clock of the machine is set.
 
 The ends of overrides and drains, and the steps of rollouts, are saved as seconds since the epoch, so that they survive
-a restart. While the process runs they should come after the time that was asked for, whatever is done to the machine's
-clock. After a restart the machine's clock counts again.
+a restart. While the process runs, they must not occur early, even if the machine's clock is changed. After a restart,
+the machine's clock is used again.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ from collections.abc import Callable
 from lbctl.runtime import log
 
 _TOLERANCE = 2.0
-"""Seconds of difference that are followed at once: an NTP client brings a clock closer by less than a thousandth of the
-time between two questions."""
+"""Difference in seconds that is followed at once.
+
+An NTP client slews a clock by less than a thousandth of the time between two calls.
+"""
 
 
 def _since_boot() -> float:
-    """Return the seconds since the machine was booted, those that it slept among them."""
+    """Return the seconds since the machine was booted, including the time that it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SteadyClock:
-    """Seconds since the epoch, by the time that has passed. `wall` is the machine's clock, `elapsed` cannot be set."""
+    """Seconds since the epoch, based on elapsed time.
+
+    `wall` is the machine's clock; `elapsed` cannot be set.
+    """
 
     def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] = _since_boot) -> None:
         self._wall = wall
@@ -32,7 +37,7 @@ class SteadyClock:
         self._reported = 0.0
 
     def now(self) -> float:
-        """Return the time; a jump of the machine's clock is logged once, and not followed."""
+        """Return the time. A jump of the machine's clock is logged once, and not followed."""
         elapsed = self._elapsed()
         jump = self._wall() - elapsed - self._offset
         if abs(jump) <= _TOLERANCE:

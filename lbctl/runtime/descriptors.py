@@ -12,14 +12,15 @@ from lbctl.base.errors import reason_of
 from lbctl.runtime import log
 
 _SOFT_LIMIT = 65_536
-"""Enough for thousands of Envoys. It is no higher: children inherit it, and HAProxy reserves memory for each one."""
+"""Enough for thousands of Envoys. A higher limit would cost memory: children inherit it, and HAProxy reserves memory
+for each descriptor."""
 _LOG_INTERVAL = 60.0
 """Seconds between two log lines."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def raise_limit() -> None:
-    """Raise the soft limit of this process to 65,536, or to its hard limit where that is lower."""
+    """Raise the soft limit of this process to 65,536, or to its hard limit if that is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _SOFT_LIMIT if hard == resource.RLIM_INFINITY else min(hard, _SOFT_LIMIT)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -27,9 +28,9 @@ def raise_limit() -> None:
 
 
 class AcceptErrors:
-    """An exception handler of an event loop that logs rarely when connections cannot be accepted.
+    """An exception handler of an event loop that limits the log lines about connections that cannot be accepted.
 
-    Without it the loop would log an error for every connection of its backlog.
+    Without it, the loop would log an error for every connection in its backlog.
     """
 
     def __init__(self) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 
 class BadRequestError(Exception):
-    """A request to the API cannot be carried out. The message says why."""
+    """A request to the API is invalid. The message gives the reason."""
 
 
 class NotSavedError(Exception):
-    """A request to the API was not carried out, because its effect cannot be saved. The message says why."""
+    """A request to the API was not carried out, because its effect cannot be saved. The message gives the reason."""
 
 
 class CannotListenError(Exception):
-    """An address to listen on is refused or taken. The reason is in the log when this is raised."""
+    """An address to listen on is not permitted or already in use. The reason has been logged."""
 
 
 class MissingPathError(Exception):
-    """This user sees nothing at a path of the fleet, and nothing is served. It is in the log when this is raised."""
+    """This user sees nothing at a path of the fleet, and nothing is served. The reason has been logged."""
 
 
 class UnknownStateError(Exception):
-    """The section `control` cannot be read, so the state directory is unknown. It is in the log when this is raised."""
+    """The section `control` cannot be read, so the state directory is unknown. The reason has been logged."""

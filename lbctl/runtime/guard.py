@@ -1,8 +1,7 @@
-"""Keeps long-lived tasks running: a task that fails is logged with its name, counted, and started again with back-off.
+"""Keeps long-lived tasks running: a failed task is logged with its name, counted, and restarted with back-off.
 
-An asyncio task that raises dies silently until somebody awaits it. Every task of the control plane that should live as
-long as the process runs through `Guard.keep`. What must not be survived is named as `fatal`: it ends the process with
-an exit code other than 0.
+An asyncio task that raises dies silently until it is awaited. Every task of the control plane that should live as long
+as the process runs through `Guard.keep`. Exceptions named as `fatal` end the process with an exit code other than 0.
 """
 
 from __future__ import annotations
@@ -16,28 +15,30 @@ from lbctl.runtime import log
 
 FIRST_PAUSE = 1.0
 MAX_PAUSE = 60.0
-"""Seconds before a failed task starts again: doubled with each failure, and back to the first after `MAX_PAUSE` in
-good health."""
+"""Maximum pause in seconds before a failed task is restarted.
+
+The pause doubles with each failure. It returns to its first value after the task has run for `MAX_PAUSE`.
+"""
 
 Work = Callable[[], Awaitable[None]]
 
 
 def _uncounted(_task: str) -> None:
-    """Counts nothing, for tests and commands without metrics."""
+    """Does not count the failure, for tests and commands without metrics."""
 
 
 def _unannounced(_seconds: float) -> None:
-    """Says to nobody when a task starts again."""
+    """Does not report when a task restarts."""
 
 
 _AGAIN = 3.0
-"""Seconds after which a task that goes on is cancelled once more."""
+"""Seconds after which a task that still runs is cancelled again."""
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float | None = None) -> None:
-    """Cancel tasks and wait until they have ended; their errors are dropped.
+    """Cancel tasks and wait until they have ended. Their errors are dropped.
 
-    A task is cancelled again while it goes on: a client library that is connecting at that moment may take the first
+    A task is cancelled again if it continues: a client library that is connecting at that moment may mistake the first
     cancellation for a failure of its connection, and swallow it. `again`: the seconds until then, fewer than usual for
     tasks that have nothing to finish.
     """
@@ -50,7 +51,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float | None = No
 
 
 async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Wait until the first task ends, end the others, and raise the error of the one that has ended."""
+    """Wait until the first task ends, end the others, and raise the error of the task that ended first."""
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -61,9 +62,9 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class Guard:
-    """`failed` is called with the task's name at each failure, `started` when it is kept from then on.
+    """Calls `failed` with the task's name at each failure, and `started` when it starts to keep a task.
 
-    `fatal` exceptions pass through and end the process.
+    `fatal` exceptions are raised and end the process.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Guard:
         expected: tuple[type[Exception], ...] = (),
         started: Callable[[str], None] = _uncounted,
     ) -> None:
-        """`expected` exceptions are logged by their message, without a traceback."""
+        """Keep no tasks yet. `expected` exceptions are logged by their message, without a traceback."""
         self._failed = failed
         self._fatal = fatal
         self._first_pause = first_pause
@@ -88,8 +89,8 @@ class Guard:
     ) -> NoReturn:
         """Run `work` until it is cancelled, again and again if it raises or returns.
 
-        `task` is a fixed name, also a label of the metric; `fields` say in the log which one of many it is.
-        `restarts_in` is called after each failure, with the seconds until the next start. Raises what is fatal.
+        `task` is a fixed name, and a label of the metric; `fields` distinguish several instances in the log.
+        `restarts_in` is called after each failure, with the seconds until the next start. Raises fatal exceptions.
         """
         self._started(task)
         pause = self._first_pause
@@ -113,18 +114,18 @@ class Guard:
     def start(
         self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
     ) -> asyncio.Task[NoReturn]:
-        """`keep` as a task of the running event loop, with the task's name. The caller holds it and cancels it."""
+        """Run `keep` as a task of the running event loop, with the task's name. The caller holds it and cancels it."""
         detail = " ".join([task, *fields.values()])
         return asyncio.get_running_loop().create_task(self.keep(task, work, restarts_in, **fields), name=detail)
 
     def call(self, task: str, callback: Callable[[], None], **fields: str) -> None:
-        """Call `callback` once. An exception is logged and counted, so that it does not stop whoever comes next."""
+        """Call `callback` once. An exception is logged and counted, so that the next callbacks are still called."""
         try:
             callback()
-        except Exception:  # noqa: BLE001 -- whoever comes next is called all the same
+        except Exception:  # noqa: BLE001 -- the next callbacks are still called
             self.record("a task failed", task, **fields)
 
     def record(self, message: str, task: str, **fields: str) -> None:
-        """Log the exception that is handled now with this message, and count it as a failure of the task."""
+        """Log the exception that is being handled with this message, and count it as a failure of the task."""
         log.failure(message, task=task, **fields)
         self._failed(task)

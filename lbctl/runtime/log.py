@@ -21,9 +21,9 @@ from lbctl.base.urls import without_user
 _LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
 _SEVERITIES: dict[Severity, int] = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 _BARE = re.compile(r"[!#-<>-~]+", re.ASCII)
-"""Matches a value that needs no quotes."""
+"""A value that needs no quotes."""
 _REMINDER = 300.0
-"""Seconds between two lines about a failure that lasts."""
+"""Seconds between two lines about a lasting failure."""
 
 
 def start(stream: TextIO) -> logging.Handler:
@@ -63,13 +63,13 @@ def failure(message: str, **fields: object) -> None:
 
 
 def findings(diagnostics: Iterable[Diagnostic]) -> None:
-    """Log each diagnostic as a line of its own; the level of the line is the severity of the diagnostic."""
+    """Log each diagnostic as a separate line. The level of the line is the severity of the diagnostic."""
     for item in diagnostics:
         event(str(item).removeprefix(f"{item.severity} "), _SEVERITIES[item.severity])
 
 
 class LastingFailure:
-    """Logs a failure of what is tried again and again: its beginning, every five minutes that it lasts, and its end.
+    """Logs a failure of a repeated operation: its beginning, every five minutes while it lasts, and its end.
 
     A failure with another message is logged at once. `clock` returns seconds.
     """
@@ -82,14 +82,14 @@ class LastingFailure:
         self._logged_at = 0.0
 
     def failed(self, message: str) -> None:
-        """Note a failed attempt."""
+        """Record a failed attempt."""
         now = self._clock()
         if message != self._message or now - self._logged_at >= _REMINDER:
             self._message, self._logged_at = message, now
             error(message)
 
     def succeeded(self) -> None:
-        """Note a successful attempt."""
+        """Record a successful attempt."""
         if self._message:
             self._message = ""
             event(self._end)

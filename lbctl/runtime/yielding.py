@@ -1,4 +1,4 @@
-"""Long computations of the event loop in short turns, so that what goes to the proxies waits for none of them."""
+"""Splits long computations of the event loop into short turns, so that updates to the proxies are not delayed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _TURN, _PAUSE = 0.001, 0.004
-"""Seconds of work in one turn of the event loop, at most but for its last step, and of the pause after it. A push to a
-proxy takes several turns, each of which could wait for a part of the work if there were no pause."""
+"""Maximum seconds of work in one turn of the event loop, without its last step, and the seconds of the pause after it.
+
+A push to a proxy takes several turns. Without the pause, each of them could wait for a part of the work.
+"""
 
 
 async def in_turns(steps: Generator[object, None, T]) -> tuple[T, float]:
-    """Run the generator to its end; what it yields is ignored.
+    """Run the generator to its end; yielded values are ignored.
 
-    Returns what it returns, and the seconds that it has worked, without the pauses.
+    Returns its return value, and the seconds of work without the pauses.
     """
     worked = 0.0
     while True:

@@ -1,1 +1,1 @@
-"""Outgoing connections of the control plane: name resolution, and the addresses it refuses to connect to."""
+"""Outgoing connections of the control plane: name resolution, and addresses to which it never connects."""

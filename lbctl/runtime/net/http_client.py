@@ -1,11 +1,11 @@
-"""The HTTP client of the control plane, and the addresses that it refuses to connect to.
+"""The HTTP client of the control plane, and the addresses to which it never connects.
 
 A fleet names the pages to fetch, so anyone who can write a fleet or a DNS zone could direct the client to services that
 only this machine can reach. Therefore the address of each connection is checked after name resolution: link-local
-addresses, and those where clouds offer credentials, are refused. The client uses no cookies, no proxy settings of the
-environment and no credentials from files. A peer is not trusted: `MAX_HEADERS` headers of `MAX_HEADER_BYTES` and
-`MAX_INTERIM` interim answers are read, and compressed bodies are not decompressed. The caller bounds the body and the
-time (`bounded`).
+addresses and addresses where clouds serve credentials are rejected. The client uses no cookies, no proxy settings of
+the environment and no credentials from files. A peer is not trusted: at most `MAX_HEADERS` headers of
+`MAX_HEADER_BYTES` and `MAX_INTERIM` interim responses are read, and compressed bodies are not decompressed. The caller
+limits the body and the time (`bounded`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     from aiohttp.http import RawResponseMessage
 
 MAX_HEADERS = 128
-"""Headers of one response."""
+"""Maximum number of headers in one response."""
 MAX_HEADER_BYTES = 8190
-"""Bytes of one header, or of the status line."""
+"""Maximum length of a header, or of the status line."""
 MAX_INTERIM = 16
-"""Answers with a status of 1xx to one request."""
+"""Maximum number of responses with a status of 1xx to one request."""
 _HEAD_PIECE = 4096
-"""Bytes of a head that are parsed at once."""
+"""Number of bytes of a head that are parsed at once."""
 _RESOLVER_TIMEOUT = 60.0
-"""Seconds; longer than any timeout of a request, so that a name is not queried again while its answer is pending."""
+"""Timeout in seconds. It is longer than any request timeout, so that a name is not queried again while its response is
+pending."""
 _KEEP_ALIVE = 75.0
 """Seconds for which an idle connection is kept open."""
 _PROBES = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
@@ -43,11 +44,11 @@ _PROBES = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT:
 
 
 class RefusedAddressError(OSError):
-    """The client refuses to connect to this address."""
+    """The client does not connect to this address."""
 
 
 class _Peer(ResponseHandler):
-    """One connection. It is ended where a server sends interim answers and no other."""
+    """One connection. It is closed if a server sends only interim responses."""
 
     _interim = 0
     _awaits_head = True
@@ -58,7 +59,7 @@ class _Peer(ResponseHandler):
         super().set_response_params(**parameters)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, and a head by pieces, so that parsing ends soon after the connection."""
+        """Parse received data, and a head in pieces, so that parsing ends soon after the connection."""
         start = 0
         while self._awaits_head and self.transport is not None and len(data) - start > _HEAD_PIECE:
             super().data_received(data[start : start + _HEAD_PIECE])
@@ -67,7 +68,7 @@ class _Peer(ResponseHandler):
             super().data_received(data[start:])
 
     def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
-        """Take a head from the parser."""
+        """Receive a head from the parser."""
         self._awaits_head = 100 <= data[0].code < 200
         self._interim += self._awaits_head
         if self._interim <= MAX_INTERIM:
@@ -82,7 +83,7 @@ def _peer(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
 
 
 class _Resolver(AbstractResolver):
-    """Resolves each name in a thread of its own, so that a slow name does not delay the others."""
+    """Resolves each name in a separate thread, so that a slow name does not delay the others."""
 
     async def resolve(
         self,
@@ -116,7 +117,7 @@ def _socket(info: AddrInfoType) -> socket.socket:
 
 
 def _probed_socket(info: AddrInfoType) -> socket.socket:
-    """Create a socket whose peer is probed while it is silent, so that a machine that is gone is noticed."""
+    """Create a socket with TCP keep-alive probes, so that a lost machine is detected."""
     created = _socket(info)
     created.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _PROBES.items():
@@ -127,8 +128,8 @@ def _probed_socket(info: AddrInfoType) -> socket.socket:
 def session(*, keep_alive_probes: bool = False, unix: str = "") -> aiohttp.ClientSession:
     """Return a session for all requests of one event loop, which must be running. Each request sets its own timeout.
 
-    `keep_alive_probes`: whether TCP probes the peers of silent connections, for answers that last long. `unix`: the
-    socket that all requests go to.
+    `keep_alive_probes`: whether TCP probes the peers of silent connections, for long-lasting responses. `unix`: path of
+    the socket for all requests.
     """
     factory = _probed_socket if keep_alive_probes else _socket
     connector = aiohttp.UnixConnector(unix) if unix else aiohttp.TCPConnector(

@@ -1,9 +1,9 @@
 """Resolves one name to its addresses.
 
 The given resolvers are queried, or else the resolver of the operating system (with its hosts file and resolv.conf). An
-IPv6 address is used only where a name has no IPv4 address, as proxies that resolve by themselves are configured to do:
-a machine with both is one replica. Addresses that no replica can have are refused, above all link-local ones, since
-clouds offer credentials there. Nothing is cached or repeated here: `discovery.dns` does that.
+IPv6 address is used only if a name has no IPv4 address, because proxies that resolve names themselves are configured in
+the same way: a machine with both is one replica. Addresses that no replica can have are rejected, above all link-local
+ones, because clouds serve credentials there. Nothing is cached or repeated here: `discovery.dns` does that.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     import dns.asyncresolver
 
 _MAX_UDP_PAYLOAD = 1232
-"""The largest answer over UDP, in bytes, that no network fragments; longer answers are sent over TCP."""
+"""Maximum size of a UDP response, in bytes, that no network fragments. Longer responses are sent over TCP."""
 
 
 _Result = list[str] | Exception
 _pending: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[_Result]]] = WeakKeyDictionary()
-"""Event loop → name → the lookup that is going on."""
+"""Event loop → name → the pending lookup."""
 
 
 class UnresolvedError(Exception):
-    """A name has no usable address. The message says why."""
+    """A name has no usable address. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class DnsAnswer:
     """The usable addresses of a name."""
 
     addresses: tuple[str, ...]
-    """At least one address; all are of one family, in ascending order."""
+    """At least one address. All are of one family, in ascending order."""
     refused: tuple[str, ...] = ()
     """Addresses of the name that no replica can have."""
 
@@ -60,10 +60,10 @@ async def resolve(name: str, resolvers: Sequence[Address], timeout: float) -> Dn
 
 @contextmanager
 def _cancellable() -> Iterator[None]:
-    """Raise CancelledError if the task was cancelled inside and went on.
+    """Raise CancelledError if the task was cancelled inside the block and continued.
 
-    dnspython waits with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes at the same moment
-    as an answer. Its task would never end.
+    dnspython uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives together with a
+    response. Such a task would never end.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
@@ -75,7 +75,7 @@ def _cancellable() -> Iterator[None]:
 
 
 def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
-    """Return the usable ones of these addresses. Raises UnresolvedError where there are none."""
+    """Return the usable addresses among these. Raises UnresolvedError if there are none."""
     parsed = {parse_ip(item) for item in addresses}
     allowed = sorted((item for item in parsed if not is_forbidden(item)), key=int)
     refused = tuple(str(item) for item in sorted(parsed - set(allowed), key=int))
@@ -87,7 +87,7 @@ def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
 
 
 async def _by_resolvers(name: str, resolvers: Sequence[Address], timeout: float) -> list[str]:
-    """Query the resolvers, for IPv6 only after an answer without IPv4: a lost answer must not change the family."""
+    """Query the resolvers, for IPv6 only after a response without IPv4: a lost response must not change the family."""
     import dns.exception  # slow to import, and needed only for fleets that name resolvers
     import dns.resolver
 
@@ -118,10 +118,10 @@ def _resolver(resolvers: Sequence[Address], timeout: float) -> dns.asyncresolver
 
 
 async def _by_system(name: str) -> list[str]:
-    """Ask the operating system in a daemon thread per name, since its resolver cannot be interrupted.
+    """Query the operating system in a daemon thread per name, because its resolver cannot be interrupted.
 
-    A thread goes on after a time limit, so that a resolver which hangs would gather threads: who asks for a name
-    that is being looked up waits for that answer.
+    A thread continues after a timeout, so a hanging resolver would accumulate threads. A second lookup of the same name
+    therefore waits for the first one.
     """
     pending = _pending.setdefault(asyncio.get_running_loop(), {})
     if name not in pending:
@@ -133,7 +133,7 @@ async def _by_system(name: str) -> list[str]:
 
 
 def _started(name: str, pending: dict[str, asyncio.Future[_Result]]) -> asyncio.Future[_Result]:
-    """Start the thread of a name, and return its result to be."""
+    """Start the thread of a name, and return its future result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
 

@@ -1,1 +1,1 @@
-"""The Kubernetes API: where a cluster is, who asks, requests, and copies of collections that follow their changes."""
+"""The Kubernetes API: clusters and credentials, requests, and copies of collections that follow their changes."""

@@ -1,9 +1,9 @@
 """Requests to an API server: JSON objects, and the lines of a watch.
 
-The cluster and its credentials are read again for each request, so that what rotates (a kubeconfig, a pod's token, its
-authorities) needs no restart; the connections stay while nothing has changed. A token is sent over TLS alone, but for a
-proxy on loopback. No redirect is followed and no proxy of the environment is used. Errors say what was asked and what
-the server answered, and never hold a credential. Answers have bounds in bytes, depth and time.
+The cluster and its credentials are read again for each request, so that rotation (of a kubeconfig, a pod's token, its
+CAs) needs no restart. Connections are kept while nothing has changed. A token is sent only over TLS, except to a proxy
+on loopback. Redirects are not followed, and no proxy of the environment is used. Errors describe the request and the
+server's response, and never contain a credential. Responses are limited in bytes, depth and time.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-"""What to accept where names and labels are enough: a node's status alone is many times as large."""
+"""Media type for objects of which only names and labels are needed: a node's status alone is many times as large."""
 CONNECT_TIMEOUT = 5.0
 TIMEOUT = 15.0
-"""Seconds for a connection, and for a whole answer other than a watch."""
+"""Timeout in seconds for a connection, and for a whole response other than a watch."""
 _TIME_TOLERANCE = 2.0
-"""Seconds by which an answer may come later than the time that it tells."""
+"""Seconds by which a response may arrive later than the time that it states."""
 MAX_ANSWER_BYTES = 32 << 20
-"""Bytes of one answer, as of a page of a list."""
+"""Maximum size of a response, such as a page of a list."""
 MAX_EVENT_BYTES = 8 << 20
-"""Bytes of one event of a watch: etcd holds at most 1.5 MiB of an object."""
+"""Maximum size of an event in a watch. An object in etcd has at most 1.5 MiB."""
 MAX_WAIT = 30.0
-"""The most seconds for which the server can ask to wait."""
+"""Maximum number of seconds that the server can ask the client to wait."""
 _MAX_MESSAGE = 300
 _UNAUTHORIZED = 401
 
 
 class ApiError(Exception):
-    """An answer of the API server that is no success.
+    """An unsuccessful response of the API server.
 
-    `status` is the HTTP status or the code of a watch's ERROR event, `reason` that of the Status object, as Expired or
-    Forbidden. `retry_after` are the seconds for which the server asks to wait, or 0.
+    `status` is the HTTP status or the code of a watch's ERROR event. `reason` is the reason in the Status object, for
+    example Expired or Forbidden. `retry_after` is the number of seconds that the server asks the client to wait, or 0.
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
@@ -69,12 +69,12 @@ class ApiClient:
     def __init__(self, load: Callable[[], Cluster], patience: float = TIMEOUT) -> None:
         """Send nothing yet. `load` reads the cluster; it may read files, and raises ClusterError.
 
-        `patience`: seconds for a whole answer other than a watch.
+        `patience`: timeout in seconds for a whole response other than a watch.
         """
         self._load = load
         self._patience = patience
         self._started_at: float | None = None
-        """The server's time, in seconds since the epoch, at which the monotonic clock of this machine was 0."""
+        """Server time, in seconds since the epoch, at which the monotonic clock of this machine was 0."""
         self._cluster: Cluster | None = None
         self._access: CallerIdentity | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -95,7 +95,7 @@ class ApiClient:
         accept: str = JSON,
         content_type: str = JSON,
     ) -> dict[str, Any]:
-        """Return the object with which the server answers. Raises ApiError, ClusterError."""
+        """Return the object in the server's response. Raises ApiError, ClusterError."""
         timeout = aiohttp.ClientTimeout(total=self._patience, sock_connect=min(CONNECT_TIMEOUT, self._patience))
         async with self._response(method, path, query, body, accept, timeout, content_type) as response:
             return _object(await _whole(response))
@@ -108,7 +108,10 @@ class ApiClient:
 
     @property
     def server_time(self) -> float:
-        """Seconds since the epoch by the server's clock, as its answers tell it; before the first, the own clock's."""
+        """Return the seconds since the epoch by the server's clock, as its responses state it.
+
+        Before the first response, this machine's clock is used.
+        """
         return time.time() if self._started_at is None else self._started_at + time.monotonic()
 
     async def watch(
@@ -116,7 +119,7 @@ class ApiClient:
     ) -> AsyncGenerator[dict[str, Any] | None]:
         """Yield None once the watch is open, then each event until the server ends it.
 
-        Raises ApiError, ClusterError; also where nothing was received for `silence` seconds, and after `total` seconds.
+        Raises ApiError, ClusterError; also if nothing was received for `silence` seconds, and after `total` seconds.
         """
         timeout = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         async with self._response("GET", path, {**query, "watch": "1"}, None, accept, timeout) as response:
@@ -126,7 +129,7 @@ class ApiClient:
                     yield _object(line)
 
     async def close(self) -> None:
-        """Close all connections. Requests that follow raise ClusterError."""
+        """Close all connections. Further requests raise ClusterError."""
         self._closed = True
         await self._end_session()
 
@@ -164,17 +167,17 @@ class ApiClient:
             raise ClusterError(f"{cluster.server}: {_network_reason(error)}") from None
 
     def _note_time(self, date: str) -> None:
-        """Note the server's time, which its answers tell in whole seconds: the latest of them are the most exact."""
+        """Record the server's time. Responses state it in whole seconds, and the latest ones are the most exact."""
         with suppress(ValueError, TypeError, OverflowError):
             started_at = parsedate_to_datetime(date).timestamp() - time.monotonic()
             if self._started_at is None or not 0.0 <= self._started_at - started_at <= _TIME_TOLERANCE:
                 self._started_at = started_at
 
     async def _prepared(self) -> tuple[Cluster, CallerIdentity, aiohttp.ClientSession]:
-        """Return the cluster and the access of now, and a session with their TLS settings."""
+        """Return the current cluster and access, and a session with their TLS settings."""
         cluster = await asyncio.to_thread(self._load)
         if cluster == self._cluster:
-            cluster = self._cluster  # with the token that its credentials hold
+            cluster = self._cluster  # with the token from its credentials
         access = await cluster.credentials.access()
         parts = urlsplit(cluster.server)
         if parts.scheme == "http" and access.authorization and not is_loopback(parts.hostname or ""):
@@ -192,13 +195,13 @@ class ApiClient:
 
 
 def _tls(cluster: Cluster, access: CallerIdentity) -> ssl.SSLContext:
-    """Return the TLS settings. Raises ClusterError for what is no certificate, or no key."""
+    """Return the TLS settings. Raises ClusterError for an invalid certificate or key."""
     try:
         context = ssl.create_default_context(cadata=cluster.ca)
         if not cluster.verify:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if access.certificate is not None:
-            with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:  # of mode 0700; OpenSSL reads files alone
+            with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:  # mode 0700; OpenSSL only reads files
                 pair = Path(directory) / "pair.pem"
                 pair.write_text("\n".join(access.certificate))
                 context.load_cert_chain(pair)
@@ -238,7 +241,10 @@ def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
 
 
 def error_of_status(status: Mapping[str, Any], code: int = 0, reason: str = "", retry_after: float = 0.0) -> ApiError:
-    """Return the error that a Status object describes; `code` and `reason` where it does not say its own."""
+    """Return the error that a Status object describes.
+
+    `code` and `reason` are used if the object does not contain its own.
+    """
     number = status.get("code")
     message, given = (" ".join(str(status.get(key) or "")[:_MAX_MESSAGE].split()) for key in ("message", "reason"))
     return ApiError(number if type(number) is int else code, given or reason, message, retry_after)

@@ -1,7 +1,7 @@
-"""Where an API server is and how one identifies oneself to it; the service account of a pod as the simplest case.
+"""The address of an API server and the caller's credentials; a pod's service account is the simplest case.
 
-A kubeconfig and a service account both lead to a `Cluster`. Secrets are no part of any representation, and none is
-kept longer than the file it comes from says it.
+A kubeconfig and a service account both result in a `Cluster`. Secrets are not part of any representation, and none is
+kept longer than its file contains it.
 """
 
 from __future__ import annotations
@@ -21,55 +21,59 @@ _MAX_TOKEN = 1 << 20
 
 
 class ClusterError(Exception):
-    """A cluster cannot be reached with what is configured. The message says where and why, and holds no secret."""
+    """A cluster cannot be reached with its configuration.
+
+    The message gives the position and the reason without secrets.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CallerIdentity:
-    """What identifies the caller in one request."""
+    """Identity of the caller in one request."""
 
     authorization: str = field(default="", repr=False)
-    """The value of the header Authorization; empty: none is sent."""
+    """Value of the header Authorization; empty: not sent."""
     certificate: tuple[str, str] | None = field(default=None, repr=False)
-    """The client certificate and its private key in PEM; None: none is shown."""
+    """Client certificate and private key in PEM; None: no client certificate."""
 
 
 class ClusterCredentials(Protocol):
-    """A source of access, which may change while the process runs."""
+    """A source of credentials, which may change while the process runs."""
 
     async def access(self) -> CallerIdentity:
-        """Return what identifies the caller now. Raises ClusterError."""
+        """Return the current identity of the caller. Raises ClusterError."""
         ...
 
     def expire(self) -> None:
-        """Forget what is cached: the API server has refused it."""
+        """Clear the cache, because the API server has rejected the credentials."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedAccess:
-    """Credentials that stay as they are."""
+    """Credentials that do not change."""
 
     value: CallerIdentity = CallerIdentity()
-    """What identifies the caller."""
+    """Identity of the caller."""
 
     async def access(self) -> CallerIdentity:
-        """Return the value."""
+        """Return the fixed identity."""
         return self.value
 
     def expire(self) -> None:
-        """Do nothing: nothing is cached."""
+        """Do nothing, because nothing is cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A token in a file that another program replaces, as the kubelet does: it is read for each request."""
+    """A token in a file that another program replaces, as the kubelet does. The file is read for each request."""
 
     path: Path
     certificate: tuple[str, str] | None = field(default=None, repr=False)
-    """The client certificate that is shown beside the token."""
+    """Client certificate that is sent in addition to the token."""
     check: Callable[[], object] | None = field(default=None, repr=False, compare=False)
-    """Raises ClusterError if the file may not be read: it may have become a link since the last request."""
+    """Raises ClusterError if the file must not be read. For example, it may have become a link since the last
+    request."""
 
     async def access(self) -> CallerIdentity:
         """Read the token. Raises ClusterError."""
@@ -85,34 +89,34 @@ class TokenFile:
         return _read_text(self.path)
 
     def expire(self) -> None:
-        """Do nothing: the next request reads the file again."""
+        """Do nothing, because the next request reads the file again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An API server and the credentials for it."""
+    """An API server and its credentials."""
 
     server: str
-    """The URL, without a / at its end."""
+    """URL without a trailing slash."""
     ca: str | None = field(default=None, repr=False)
-    """The authorities that sign the server's certificate, in PEM; None: those of the system."""
+    """CA bundle for the server's certificate, in PEM; None: the system's CAs."""
     verify: bool = True
     """Whether the server's certificate is checked."""
     server_name: str | None = None
-    """The name in the server's certificate where it is not that of the URL."""
+    """Name in the server's certificate, if it differs from the host in the URL."""
     credentials: ClusterCredentials = field(default_factory=FixedAccess, repr=False)
-    """Who asks; equal where they come from the same place, so that a cached token outlives the next reading."""
+    """Equal if they come from the same place, so that a cached token survives the next reading."""
 
 
 def bearer(token: str, origin: str) -> str:
-    """Return the header's value for a token. Raises ClusterError for a text that is no token."""
+    """Return the header's value for a token. Raises ClusterError if the text is not a token."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ClusterError(f"{origin} holds no token")
     return f"Bearer {token}"
 
 
 def in_cluster(directory: Path = _SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> Cluster:
-    """Return the cluster of the own pod, by its service account. Raises ClusterError outside a pod."""
+    """Return the cluster of the current pod, by its service account. Raises ClusterError outside a pod."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port.isdecimal():
         raise ClusterError("this process runs in no pod (KUBERNETES_SERVICE_HOST is not set): name a kubeconfig")

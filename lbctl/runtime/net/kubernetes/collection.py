@@ -1,11 +1,11 @@
 """A copy of a collection of the Kubernetes API that follows its changes: list, then watch.
 
-The rules are those of the API's conventions. A list comes in pages, and replaces the copy once all of it is there. A
-watch goes on from the version of the list or of the last event; bookmarks move that version without an object. A
-version that the server no longer has (410, as status or as ERROR event) and any other ERROR lead to a new list. A lost
-connection leads to a new watch from the same version. Failures are repeated with back-off and jitter, and remove
-nothing: the copy stays as it was. Of each object only what its shape names is kept, and an answer with other types is a
-failure. A copy has at most `MAX_SIZE` objects and items of them.
+It follows the API's conventions. A list comes in pages, and replaces the copy when all of it has arrived. A watch
+continues from the version of the list or of the last event. Bookmarks advance that version without an object. A version
+that the server no longer has (410, as status or as ERROR event) and any other ERROR lead to a new list. A lost
+connection leads to a new watch from the same version. Failures are retried with back-off and jitter, and do not change
+the copy. Only the parts of an object that its shape names are kept, and a response with other types is a failure. A
+copy has at most `MAX_SIZE` objects, including their items.
 """
 
 from __future__ import annotations
@@ -25,24 +25,30 @@ from lbctl.runtime.net.kubernetes.cluster import ClusterError
 
 _log = logging.getLogger(__name__)
 PAGES = {False: "15", True: "150"}
-"""The number of objects in a page of a list, of whole objects and of metadata, so that each page is within the bounds
-of an answer: a slice has up to 1,000 endpoints of some 20 values, the metadata of a node with GPUs 600 to 2,000."""
+"""Number of objects in a page of a list, for whole objects and for metadata only.
+
+It keeps each page within the limits of a response: a slice has up to 1,000 endpoints of about 20 values, and the
+metadata of a node with GPUs has 600 to 2,000.
+"""
 MAX_SIZE = 40_000
-"""Objects and items of them in a copy."""
+"""Maximum number of objects and their items in a copy."""
 LIST_TIMEOUT = 120.0
-"""Seconds for all pages of a list."""
+"""Timeout in seconds for all pages of a list."""
 _TURN = 100
-"""Events between two turns of the event loop."""
+"""Number of events between two turns of the event loop."""
 _WATCH = (120, 240)
-"""Seconds, chosen at random, after which the server is asked to end a watch."""
+"""Range in seconds from which the duration of a watch is chosen at random."""
 _MARGIN = 15.0
-"""Seconds beyond that for which a silent watch is waited for."""
+"""Additional seconds to wait for a silent watch."""
 _FIRST_PAUSE = 0.2
 _MAX_PAUSE = 0.8
-"""Seconds until a failed request is repeated: doubled with each failure, less a random part of at most half. Pods that
-came meanwhile wait for it, and a request a second is no load for an API server."""
+"""Maximum pause in seconds before a failed request is repeated.
+
+It doubles with each failure, and a random part of at most half is subtracted. New pods are not seen during the pause,
+and one request per second is not a load for an API server.
+"""
 _SHORT = 1.0
-"""Seconds: a watch that ends sooner without an event counts as a failure, so that no server is asked in a loop."""
+"""Duration in seconds below which a watch without an event counts as a failure, to avoid a loop of requests."""
 _GONE = 410
 _METADATA = {"name": str, "namespace": str, "resourceVersion": str, "labels": {...: str}}
 _PAGE = {"resourceVersion": str, "continue": str}
@@ -51,25 +57,25 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CollectionKey:
-    """Which collection is followed."""
+    """Identifies a collection."""
 
     path: str
-    """The path of the collection in the API."""
+    """Path of the collection in the API."""
     selector: str = ""
-    """The labels that its objects have; empty: all objects."""
+    """Label selector of its objects; empty: all objects."""
     metadata_only: bool = False
-    """Whether names and labels are enough."""
+    """Whether names and labels are sufficient."""
     items: str = ""
-    """The key of the list that most of an object is; empty: it has none."""
+    """Key of the list that makes up most of an object; empty if there is none."""
 
     @property
     def resource(self) -> str:
-        """The plural name of its kind, as RBAC has it."""
+        """Return the plural name of its kind, as in RBAC."""
         return self.path.rsplit("/", 1)[-1]
 
 
 class Collection:
-    """The copy. `on_object` is called with each object that is new or has changed, then `on_change` once."""
+    """The copy. `on_object` is called with each new or changed object, then `on_change` once."""
 
     def __init__(
         self,
@@ -82,15 +88,15 @@ class Collection:
         rng: random.Random | None = None,
     ) -> None:
         self.objects: dict[str, Object] = {}
-        """Name with namespace → the object, of its shape."""
+        """Maps a name with namespace to the object, reduced to its shape."""
         self.answered: float | None = None
-        """When the server last said anything, in seconds since the epoch; None: never."""
+        """Last time of a message from the server, in seconds since the epoch; None: never."""
         self.error = ""
-        """Why the last request failed; empty where it did not."""
+        """Reason why the last request failed; empty after a success."""
         self.failed: float | None = None
-        """When a request last failed; None: never."""
+        """Last failure of a request, in seconds since the epoch; None: never."""
         self.listed = False
-        """Whether the copy has been complete once."""
+        """Whether the copy has been complete at least once."""
         self.attempted = asyncio.Event()
         """Set once the first list has succeeded or failed."""
         self._client = client
@@ -105,7 +111,7 @@ class Collection:
         self._failures = 0
 
     async def follow(self) -> NoReturn:
-        """List and watch until this is cancelled."""
+        """List and watch until cancelled."""
         while True:
             try:
                 if not self._version:
@@ -195,7 +201,7 @@ class Collection:
         self._version = item.get("metadata", {}).get("resourceVersion") or self._version
 
     def _shaped(self, value: Object, shape: list[dict[str, Shape]] | dict[str, Shape]) -> Object:
-        """Return an object, or with a list of its shape a page of them, without what is not needed.
+        """Return an object, or with a list of its shape a page of them, without unused parts.
 
         Raises ClusterError.
         """

@@ -1,8 +1,9 @@
 """Runs the program that a kubeconfig names for its credentials (`users[].user.exec`), as kubectl does.
 
-Cloud providers issue short-lived tokens this way. The program runs as this process, without a shell and without a
-terminal; whoever may write the kubeconfig may therefore run programs here. Its output is held until it expires or the
-API server refuses it. Neither its output nor its arguments are logged, since either may hold a secret.
+Cloud providers issue short-lived tokens this way. The program runs with the rights of this process, without a shell and
+without a terminal. Any user who can write the kubeconfig can therefore run programs here. Its output is kept until it
+expires or the API server rejects it. Its output and its arguments are never logged, because either may contain a
+secret.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ from lbctl.runtime.net.kubernetes.cluster import CallerIdentity, ClusterError, b
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 TIMEOUT = 30.0
-"""Seconds that the program may take."""
+"""Timeout of the program in seconds."""
 MAX_OUTPUT_BYTES = 1 << 20
-"""Bytes that it may write."""
+"""Maximum size of its output."""
 _PIECE = 1 << 16
 _KILLED = 1.0
 """Seconds to wait for the end of a killed program."""
 _MARGIN = 60.0
-"""Seconds before its expiry after which a credential is no longer used."""
+"""Seconds before its expiry at which a credential is no longer used."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """The program and how it is called."""
+    """The program and its arguments."""
 
     argv: tuple[str, ...] = field(repr=False)
-    """The program, absolute or from PATH, and its arguments."""
+    """Program, absolute or from PATH, and its arguments."""
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """(name, value): variables beside those of this process."""
+    """(name, value): variables in addition to this process's environment."""
     api_version: str = API_VERSIONS[0]
-    """The version of ExecCredential that the program writes."""
+    """Version of ExecCredential that the program writes."""
     cluster: str = field(default="", repr=False)
-    """The cluster as JSON, for programs with `provideClusterInfo`; empty: it is not passed."""
+    """Cluster as JSON, for programs with `provideClusterInfo`; empty: not passed."""
     origin: str = ""
-    """Where the kubeconfig names it, as file:line:col."""
+    """Position of the command in the kubeconfig, as file:line:col."""
 
 
 class ExecPlugin:
@@ -69,7 +70,7 @@ class ExecPlugin:
         return hash(self._command)
 
     async def access(self) -> CallerIdentity:
-        """Return what the program said last, or run it where that has expired. Raises ClusterError."""
+        """Return the program's last credentials, or run it if they have expired. Raises ClusterError."""
         async with self._lock:
             if self._held is None or (self._until is not None and self._now() > self._until - _MARGIN):
                 self._held, self._until = self._parse(await self._output())
@@ -112,7 +113,7 @@ class ExecPlugin:
         return output
 
     def _parse(self, output: bytes) -> tuple[CallerIdentity, float | None]:
-        """Return the access and when it expires, in seconds since the epoch."""
+        """Return the access and its expiry, in seconds since the epoch."""
         try:
             credential = parse_object(output)
             status = credential["status"]

@@ -1,9 +1,9 @@
-"""Reads one kubeconfig: the cluster and the credentials of a context, with the place of every fault.
+"""Reads one kubeconfig: the cluster and the credentials of a context, with the position of every fault.
 
-Files of several clusters, of every provider's tool, are read; what lbctl does not support (`proxy-url`,
-`auth-provider`) is refused where the chosen context needs it. Relative paths are relative to the kubeconfig, as for
-kubectl. A kubeconfig with a program for its credentials must belong to root or to the own user, and nobody else may
-write it: whoever can write it, runs programs here.
+It reads files with several clusters, from the tools of every provider. Unsupported features (`proxy-url`,
+`auth-provider`) are rejected if the chosen context needs them. Relative paths are relative to the kubeconfig, as for
+kubectl. A kubeconfig with a credentials program must belong to root or to the current user, and must not be writable by
+other users: they could run programs here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_BYTES = 4 << 20
 
 
 def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
-    """Return the cluster that KUBECONFIG names, as for kubectl, else that of the own pod. Raises ClusterError."""
+    """Return the cluster in KUBECONFIG, as kubectl does, else the current pod's cluster. Raises ClusterError."""
     named = environment.get("KUBECONFIG", "")
     if not named:
         return in_cluster(environment=environment)
@@ -54,8 +54,8 @@ def read(
     """Return the cluster of a context, by default the current one. Raises ClusterError with file, line and column.
 
     A kubeconfig that is neither `of_operator` nor in a directory that the operator allows belongs to the author of the
-    fleet: its tokens and certificates must be below its directory, or below one that the operator allows, and must not
-    be among `control_files`.
+    fleet. Its tokens and certificates must then be below its directory, or below a directory that the operator allows,
+    and must not be among `control_files`.
     """
     try:
         data = read_regular(file, _MAX_BYTES)
@@ -98,7 +98,7 @@ class _Reader:
         )
 
     def _entry(self, section: str, key: str, name: str, place: Node | None) -> Node:
-        """Return the entry of this name in a list of the file; `place` is where the name is used."""
+        """Return the entry of this name in a list of the file; `place` is the position where the name is used."""
         listed = _child(self._root, section)
         entries = listed.value if listed is not None and isinstance(listed.value, list) else []
         names = [_text(item, "name") for item in entries]
@@ -160,7 +160,7 @@ class _Reader:
         return ExecCommand((program, *arguments), tuple(variables), version, info, str(plugin.position))
 
     def _pem(self, node: Node, key: str) -> str | None:
-        """Return the PEM text of `key` or `key-data`; None where neither is written."""
+        """Return the PEM text of `key` or `key-data`; None if neither is set."""
         if (encoded := _child(node, f"{key}-data")) is not None and encoded.value:
             try:
                 return base64.b64decode(str(encoded.value), validate=True).decode()
@@ -175,7 +175,7 @@ class _Reader:
             raise _error(named, f"{show(str(named.value))} cannot be read: {reason_of(error)}") from None
 
     def _readable(self, named: Node) -> Path:
-        """Return the path of a file that the kubeconfig may name."""
+        """Return the path of a file, if the kubeconfig is allowed to name it."""
         file = self._path(str(named.value))
         if self._of_operator:
             return file
@@ -226,7 +226,7 @@ def _error(node: Node, problem: str) -> ClusterError:
 
 
 def _others_may_write(file: Path) -> str:
-    """Return why others could change the file, or an empty string."""
+    """Return why other users could change the file, or an empty string."""
     status = file.stat()
     if status.st_uid not in {0, os.geteuid()}:
         return "another user's"
