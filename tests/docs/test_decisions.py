@@ -20,7 +20,7 @@ def test_index_lists_every_decision_with_title_and_status() -> None:
 
 
 def test_table_has_the_limits_of_envoys_bounded_load() -> None:
-    assert "**Envoy's `bounded_load`**" in (FOLDER / "0038-what-proxies-cannot-be-made-to-do.md").read_text()
+    assert "**Envoy's `bounded_load`**" in (FOLDER / "0038-documented-proxy-limitations.md").read_text()
     assert (
         "- bounded load: by the requests that one worker thread knows"
         in (ROOT / "docs/reference/capabilities.md").read_text()
