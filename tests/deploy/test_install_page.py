@@ -25,7 +25,14 @@ from tests.support.processes.ports import free_port
 from tests.support.tools import require_tool
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-_PAGES = ("install-in-production", "run-in-containers", "monitor-and-alert", "upgrade-and-back-up")
+_PAGES = (
+    "install-in-production",
+    "install-nginx-and-haproxy",
+    "run-in-containers",
+    "monitor-and-alert",
+    "upgrade-and-back-up",
+    "uninstall",
+)
 _BLOCKS = [block for page in _PAGES for block in blocks(f"docs/how-to/{page}.md")]
 _MOVED = re.compile(r"(?<![\w.$/}])/(opt|etc|usr|var|run|root)/")
 _ADDRESSES = ("127.0.0.1:9001", "127.0.0.1:9002")

@@ -171,7 +171,7 @@ def test_nginx_with_a_config_path_starts_under_systemd(tmp_path: Path) -> None:
 def test_serve_drives_proxies_of_the_documented_setup(tmp_path: Path) -> None:
     """The proxies start with the commands of their units and the files of `serve`, and apply a change."""
     (entries,) = [
-        block.text for block in blocks("docs/how-to/install-in-production.md") if "edge-haproxy" in block.text
+        block.text for block in blocks("docs/how-to/install-nginx-and-haproxy.md") if "edge-haproxy" in block.text
     ]
     for name in ("state/nginx", "state/haproxy", "run"):
         (tmp_path / name).mkdir(parents=True)
