@@ -56,7 +56,7 @@ add_trailer allow auth_basic auth_jwt auth_request dav_methods deny early_hints 
 proxy_pass_trailers proxy_set_body proxy_ssl_key_log resolver ssl_ciphers ssl_key_log
 ssl_session_ticket_key
 """
-"""What users must know of; docs/how-to/share-a-proxy.md names each."""
+"""What users must know of; docs/reference/fragments.md names each."""
 _HARMLESS = {
     "an object with a name, which nothing of the fragment uses": (
         "charset_map geo geoip_.* js_.* keyval.* limit_.*_zone limit_zone log_format map match perl_.* server"
@@ -149,4 +149,4 @@ def test_locations_of_a_fragment_set_the_directive(name: str) -> None:
 @pytest.mark.parametrize("name", _DOCUMENTED.split())
 def test_directive_that_holds_in_a_fragment_is_documented(name: str) -> None:
     assert name in _directives()
-    assert f"`{name}`" in (ROOT / "docs" / "how-to" / "share-a-proxy.md").read_text()
+    assert f"`{name}`" in (ROOT / "docs" / "reference" / "fragments.md").read_text()
