@@ -283,7 +283,7 @@ def test_documentation_shows_the_output_of_init(
 def test_documentation_lists_every_kind() -> None:
     from lbctl.init import kinds
 
-    page = (ROOT / "docs" / "how-to" / "write-a-fleet-file.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "init.md").read_text(encoding="utf-8")
     cells = {cell.strip() for line in page.splitlines() for cell in re.split(r"[|,]", line)}
     assert {item.title for item in vars(kinds).values() if isinstance(item, kinds.ServerKind)} <= cells
 
