@@ -1,1 +1,1 @@
-"""A discrete-event model of engines, proxies and the control loop, for measuring weighting."""
+"""A discrete-event model of engines, proxies and the control loop, to measure weighting strategies."""

@@ -1,7 +1,7 @@
-"""How each proxy chooses a replica, as that proxy implements it. Each proxy knows only its own requests.
+"""The replica selection of each proxy, as the proxy implements it. Each proxy knows only its own requests.
 
-The rules are those of nginx 1.22 (`ngx_http_upstream_round_robin.c`, `ngx_http_upstream_least_conn_module.c`), of
-HAProxy 2.6 (`lb_fwlc.c`, `lb_fwrr.c`) and of Envoy 1.40 (`load_balancing_policies`).
+The rules follow nginx 1.22 (`ngx_http_upstream_round_robin.c`, `ngx_http_upstream_least_conn_module.c`), HAProxy 2.6
+(`lb_fwlc.c`, `lb_fwrr.c`) and Envoy 1.40 (`load_balancing_policies`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from lbctl.simulate.state import ProxyColumns, Requests, RunSettings
 
 SMOOTH, LEAST_CONN, LEASTCONN, DEADLINES, DEADLINES_BY_WEIGHT, RANDOM, RING, PICKED = range(8)
 """Smooth weighted round robin (nginx, HAProxy); nginx's least_conn; HAProxy's leastconn; Envoy's least request, and its
-round robin; random by weight; a hash ring with or without bounded load; the picker, which is no part of the loops."""
+round robin; random by weight; a hash ring with or without bounded load; the picker.
+
+The picker is not part of the loops.
+"""
 DRAWING = (DEADLINES, RANDOM)
 """The rules that need random numbers."""
 NONE = -1
 """No replica gets requests."""
 UNIT = 2.0**-32
-"""Makes a number from 0 to 1 of a random one."""
+"""Converts a random integer to a number from 0 to 1."""
 _MIX = 2_654_435_761
 """2³² ÷ the golden ratio: makes the second choice of a key independent of its first one."""
 
 
 @jit
 def choose(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int) -> int:
-    """Return the replica for a request, NONE where no replica has a weight."""
+    """Return the replica for a request; NONE if no replica has a weight."""
     base = requests.proxy[request] * settings.replicas
     if settings.policy == SMOOTH:
         return smooth(proxies, settings, base, -1.0)
@@ -45,7 +48,10 @@ def choose(proxies: ProxyColumns, requests: Requests, settings: RunSettings, req
 
 @jit
 def smooth(proxies: ProxyColumns, settings: RunSettings, base: int, tied: float) -> int:
-    """Smooth weighted round robin; `tied`: only among replicas with this load in `due`, negative: among all."""
+    """Return a replica by smooth weighted round robin.
+
+    `tied`: consider only replicas with this load in `due`; negative: consider all.
+    """
     total, best = 0.0, NONE
     for replica in range(settings.replicas):
         weight = proxies.weight[base + replica]
@@ -62,7 +68,7 @@ def smooth(proxies: ProxyColumns, settings: RunSettings, base: int, tied: float)
 
 @jit
 def least_conn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
-    """nginx: the fewest requests in flight for the weight; smooth round robin among equals."""
+    """Return nginx's choice: the fewest requests in flight relative to the weight; smooth round robin among equals."""
     least, ties = -1.0, 0
     best = NONE
     for replica in range(settings.replicas):
@@ -80,7 +86,10 @@ def least_conn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
 
 @jit
 def leastconn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
-    """HAProxy: (requests in flight + 1) ÷ weight, 0 for every idle server; equals in the order of their last change."""
+    """Return HAProxy's choice: the lowest (requests in flight + 1) ÷ weight, 0 for every idle server.
+
+    Equal servers are in the order of their last change.
+    """
     best, least, oldest = NONE, 0.0, 0
     for replica in range(settings.replicas):
         weight = proxies.weight[base + replica]
@@ -96,7 +105,10 @@ def leastconn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
 
 @jit
 def least_request(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int, base: int) -> int:
-    """Envoy: the less busy of two where all weights are equal, else the earliest deadline by weight ÷ (active + 1)."""
+    """Return Envoy's choice.
+
+    It is the less busy of two if all weights are equal, else the earliest deadline by weight ÷ (active + 1).
+    """
     count, equal, common = 0, True, -1.0
     for replica in range(settings.replicas):
         weight = proxies.weight[base + replica]
@@ -113,7 +125,10 @@ def least_request(proxies: ProxyColumns, requests: Requests, settings: RunSettin
 
 @jit
 def earliest(proxies: ProxyColumns, settings: RunSettings, proxy: int, by_active: bool) -> int:
-    """Envoy's queue: the earliest deadline; the next one is 1 ÷ weight later, or (active + 1) ÷ weight."""
+    """Return the earliest deadline in Envoy's queue.
+
+    The replica's next deadline is 1 ÷ weight later, or (active + 1) ÷ weight.
+    """
     base, best = proxy * settings.replicas, NONE
     for replica in range(settings.replicas):
         if proxies.weight[base + replica] > 0.0 and (
@@ -140,7 +155,7 @@ def nth(proxies: ProxyColumns, settings: RunSettings, base: int, number: int) ->
 
 @jit
 def by_weight(proxies: ProxyColumns, settings: RunSettings, base: int, draw: float) -> int:
-    """Return a replica with the probability of its weight."""
+    """Return a replica with a probability proportional to its weight."""
     total = 0.0
     for replica in range(settings.replicas):
         total += max(0.0, proxies.weight[base + replica])
@@ -158,7 +173,10 @@ def by_weight(proxies: ProxyColumns, settings: RunSettings, base: int, draw: flo
 
 @jit
 def ring(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int, base: int) -> int:
-    """Return the replica of the next point that gets requests; with a bound, that is not over its part of them."""
+    """Return the replica of the next ring point that gets requests.
+
+    With a bound, replicas above their share of the requests are skipped.
+    """
     points, key = proxies.ring_point, requests.key[request]
     size = len(points)
     low, high = 0, size
@@ -188,7 +206,7 @@ def ring(proxies: ProxyColumns, requests: Requests, settings: RunSettings, reque
 
 @jit
 def has_room(settings: RunSettings, own: int, share: float, active: float) -> bool:
-    """Return whether a replica is below its part of `active` requests, which has the new one in it."""
+    """Return whether a replica is below its share of `active` requests, which include the new one."""
     if settings.jumps:
         return own <= slots(settings, share, active)
     return own + 1 <= max(1.0, settings.bound * active * share)
@@ -196,14 +214,17 @@ def has_room(settings: RunSettings, own: int, share: float, active: float) -> bo
 
 @jit
 def slots(settings: RunSettings, share: float, active: float) -> int:
-    """Envoy: the requests that a replica may have before the new one."""
+    """Return the number of requests that Envoy allows a replica to have before the new one."""
     count: int = max(1, math.ceil(math.ceil(settings.bound * active) * share))
     return count
 
 
 @jit
 def jump(proxies: ProxyColumns, settings: RunSettings, base: int, key: int, total: float, active: float) -> int:
-    """Envoy: any replica with room, whatever its weight, by the key; the least overloaded one where none has."""
+    """Return Envoy's choice beyond the bound: any replica with room, by the key, whatever its weight.
+
+    If none has room, return the least overloaded one.
+    """
     count, best, least = 0, NONE, math.inf
     for replica in range(settings.replicas):
         weight, own = proxies.weight[base + replica], proxies.active[base + replica]

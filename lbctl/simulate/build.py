@@ -1,4 +1,4 @@
-"""The columns of a run at its beginning."""
+"""Builds the initial columns of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS = ("begun", "itl_seconds", "busy_seconds")
 
 
 def settings(setup: Setup, trace: Trace) -> state.RunSettings:
-    """Return what does not change during a run."""
+    """Return the constant settings of a run."""
     pool, policy = setup.pool, setup.policy
     limit = replica_limit(pool, setup.proxies)
     breaker = pool.circuit_breaker
@@ -47,7 +47,7 @@ def settings(setup: Setup, trace: Trace) -> state.RunSettings:
 
 
 def replica_limit(pool: Pool, proxies: int) -> int:
-    """Return the most requests that one proxy has at a replica; 0: unlimited."""
+    """Return the maximum number of requests of one proxy at a replica; 0: unlimited."""
     breaker: CircuitBreaker = pool.circuit_breaker
     limits = [breaker.replica_max_requests]
     if pool.protocol == "http1":
@@ -87,7 +87,7 @@ def requests(trace: Trace, setup: Setup, rule: int, rng: Random) -> state.Reques
 
 
 def engines(costs: Sequence[CostModel], of_run: state.RunSettings) -> state.EngineColumns:
-    """Return the engines, which are idle."""
+    """Return idle engines."""
     size = len(costs)
     sets = [max(1, cost.cache // (WAYS * of_run.block)) if of_run.block else 1 for cost in costs]
     starts = [0, *accumulate(count * WAYS for count in sets)]
@@ -121,7 +121,7 @@ def counter() -> Any:
 
 
 def proxies(setup: Setup, rng: Random) -> state.ProxyColumns:
-    """Return the books of the proxies, which know no weights yet."""
+    """Return the state of the proxies, without any weights."""
     pairs = len(setup.pool.replicas) * setup.proxies
     points = setup.policy.lookup(setup.pool)
     return state.ProxyColumns(

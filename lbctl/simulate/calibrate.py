@@ -1,10 +1,10 @@
-"""Fits the costs of an engine to what a live replica publishes: differences of its counters between scrapes.
+"""Fits the costs of an engine to the metrics of a live replica: differences of its counters between scrapes.
 
-Between two scrapes the sum and the number of inter-token times give the mean time of an iteration, and tokens per
-iteration give how many sequences and prompt tokens it had. Where an engine counts no iterations, the sequences are
-those that it reports as running, the mean of both scrapes. The context of a sequence is estimated from the lengths of
-the requests that ended in the whole time. The costs are those that explain these times best, in relative error; where
-the load was too uniform to tell them apart, they keep the proportions of the reference.
+Between two scrapes, the sum and the number of inter-token times give the mean time of an iteration, and tokens per
+iteration give the number of sequences and prompt tokens. If an engine does not count iterations, the number of
+sequences is the mean of the running sequences in both scrapes. The context of a sequence is estimated from the lengths
+of the requests that ended in the whole time. The costs are those that explain these times best, in relative error. If
+the load was too uniform to separate them, they keep the proportions of the reference.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lbctl.signals.source import SourceReading
 from lbctl.simulate.engine import CostModel
 
 KINDS = ("vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim")
-"""The engines whose pages are tried, in order."""
+"""Engines whose metrics are tried, in order."""
 _NEEDED = ("decode_tokens", "prefill_tokens", "itl_seconds", "itl_count", "finished")
 _COUNTED, _REPORTED = "iterations", "running"
-"""One of them says how many sequences an iteration has."""
+"""One of these gives the number of sequences in an iteration."""
 _MIN_SAMPLES = 3
-"""The fewest differences with tokens for a fit."""
+"""Minimum number of differences with tokens for a fit."""
 _RIDGE = 1e-3
-"""How much the proportions of the reference count beside the measurement."""
+"""Weight of the reference's proportions relative to the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Calibration:
 
     cost: CostModel
     error: float
-    """The median error of the time of an iteration, as a part of it."""
+    """Median relative error of the time of an iteration."""
     samples: int
-    """The number of differences between scrapes."""
+    """Number of differences between scrapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Sample:
 
 
 def reading(page: bytes, at: float) -> SourceReading | None:
-    """Return what a metrics page says, by the first kind of engine that has all that is needed; None: none has."""
+    """Return the values in a metrics page, by the first kind of engine with all required metrics; else None."""
     for kind in KINDS:
         metrics = table(kind)
         source_reading = metrics.reading(metrics.reader().read(page), Selection(), at)
@@ -61,7 +61,10 @@ def reading(page: bytes, at: float) -> SourceReading | None:
 
 
 def fit(readings: Sequence[SourceReading]) -> Calibration:
-    """Return the costs that explain the readings. Raises ValueError where they are too few, or counters restarted."""
+    """Return the costs that explain the readings.
+
+    Raises ValueError if there are too few readings, or if counters restarted.
+    """
     reference = CostModel()
     samples = _samples(readings)
     if len(samples) < _MIN_SAMPLES:
@@ -103,7 +106,7 @@ def _samples(readings: Sequence[SourceReading]) -> list[_Sample]:
 
 
 def _iterations(before: SourceReading, after: SourceReading, tokens: float) -> float:
-    """Return the iterations between two readings; 0 where they are not known. `tokens`: inter-token times."""
+    """Return the number of iterations between two readings; 0 if unknown. `tokens`: number of inter-token times."""
     old, new = before.quantities, after.quantities
     if _COUNTED in old and _COUNTED in new:
         return new[_COUNTED] - old[_COUNTED]
@@ -127,7 +130,7 @@ def _least_squares(samples: Sequence[_Sample], start: Sequence[float]) -> list[f
 
 
 def _solve(samples: Sequence[_Sample], start: Sequence[float], free: Sequence[int]) -> list[float]:
-    """Solve the normal equations, in units of `start`, for the costs in `free`; the others are 0."""
+    """Solve the normal equations, in units of `start`, for the costs in `free`. The others are 0."""
     rows = [
         [
             value * start[place] / item.seconds
@@ -146,7 +149,7 @@ def _solve(samples: Sequence[_Sample], start: Sequence[float], free: Sequence[in
 
 
 def _eliminate(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Solve a system with a positive definite matrix by Gauss."""
+    """Solve a system with a positive definite matrix by Gaussian elimination."""
     size = len(right)
     for column in range(size):
         for row in range(column + 1, size):

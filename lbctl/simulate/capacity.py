@@ -1,4 +1,4 @@
-"""What a fleet carries: engines of a pool, the stability bound Σλ < Σμ, service levels, the search for a rate."""
+"""The capacity of a fleet: engines of a pool, the stability bound Σλ < Σμ, service levels, the search for a rate."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lbctl.simulate.results import Latency, Summary
 from lbctl.simulate.trace import Trace
 
 _CACHE_EXPONENT = 0.86
-"""How the KV cache grows with the speed: 400k, 180k and 100k tokens for speeds of 5 : 2 : 1."""
+"""Exponent of the KV cache size by speed: 400k, 180k and 100k tokens for speeds of 5 : 2 : 1."""
 _TERM = re.compile(r"\s*(ttft|tpot|total)\s+(p50|p95|p99)\s*<\s*(\S+)\s*|\s*(failed)\s*<\s*([\d.]+)\s*%\s*")
 
 
 def engines_of(pool: Pool, reference: CostModel, largest: float | None = None) -> tuple[CostModel, ...]:
     """Return the engine of each replica: `reference` for the capacity `largest`, the others in proportion.
 
-    `largest` is by default that of the pool.
+    `largest` defaults to the largest capacity in the pool.
     """
     whole = max(item.capacity for item in pool.replicas) if largest is None else largest
     return tuple(_sized(reference, item.capacity / whole) for item in pool.replicas)
@@ -34,22 +34,22 @@ def faster(cost: CostModel, speed: float) -> CostModel:
 
 
 def _sized(cost: CostModel, speed: float) -> CostModel:
-    """Return the engine of other GPUs, with a cache to go with their speed."""
+    """Return the engine of other GPUs, with a cache that matches their speed."""
     return replace(faster(cost, speed), cache=int(cost.cache * speed**_CACHE_EXPONENT))
 
 
 def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return the offered load: Σλ ÷ Σμ. At 1 and above queues grow without end, whatever the algorithm is.
+    """Return the offered load Σλ ÷ Σμ. At 1 and above, queues grow without limit with any algorithm.
 
-    It is 0 where all requests arrive at one time, which is no rate.
+    The result is 0 if all requests arrive at the same time, because then there is no rate.
     """
     return load_bound.utilisation(trace.rate, [carried(costs, trace)])
 
 
 def carried(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return Σμ: the requests of the trace per second that engines answer that are never idle.
+    """Return Σμ: the rate of the trace's requests, per second, that engines can answer without idle time.
 
-    What a cache without an end would have of the prompts need not be read.
+    Prompt tokens that an unlimited cache would contain are not counted.
     """
     count = len(trace.times)
     prompt, answer = sum(trace.prompts) / count, sum(trace.answers) / count
@@ -59,19 +59,19 @@ def carried(costs: Sequence[CostModel], trace: Trace) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One limit of a service level."""
+    """A limit of a service level."""
 
     figure: str
     """`ttft`, `tpot`, `total` or `failed`."""
     percentile: str
     """`p50`, `p95` or `p99`; empty for `failed`."""
     limit: float
-    """Seconds, or for `failed` a part of the requests; those that were shed count too."""
+    """Seconds; for `failed`, a share of the requests that includes rejected ones."""
 
     def is_met(self, summary: Summary) -> bool:
-        """Return whether the figures of a replay stay below the limit.
+        """Return whether the figures of a replay are within the limit.
 
-        A limit on a time is not met where more requests got no answer than the percentile leaves.
+        A time limit is not met if more requests got no answer than the percentile allows.
         """
         if self.figure == "failed":
             return summary.unanswered < self.limit
@@ -88,7 +88,7 @@ class Objective:
 
 
 def objectives(text: str) -> tuple[Objective, ...]:
-    """Return the limits of `ttft p99 < 2s, failed < 1%`. Raises ValueError."""
+    """Parse limits such as `ttft p99 < 2s, failed < 1%`. Raises ValueError."""
     result = []
     for term in text.split(","):
         match = _TERM.fullmatch(term)
@@ -106,8 +106,8 @@ def objectives(text: str) -> tuple[Objective, ...]:
 def largest_rate(meets: Callable[[float], bool], start: float, precision: float = 0.02) -> float | None:
     """Return the largest factor on the trace's rate that meets the limits, by bisection.
 
-    None: none down to a 64th of `start`, a factor near the one that is expected. `meets` is false from some factor on.
-    The answer is right within `precision`.
+    The result is None if no factor down to a 64th of `start` meets them. `start` is a factor near the expected result.
+    `meets` must be false above some factor. The result is accurate within `precision`.
     """
     low, high = 0.0, start
     while meets(high):
@@ -127,7 +127,7 @@ def largest_rate(meets: Callable[[float], bool], start: float, precision: float 
 
 
 def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int | None:
-    """Return the smallest number of replicas that meets the limits; None where `most` are too few."""
+    """Return the minimum number of replicas that meets the limits; None if `most` are not enough."""
     low, high = 0, start
     while not meets(high):
         if high >= most:
@@ -140,7 +140,9 @@ def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int 
 
 
 def with_replicas(pool: Pool, count: int) -> Pool:
-    """Return the pool with so many replicas, the strongest ones or copies of all in turn; its limits grow along.
+    """Return the pool with `count` replicas: the strongest ones, or copies of all in turn.
+
+    Its limits grow in proportion.
 
     Drained replicas are left out: neither they nor their copies would get requests.
     """
@@ -176,5 +178,5 @@ def serving(pool: Pool) -> Pool:
 
 
 def without(pool: Pool, lost: Callable[[Replica], bool]) -> Pool:
-    """Return the pool without the replicas that are lost."""
+    """Return the pool without the lost replicas."""
     return replace(pool, replicas=tuple(item for item in pool.replicas if not lost(item)))

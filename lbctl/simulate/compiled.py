@@ -1,9 +1,9 @@
-"""Compiles the inner loops of the simulation where numba is installed; without it the same code runs as Python.
+"""Compiles the inner loops of the simulation if numba is installed; otherwise the same code runs as Python.
 
 numba's own variable `NUMBA_DISABLE_JIT=1` runs them as Python too.
 
-The loops are written over flat, indexable columns: numpy arrays where they are compiled, arrays of the standard library
-where they are not. Both have the same types. The loops draw no random numbers, so both ways give the same results.
+The loops use flat, indexable columns: numpy arrays if they are compiled, arrays of the standard library otherwise. Both
+have the same types. The loops draw no random numbers, so both variants give the same results.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, TypeVar, cast
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 IS_COMPILED = False
-"""Whether numba is installed (the extra `simulate`), works, and is not switched off."""
+"""Whether numba is installed (the extra `simulate`), works, and is enabled."""
 FAILURE = ""
-"""Why an installed numba cannot be used; empty where it can, or is not installed or switched off."""
+"""Reason why an installed numba cannot be used; else empty."""
 FLOAT, LONG, INTEGER, NATURAL, SHORT, BYTE = "dqiIhb"
-"""Types of columns: a float of 64 bits, integers of 64, 32, 32 (unsigned), 16 and 8 bits."""
+"""Types of columns: 64-bit float; 64-bit, 32-bit, unsigned 32-bit, 16-bit and 8-bit integers."""
 
 if find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0":
     try:
@@ -34,12 +34,12 @@ if find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") =
 
 
 def jit(function: _Function) -> _Function:
-    """Return the function, compiled where that is possible."""
+    """Return the function, compiled if possible."""
     if not IS_COMPILED:
         return function
     try:
         compiled: Any = numba.njit(cache=True)(function)
-    except RuntimeError:  # no directory for numba's cache can be written
+    except RuntimeError:  # numba cannot write to a cache directory
         compiled = numba.njit(function)
     return cast("_Function", compiled)
 
@@ -50,18 +50,18 @@ def column(kind: str, values: Iterable[float]) -> Any:
 
 
 def shared(kind: str, values: Sequence[float]) -> Any:
-    """Return the values as a column that is never changed; an array of this type is not copied."""
+    """Return the values as a column that is never changed. An array of this type is not copied."""
     if not isinstance(values, array) or values.typecode != kind:
         return column(kind, values)
     return numpy.frombuffer(values, kind) if IS_COMPILED else values
 
 
 def filled(kind: str, size: int, value: float = 0) -> Any:
-    """Return a column of `size` times the same value."""
+    """Return a column with `size` copies of a value."""
     return numpy.full(size, value, kind) if IS_COMPILED else array(kind, [value]) * size
 
 
 def smallest(values: Any, places: Sequence[int]) -> list[float]:
-    """Return what would stand at these places of a column if it were sorted."""
+    """Return the values that a sorted column would have at these positions."""
     ordered = numpy.partition(values, places) if IS_COMPILED else sorted(values)
     return [float(ordered[place]) for place in places]

@@ -1,7 +1,7 @@
-"""The control loop of `serve` in a simulation: samples of the engines in, weights out, by the real `control.step`.
+"""The control loop of `serve` in a simulation: it turns samples of the engines into weights by the real `control.step`.
 
-Samples are taken at the telemetry's interval and arrive later. Weights reach the proxies at once, or no more often than
-a reload allows.
+Samples are taken at the telemetry's interval and arrive later. Weights reach the proxies immediately, or at most as
+often as a reload allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lbctl.simulate.state import DECODE, EngineColumns
 
 
 class SimulatedControlLoop:
-    """Decides the weights of one pool. `later`: replicas that join while it runs."""
+    """Decides the weights of one pool. `later`: replicas that join during the run."""
 
     def __init__(self, pool: Pool, later: Collection[str] = ()) -> None:
         self._pool = pool
@@ -37,16 +37,16 @@ class SimulatedControlLoop:
 
     @property
     def interval(self) -> float | None:
-        """Seconds between two samples; None where the pool has no telemetry."""
+        """Seconds between two samples; None if the pool has no telemetry."""
         return self._pool.telemetry.interval / 1000 if self._pool.telemetry else None
 
     def weights(self) -> list[Weight | None]:
-        """Return the weight of each replica; None: it gets nothing."""
+        """Return the weight of each replica; None for a replica that gets no requests."""
         unfit = self._out | self._drained
         return [None if name in unfit else self._weights[name] for name in self._names]
 
     def join(self, name: str, now: float) -> None:
-        """A replica joins the pool."""
+        """Add a replica to the pool."""
         self._later.discard(name)
         self._decide(FleetChanged(now, (self._present(),)))
 
@@ -54,9 +54,9 @@ class SimulatedControlLoop:
         return replace(self._pool, replicas=tuple(item for item in self._pool.replicas if item.name not in self._later))
 
     def sample(self, engines: EngineColumns, active: Sequence[int], now: float) -> dict[str, Observation]:
-        """Return what the engines publish now. `active`: the requests in flight of each replica, as proxies count.
+        """Return the current metrics of the engines, except dead ones.
 
-        Dead ones publish nothing.
+        `active`: the requests in flight of each replica, as proxies count them.
         """
         return {
             name: self._observation(name, _counters(engines, replica, now), int(active[replica]), now)
@@ -65,7 +65,7 @@ class SimulatedControlLoop:
         }
 
     def observe(self, observations: dict[str, Observation], ejected: Collection[str], now: float) -> None:
-        """Decide with these samples. `ejected`: replicas that active health checks keep out."""
+        """Decide with these samples. `ejected`: replicas that active health checks eject."""
         self._decide(Observed(now, self._pool.name, observations, frozenset(ejected)))
 
     def _decide(self, event: Event) -> None:
@@ -92,7 +92,7 @@ class SimulatedControlLoop:
 def _counters(engines: EngineColumns, replica: int, now: float) -> tuple[float, ...]:
     """Return (iterations, prompt tokens, generated tokens, Σ seconds and number of inter-token times, running, queue).
 
-    A run of iterations counts as far as its iterations have ended.
+    In a run of iterations, only completed iterations count.
     """
     running = int(engines.running[replica])
     done, seconds = 0, 0.0

@@ -1,9 +1,9 @@
 """A model server with continuous batching, one iteration at a time.
 
 In each iteration every running sequence generates a token, and up to a budget of prompt tokens is prefilled. It takes
-(a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the numbers of its `CostModel`. Requests that fit neither
-into the sequences nor into the cache wait in order. Counters are published at the end of an iteration, so those of a
-wedged engine are frozen. Preemption is not modelled: the cache may overflow while answers grow.
+(a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the values of its `CostModel`. Requests that exceed the
+number of sequences or the cache wait in order. Counters are published at the end of an iteration, so a wedged engine's
+counters are frozen. Preemption is not modelled: the cache may overflow while responses grow.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 BUDGET = 2048
-"""The largest number of prompt tokens in an iteration."""
+"""Maximum number of prompt tokens in an iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The cost of an iteration, by default that of Llama-2-70B on 8 H100 (Splitwise's profile)."""
+    """The cost of an iteration; the defaults are the costs of Llama-2-70B on 8 H100 (Splitwise's profile)."""
 
     a: float = 29.8e-3
-    """Seconds of an iteration."""
+    """Seconds per iteration."""
     b: float = 0.202e-3
-    """Seconds for each sequence."""
+    """Seconds per sequence."""
     c: float = 1.78e-7
-    """Seconds for each token of context."""
+    """Seconds per token of context."""
     p: float = 0.0715e-3
-    """Seconds for each prompt token."""
+    """Seconds per prompt token."""
     sequences: int = 256
-    """The largest number of concurrent sequences."""
+    """Maximum number of concurrent sequences."""
     cache: int = 400_000
-    """The cache size in tokens, at a speed of 1."""
+    """Cache size in tokens, at a speed of 1."""
 
 
 @dataclass(slots=True)
 class SimulatedRequest:
-    """A request; times are in seconds."""
+    """A request. Times are in seconds."""
 
     arrived: float
     prompt: int
-    """Tokens."""
+    """Length of the prompt in tokens."""
     answer: int
-    """Tokens."""
+    """Length of the response in tokens."""
     replica: int = -1
     proxy: int = -1
     first: float | None = None
-    """When its first token was generated, if it was."""
+    """Time of its first token, if any."""
     last: float | None = None
-    """When its last token was generated, if it was."""
+    """Time of its last token, if any."""
     left: bool = False
     """Whether the client gave up."""
     blocks: tuple[int, ...] = ()
-    """The blocks of the prompt's beginning, each named by everything up to its end."""
+    """Blocks of the prompt's beginning, each identified by the content up to its end."""
     cached: int = 0
-    """The tokens of the prompt that were in the engine's prefix cache when it was admitted."""
+    """Number of prompt tokens that were in the engine's prefix cache on admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class SpeedFault:
     """A change of the speed between two times in seconds."""
 
     begin: float
-    """When it begins."""
+    """Start time."""
     end: float
-    """When it ends."""
+    """End time."""
     factor: float
     """Multiplies the speed; 0 is a wedged engine."""
     prompts_alone: bool = False
-    """Whether only the reading of prompts is slower, as under a power cap."""
+    """Whether only prefill is slower, as under a power cap."""
 
 
 @dataclass(slots=True)
@@ -87,14 +87,14 @@ class EngineCounters:
 
 
 class PrefixCache:
-    """The blocks that an engine still holds, the least recently used ones dropped first."""
+    """The blocks in an engine's cache. The least recently used ones are evicted first."""
 
     def __init__(self, blocks: float, block_tokens: int) -> None:
         self._limit, self._block_tokens = blocks, block_tokens
         self._held: dict[int, None] = {}
 
     def use(self, request: SimulatedRequest) -> int:
-        """Take the request's blocks into the cache; return how many of its tokens were there before."""
+        """Add the request's blocks to the cache. Return how many of its tokens were already there."""
         tokens = self.hits(request)
         for block in request.blocks:
             self._held.pop(block, None)
@@ -114,7 +114,7 @@ class Engine:
     """The state of one engine."""
 
     speed: float
-    """Relative to the cost model."""
+    """Speed, relative to the cost model."""
     faults: tuple[SpeedFault, ...] = ()
     curve: CostModel = CostModel()
     prefix_cache: PrefixCache | None = None
@@ -129,16 +129,16 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """The tokens in its cache."""
+        """Number of tokens in its cache."""
         return self._context
 
     @property
     def usage(self) -> float:
-        """The part of its cache that is in use; more than 1 where answers have outgrown it."""
+        """Used fraction of its cache; more than 1 if responses have outgrown it."""
         return self._context / cache_tokens(self.speed, self.curve)
 
     def wait(self, request: SimulatedRequest, now: float) -> float:
-        """Return about how long the request would wait for its first token, knowing everything."""
+        """Return an estimate of the request's wait for its first token, from complete information."""
         begin, factor, prompt_factor = self._factor(now)
         unread = sum(left for _, left in self._reading) + sum(item.prompt for item in self._waiting)
         tokens = unread + request.prompt - (self.prefix_cache.hits(request) if self.prefix_cache else 0)
@@ -167,7 +167,7 @@ class Engine:
         return begin + seconds
 
     def end(self, now: float) -> list[SimulatedRequest]:
-        """End the iteration and return the requests that it has answered."""
+        """End the iteration and return the completed requests."""
         seconds, tokens, read = self._step
         count, counters = len(self._running), self.counters
         counters.iterations += 1
@@ -191,7 +191,7 @@ class Engine:
         return done
 
     def _factor(self, now: float) -> tuple[float, float, float]:
-        """Return (the earliest begin, the factor on the speed then, the further one on that of reading prompts)."""
+        """Return (the earliest begin, the speed factor at that time, the additional factor for prefill)."""
         for fault in self.faults:
             if fault.begin <= now < fault.end:
                 if fault.prompts_alone:
@@ -229,16 +229,16 @@ class Engine:
 
 
 def cache_tokens(speed: float, curve: CostModel = CostModel()) -> float:
-    """The cache size in tokens: 400k, 180k and 100k for speeds of 5 : 2 : 1."""
+    """Return the cache size in tokens: 400k, 180k and 100k for speeds of 5 : 2 : 1."""
     return curve.cache * math.pow(speed, 0.86)
 
 
 def saturated_rate(
     speed: float, prompt: float, answer: float, curve: CostModel = CostModel(), *, cached: float = 0.0
 ) -> float:
-    """The requests per second of an engine that is never idle, for these mean lengths in tokens.
+    """Return the requests per second of an engine that is never idle, for these mean lengths in tokens.
 
-    `cached`: tokens of the prompt that need not be read.
+    `cached`: prompt tokens that need no prefill.
     """
     context = prompt + answer / 2
     count = min(curve.sequences, cache_tokens(speed, curve) / context)

@@ -1,6 +1,6 @@
-"""A YAML file with the costs of engines: of the strongest replica, or by type of GPU.
+"""A YAML file with the costs of engines: of the strongest replica, or by GPU type.
 
-a: 0.03          # seconds of an iteration; b: for each sequence, c: of context, p: of prompt; sequences, cache
+a: 0.03          # seconds per iteration; b: per sequence, c: per context token, p: per prompt token; sequences, cache
 gpus:
   L40S: {a: 0.06, p: 0.0003}
 """
@@ -19,12 +19,12 @@ from lbctl.model.yaml import read as read_yaml
 from lbctl.simulate.engine import CostModel
 
 WHOLE = ("sequences", "cache")
-"""The costs that are whole numbers."""
+"""Costs that are integers."""
 KEYS = tuple(item.name for item in fields(CostModel))
-"""The names of the costs."""
+"""Names of the costs."""
 _MAX_COUNTS = {"sequences": 65_536, "cache": 100_000_000}
 _MAX_SECONDS = 1000.0
-"""The largest of the other costs in seconds."""
+"""Maximum of the other costs, in seconds."""
 _MAX_BYTES = 1 << 20
 
 
@@ -33,13 +33,13 @@ class EngineFile:
     """The costs of engines."""
 
     strongest: CostModel = field(default_factory=CostModel)
-    """Those of the strongest replica, and what the others leave out."""
+    """Costs of the strongest replica, and defaults for the others."""
     gpus: Mapping[str, CostModel] = field(default_factory=dict)
-    """Type of GPU → those of a replica on it."""
+    """Maps a GPU type to the costs of a replica on it."""
 
 
 def read(name: str, diagnostics: Diagnostics) -> EngineFile | None:
-    """Return the costs in a file; None where it has errors, which are added (LB032)."""
+    """Return the costs in a file; None if it has errors, which are reported as LB032."""
     try:
         with Path(name).open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -86,7 +86,7 @@ def _costs(content: Mapping[str, Node], default: CostModel, diagnostics: Diagnos
 
 
 def cost(key: str, value: object) -> float | None:
-    """Return the value of a cost; None: it is none."""
+    """Return the value of a cost; None if it is invalid."""
     most = _MAX_COUNTS.get(key, _MAX_SECONDS)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         return None
@@ -94,7 +94,7 @@ def cost(key: str, value: object) -> float | None:
 
 
 def wanted(key: str) -> str:
-    """Return what the value of a cost has to be."""
+    """Return a description of valid values of a cost."""
     if key in WHOLE:
         return f"a whole number from 1 to {_MAX_COUNTS[key]:,}"
     return f"a number of seconds above 0, at most {_MAX_SECONDS:g}"

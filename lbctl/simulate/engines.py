@@ -1,9 +1,9 @@
 """Engines with continuous batching: prefill in chunks, decoding that slows with the batch, a bounded KV cache.
 
-An iteration generates one token for every running sequence and reads up to `budget` prompt tokens. Iterations that only
-generate are summed up until something changes: the end of an answer, an arrival that can be admitted, or a full
-cache. Then the youngest sequence is preempted and read again later, as vLLM does. Prefixes are kept in an 8-way cache
-with LRU replacement; cached tokens are not read again.
+An iteration generates one token for every running sequence and prefills up to `budget` prompt tokens. Iterations
+without prefill are combined until something changes: the end of a response, an arrival that can be admitted, or a full
+cache. Then the youngest sequence is preempted and prefilled again later, as in vLLM. Prefixes are kept in an 8-way
+cache with LRU replacement. Cached tokens are not prefilled again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from lbctl.simulate.compiled import jit
 from lbctl.simulate.state import DECODE, GAVE_UP, IDLE, PREFILL, EngineColumns, Requests, RunProgress, RunSettings
 
 WAYS = 8
-"""The blocks of a set of the prefix cache."""
+"""Number of blocks in a set of the prefix cache."""
 
 
 @jit
 def enqueue(engines: EngineColumns, requests: Requests, replica: int, request: int) -> None:
-    """Put a request at the end of the replica's queue."""
+    """Append a request to the replica's queue."""
     requests.follower[request] = -1
     if engines.waiting[replica]:
         requests.follower[engines.tail[replica]] = request
@@ -34,7 +34,7 @@ def enqueue(engines: EngineColumns, requests: Requests, replica: int, request: i
 def begin(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, now: float
 ) -> None:
-    """Begin the next iteration, or run of iterations; sets `end`, infinite where there is nothing to do."""
+    """Begin the next iteration, or run of iterations. Set `end`, which is infinite if there is no work."""
     preempt(engines, requests, settings, replica)
     admit(engines, requests, settings, progress, replica)
     running = engines.running[replica]
@@ -62,7 +62,7 @@ def begin(
 
 @jit
 def duration(engines: EngineColumns, replica: int, iterations: int, tokens: int) -> float:
-    """Return the seconds of so many iterations from now on, of which the first reads `tokens`."""
+    """Return the seconds of the next `iterations`; the first of them prefills `tokens`."""
     running = engines.running[replica]
     each = engines.a[replica] + engines.b[replica] * running + engines.c[replica] * engines.context[replica]
     growth = engines.c[replica] * running * iterations * (iterations - 1) * 0.5
@@ -72,7 +72,7 @@ def duration(engines: EngineColumns, replica: int, iterations: int, tokens: int)
 
 @jit
 def iterations_until(engines: EngineColumns, replica: int, now: float) -> int:
-    """Return how many iterations of the present run are done at the end of the one that runs at `now`; at least 1."""
+    """Return the number of iterations of the current run, at least 1, up to the end of the iteration at `now`."""
     running = engines.running[replica]
     each = engines.a[replica] + engines.b[replica] * running + engines.c[replica] * engines.context[replica]
     half = engines.c[replica] * running * 0.5
@@ -95,7 +95,7 @@ def shorten(engines: EngineColumns, replica: int, now: float) -> None:
 def finish(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int
 ) -> None:
-    """Account for the iterations that end now; requests whose prompt is read now begin to generate."""
+    """Account for the iterations that end now. Requests with a complete prefill begin to generate."""
     now = engines.end[replica]
     seconds = now - engines.begun[replica]
     running, iterations = engines.running[replica], engines.planned[replica]
@@ -114,7 +114,7 @@ def finish(
 def complete_prefill(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, now: float
 ) -> None:
-    """Read as many tokens as the iteration had, in the order of admission; drop what nobody waits for."""
+    """Prefill the tokens of the iteration in the order of admission, and drop requests whose clients have left."""
     base = replica * settings.slots
     tokens, kept = engines.tokens[replica], 0
     for slot in range(engines.reading[replica]):
@@ -139,7 +139,7 @@ def complete_prefill(
 
 @jit
 def note(requests: Requests, settings: RunSettings, progress: RunProgress, entry: int) -> None:
-    """Add an entry to the log, which the picker alone reads."""
+    """Add an entry to the log, which only the picker reads."""
     if settings.policy != PICKED:
         return
     requests.log[progress.logged[0]] = entry
@@ -150,7 +150,7 @@ def note(requests: Requests, settings: RunSettings, progress: RunProgress, entry
 def admit(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int
 ) -> None:
-    """Take requests from the queue, in order, as long as sequences and cache have room for them."""
+    """Admit requests from the queue, in order, while sequences and cache have capacity."""
     base = replica * settings.slots
     promised = engines.context[replica]
     for slot in range(engines.reading[replica]):
@@ -180,7 +180,7 @@ def admit(
 
 @jit
 def prefill_tokens(engines: EngineColumns, settings: RunSettings, replica: int) -> int:
-    """Return how many prompt tokens the next iteration reads."""
+    """Return the number of prompt tokens that the next iteration prefills."""
     base = replica * settings.slots
     left = 0
     for slot in range(engines.reading[replica]):
@@ -191,7 +191,7 @@ def prefill_tokens(engines: EngineColumns, settings: RunSettings, replica: int) 
 
 @jit
 def preempt(engines: EngineColumns, requests: Requests, settings: RunSettings, replica: int) -> None:
-    """Put the youngest sequences back at the head of the queue until the next iteration fits into the cache."""
+    """Move the youngest sequences to the head of the queue until the next iteration fits into the cache."""
     base = replica * settings.slots
     while engines.running[replica] + engines.reading[replica] > 1:
         needed = engines.running[replica] + prefill_tokens(engines, settings, replica)
@@ -214,7 +214,10 @@ def preempt(engines: EngineColumns, requests: Requests, settings: RunSettings, r
 
 @jit
 def stop_youngest(engines: EngineColumns, requests: Requests, settings: RunSettings, replica: int) -> int:
-    """Remove the running sequence that was admitted last, and return its request; it is to read all that it has."""
+    """Remove the running sequence that was admitted last, and return its request.
+
+    Its whole context must be prefilled again.
+    """
     base, youngest = replica * settings.slots, 0
     for slot in range(1, engines.running[replica]):
         other = requests.admitted[engines.run_request[base + slot]]
@@ -235,7 +238,7 @@ def stop_youngest(engines: EngineColumns, requests: Requests, settings: RunSetti
 def cached_tokens(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, request: int
 ) -> int:
-    """Return how many tokens of the prompt the prefix cache has, and keep the whole prompt from now on."""
+    """Return the number of prompt tokens in the prefix cache, and add the whole prompt to it."""
     if settings.block == 0:
         return 0
     hits, contiguous = 0, True
@@ -251,7 +254,7 @@ def cached_tokens(
 
 @jit
 def touch(engines: EngineColumns, progress: RunProgress, replica: int, block: int) -> bool:
-    """Return whether the block is cached, and make it the most recently used one of its set."""
+    """Return whether the block is cached, and mark it as the most recently used block of its set."""
     base = engines.cache_start[replica] + block % engines.cache_sets[replica] * WAYS
     progress.uses[0] += 1
     oldest = base
@@ -271,7 +274,7 @@ def touch(engines: EngineColumns, progress: RunProgress, replica: int, block: in
 
 @jit
 def push(engines: EngineColumns, settings: RunSettings, replica: int, request: int, done: int) -> None:
-    """Add a running sequence that is done at a step."""
+    """Add a running sequence that is complete at a step."""
     slot = engines.running[replica]
     engines.running[replica] += 1
     engines.run_request[replica * settings.slots + slot] = request
@@ -281,7 +284,7 @@ def push(engines: EngineColumns, settings: RunSettings, replica: int, request: i
 
 @jit
 def rise(engines: EngineColumns, settings: RunSettings, replica: int, slot: int) -> None:
-    """Move a sequence towards the root of the heap, as far as it belongs."""
+    """Move a sequence towards the root of the heap to its correct position."""
     base = replica * settings.slots
     while slot and engines.run_done[base + slot] < engines.run_done[base + (slot - 1) // 2]:
         swap(engines, base + slot, base + (slot - 1) // 2)
@@ -290,7 +293,7 @@ def rise(engines: EngineColumns, settings: RunSettings, replica: int, slot: int)
 
 @jit
 def pop(engines: EngineColumns, settings: RunSettings, replica: int) -> int:
-    """Remove the sequence that is done first, and return its request."""
+    """Remove the sequence that completes first, and return its request."""
     base = replica * settings.slots
     engines.running[replica] -= 1
     size = engines.running[replica]
@@ -319,7 +322,7 @@ def swap(engines: EngineColumns, left: int, right: int) -> None:
 
 @jit
 def reschedule(engines: EngineColumns, replica: int) -> None:
-    """Restore the order of the engines by the time at which they end, after one of them has changed."""
+    """Restore the heap of engines by end time, after one of them has changed."""
     heap, place, end = engines.heap, engines.place, engines.end
     slot = place[replica]
     while slot and end[heap[slot]] < end[heap[(slot - 1) // 2]]:

@@ -1,7 +1,8 @@
-"""Replicas that die, restart or join: the effect on their engines, and how proxies notice it.
+"""Replicas that die, restart or join: the effect on their engines, and how proxies detect it.
 
 An active check finds a dead replica after `unhealthy_threshold` failures, at a random phase of its interval and for all
-proxies at the same time. A proxy by itself leaves a replica out for `ejection_time` after so many refused connections.
+proxies at the same time. A proxy ejects a replica for `ejection_time` after a number of consecutive refused
+connections.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from lbctl.simulate.setup import Setup
 from lbctl.simulate.state import FOR_ONE, IDLE, PENDING, EngineColumns, ProxyColumns, Requests, RunSettings
 
 _STEPS = 32
-"""Steps of a slow start where the proxy itself has one."""
+"""Number of steps of a proxy's own slow start."""
 
 
 def break_off(requests: Requests, engines: EngineColumns, settings: RunSettings, replica: int, now: float) -> list[int]:
-    """Empty a dead engine and close its port; return the requests whose clients still waited, by their arrival."""
+    """Empty a dead engine and close its port. Return the requests whose clients are still waiting, by arrival."""
     base = replica * settings.slots
     inside = [int(engines.run_request[base + slot]) for slot in range(engines.running[replica])]
     inside += [int(engines.read_request[base + slot]) for slot in range(engines.reading[replica])]
@@ -45,12 +46,12 @@ def break_off(requests: Requests, engines: EngineColumns, settings: RunSettings,
 
 
 def revive(engines: EngineColumns, replica: int) -> None:
-    """Open the port of a replica again."""
+    """Reopen the port of a replica."""
     engines.up[replica] = 1
 
 
 def waiting_for(requests: Requests, proxies: ProxyColumns, settings: RunSettings, replica: int) -> list[int]:
-    """Take out and return the requests that wait in proxies for this replica and no other."""
+    """Remove and return the requests that wait in proxies for this replica only."""
     taken = []
     for slot in range(replica, len(proxies.head), settings.replicas) if settings.waits == FOR_ONE else ():
         request = int(proxies.head[slot])
@@ -63,7 +64,7 @@ def waiting_for(requests: Requests, proxies: ProxyColumns, settings: RunSettings
 
 
 class Availability:
-    """The replicas of one run, by their numbers."""
+    """The replicas of one run, by their indexes."""
 
     def __init__(self, setup: Setup, actions: ActionQueue, rng: Random) -> None:
         self._setup, self._actions, self._rng = setup, actions, rng
@@ -72,23 +73,23 @@ class Availability:
         self._dead: set[int] = set()
         self._changes = [0] * len(names)
         self._failures: dict[tuple[int, int], int] = {}
-        """(proxy, replica) → the connections that failed in a row since it died, or was left out."""
+        """(proxy, replica) → number of consecutive failed connections since the replica died, or was ejected."""
         self._pace = setup.policy.push_every
         self.checked_out: set[int] = set()
-        """Replicas that active checks have found dead."""
+        """Replicas that fail their active checks."""
         self.ejected: set[tuple[int, int]] = set()
-        """(proxy, replica): what a proxy leaves out by itself."""
+        """(proxy, replica) pairs in which the proxy has ejected the replica."""
         self.began: dict[int, float] = {}
-        """When replicas that ramp joined or came back."""
+        """Times at which replicas in slow start joined or restarted."""
         self.changed = False
-        """Whether something has changed since it was last set to False."""
+        """Whether something has changed since this was last set to False."""
 
     def takes(self, replica: int) -> bool:
-        """Return whether checks let the replica have requests."""
+        """Return whether checks allow requests to the replica."""
         return replica not in self._absent and replica not in self.checked_out
 
     def factor(self, replica: int, now: float) -> float:
-        """Return the factor of slow start on the weight of a replica."""
+        """Return the slow-start factor of a replica's weight."""
         rules = self._setup.pool.slow_start
         if rules is None or replica not in self.began or not self._setup.policy.ramps(self._setup.pool):
             return 1.0
@@ -96,12 +97,12 @@ class Availability:
         return slow_start.stepped(rules, age, self._pace) if self._pace else rules.factor(age)
 
     def healthy_percent(self) -> float:
-        """Return how many of the replicas that belong to the pool are healthy."""
+        """Return the percentage of the pool's replicas that are healthy."""
         members = [at for at, item in enumerate(self._setup.pool.replicas) if at not in self._absent and not item.drain]
         return 100 * sum(self.takes(at) for at in members) / len(members) if members else 0.0
 
     def died(self, replica: int, now: float) -> None:
-        """A replica is dead from now on."""
+        """Record that a replica died."""
         self._dead.add(replica)
         self._changes[replica] += 1
         check = self._setup.pool.active
@@ -111,7 +112,7 @@ class Availability:
             )
 
     def came_back(self, replica: int, now: float) -> None:
-        """A replica listens again; without active checks the proxies' slow start begins at once."""
+        """Record that a replica listens again. Without active checks, the proxies' slow start begins immediately."""
         self._dead.discard(replica)
         self._failures = {key: count for key, count in self._failures.items() if key[1] != replica}
         self._changes[replica] += 1
@@ -120,7 +121,7 @@ class Availability:
         self._actions.at(time, self._finds(replica, self._changes[replica]))
 
     def joined(self, replica: int, now: float) -> None:
-        """A replica joins the pool."""
+        """Record that a replica joined the pool."""
         self._absent.discard(replica)
         self._ramp(replica, now)
 
@@ -130,7 +131,7 @@ class Availability:
         return now + check.interval / 1000 * (self._rng.random() + threshold - 1)
 
     def _finds(self, replica: int, change: int) -> Action:
-        """Return what a check does that was begun by this change of the replica, where no other has followed."""
+        """Return the action of the check that this change starts, unless another change has followed."""
 
         def act(now: float) -> None:
             if change != self._changes[replica]:
@@ -159,7 +160,7 @@ class Availability:
         self.changed = True
 
     def refused(self, proxy: int, replica: int, now: float) -> None:
-        """A proxy could not connect to a replica."""
+        """Record that a proxy could not connect to a replica."""
         passive = self._setup.pool.passive
         if passive is None:
             return

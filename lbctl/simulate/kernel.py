@@ -1,4 +1,4 @@
-"""The events of a simulation in the order of time: iterations that end, clients that give up, arrivals."""
+"""The events of a simulation in chronological order: iterations that end, clients that give up, arrivals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def advance(
 ) -> None:
     """Run all events up to and including a time.
 
-    Ends early at an arrival where the picker is to choose, or where the chosen replica is dead (`refused`).
+    Returns early at an arrival for which the picker must choose, or whose chosen replica is dead (`refused`).
     """
     arrivals = len(requests.arrived)
     progress.refused[0] = -1
@@ -77,7 +77,7 @@ def end_of_iteration(
     progress: RunProgress,
     replica: int,
 ) -> None:
-    """End the iteration of an engine: finished answers leave, and the next iteration begins."""
+    """End the iteration of an engine: completed requests leave, and the next iteration begins."""
     now = engines.end[replica]
     finish(engines, requests, settings, progress, replica)
     engines.kind[replica] = LAST
@@ -105,7 +105,7 @@ def give_up(
     progress: RunProgress,
     now: float,
 ) -> None:
-    """The client of the oldest request leaves where it has no first token."""
+    """Let the client of the oldest request leave if it has no first token."""
     request = progress.leaving[0]
     progress.leaving[0] += 1
     if requests.first[request] >= 0.0 or requests.state[request] != PENDING:
@@ -127,7 +127,7 @@ def give_up(
 
 @jit
 def expire(requests: Requests, proxies: ProxyColumns, settings: RunSettings, progress: RunProgress) -> None:
-    """Refuse the request that has waited in a proxy for as long as it may."""
+    """Reject the request whose wait in a proxy has reached the limit."""
     request = progress.expiring[0]
     progress.expiring[0] += 1
     if requests.state[request] == PENDING and requests.replica[request] < 0:
@@ -145,7 +145,7 @@ def change_speed(
     factor: float,
     now: float,
 ) -> None:
-    """Change the speed of an engine, from its next iteration on; 0 stops it there."""
+    """Change the speed of an engine from its next iteration on. A speed of 0 stops it there."""
     standing = engines.factor[replica] <= 0.0
     if engines.kind[replica] == DECODE:
         shorten(engines, replica, now)

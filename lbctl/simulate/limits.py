@@ -1,4 +1,4 @@
-"""What a proxy does with a request once a replica is chosen: it sends it, lets it wait for room, or refuses it."""
+"""A proxy's handling of a request after the choice of a replica: it sends, queues or rejects the request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dispatch(
     replica: int,
     now: float,
 ) -> None:
-    """Send a request to a replica, let it wait, or refuse it. NONE: all are full, or none is there."""
+    """Send a request to a replica, queue it, or reject it. NONE: all replicas are full, or there are none."""
     proxy = requests.proxy[request]
     base = proxy * settings.replicas
     if proxies.refusing[0] or (settings.total_limit and proxies.total[proxy] >= settings.total_limit):
@@ -55,7 +55,7 @@ def send(
     replica: int,
     now: float,
 ) -> None:
-    """Send a request to an engine that is up."""
+    """Send a request to a running engine."""
     requests.replica[request] = replica
     count_in_flight(proxies, settings, progress, requests.proxy[request], replica, 1)
     blocked = engines.waiting[replica] > 0
@@ -69,7 +69,7 @@ def send(
 
 @jit
 def serves(proxies: ProxyColumns, settings: RunSettings, base: int) -> bool:
-    """Return whether a proxy has a replica at all, full or not."""
+    """Return whether a proxy has any replica, full or not."""
     for replica in range(settings.replicas):  # noqa: SIM110 - numba compiles no generators
         if proxies.given[base + replica] > 0.0:
             return True
@@ -78,14 +78,14 @@ def serves(proxies: ProxyColumns, settings: RunSettings, base: int) -> bool:
 
 @jit
 def refuse(requests: Requests, settings: RunSettings, progress: RunProgress, request: int) -> None:
-    """Answer a request with an error at once, by a limit of the proxy."""
+    """Reject a request immediately because of a limit of the proxy."""
     requests.state[request] = SHED
     note(requests, settings, progress, 2 * request + 1)
 
 
 @jit
 def lose(requests: Requests, settings: RunSettings, progress: RunProgress, request: int) -> None:
-    """Answer a request with an error, since its replica is gone or none is there."""
+    """Fail a request, because its replica has died or there is none."""
     requests.state[request] = BROKEN
     note(requests, settings, progress, 2 * request + 1)
 
@@ -94,7 +94,7 @@ def lose(requests: Requests, settings: RunSettings, progress: RunProgress, reque
 def wait(
     requests: Requests, proxies: ProxyColumns, settings: RunSettings, progress: RunProgress, request: int, replica: int
 ) -> None:
-    """Let a request wait in its proxy, where that has a place for it."""
+    """Queue a request in its proxy, if the queue has space."""
     proxy = requests.proxy[request]
     if settings.waits == NOWHERE or proxies.waiting[proxy] >= settings.waiting_limit:
         refuse(requests, settings, progress, request)
@@ -111,7 +111,7 @@ def wait(
 
 @jit
 def forget(proxies: ProxyColumns, proxy: int) -> None:
-    """Note that a request waits no more; it is dropped when it comes to the head of its queue."""
+    """Record that a request has stopped waiting. It is dropped when it reaches the head of its queue."""
     proxies.waiting[proxy] -= 1
 
 
@@ -126,7 +126,7 @@ def release(
     replica: int,
     now: float,
 ) -> None:
-    """Send those that wait in a proxy to a replica that has room again."""
+    """Send queued requests of a proxy to a replica that has capacity again."""
     if settings.waits == NOWHERE or engines.up[replica] == 0:
         return
     slot = proxy * settings.replicas + replica

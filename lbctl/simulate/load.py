@@ -1,11 +1,11 @@
-"""Synthetic load: Poisson arrivals, single or in bursts, of requests whose lengths are drawn by chance.
+"""Synthetic load: Poisson arrivals, single or in bursts, of requests with random lengths.
 
-Lengths follow a production service, or are lognormal. `conversation` has the quantiles of 19,366 conversations
-with a service of Azure within an hour of November 2023: `AzureLLMInferenceTrace_conv.csv` of
-https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). Between two quantiles lengths are interpolated, and all are
-scaled to the mean that is asked for. Prompt and answer are drawn independently of each other, since they hardly go
-together in that trace (their correlation is -0.11); its arrivals are nearly those of a Poisson process (the deviation
-of the time between two requests is 1.09 times its mean).
+Lengths follow a production service, or are lognormal. `conversation` has the quantiles of 19,366 conversations with a
+service of Azure within an hour of November 2023: `AzureLLMInferenceTrace_conv.csv` of
+https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). Lengths are interpolated between two quantiles, and all are
+scaled to the requested mean. Prompt and response lengths are drawn independently, because their correlation in that
+trace is only -0.11. Its arrivals are nearly a Poisson process: the deviation of the time between two requests is 1.09
+times its mean.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from random import Random
 from lbctl.simulate.trace import Trace
 
 Lengths = Callable[[Random], tuple[int, int]]
-"""Draws the tokens of a prompt and of its answer."""
+"""Draws the lengths of a prompt and of its response, in tokens."""
 _SHARES = (*(number / 20 for number in range(20)), 0.975, 0.99, 0.999, 1.0)
-"""The part of the requests that is no longer than each of the quantiles below."""
+"""Shares of the requests that do not exceed the quantiles below."""
 _PROMPTS = (
     2, 181, 207, 372, 387, 396, 403, 414, 703, 984, 1020, 1045, 1071, 1097, 1130, 1189, 1315, 1876, 2734, 4083,
     4092, 4142, 6212, 14050,
@@ -32,14 +32,14 @@ _ANSWERS = (
     7, 41, 54, 67, 77, 85, 91, 96, 103, 113, 129, 151, 177, 217, 384, 395, 400, 411, 424, 451, 522, 601, 954, 1000,
 )  # fmt: skip
 _MIN_TOKENS = 2
-"""Tokens of the shortest lognormal answer: with one there is no time between tokens."""
+"""Minimum length of a lognormal response, in tokens: with one token there is no time between tokens."""
 _STEPS = 2000
-"""The parts of a distribution of which the mean is taken."""
+"""Number of points from which the mean of a distribution is computed."""
 _HALVINGS = 30
 
 
 def conversation(prompt: float, answer: float) -> Lengths:
-    """Return lengths as those of the conversations, with these means in tokens; each is at least 1."""
+    """Return lengths distributed as in the conversations, with these means in tokens; each is at least 1."""
     prompts, answers = _scale(_PROMPTS, prompt), _scale(_ANSWERS, answer)
     return lambda chance: (
         _tokens(prompts * _quantile(_PROMPTS, chance.random())),
@@ -48,7 +48,7 @@ def conversation(prompt: float, answer: float) -> Lengths:
 
 
 def lognormal(prompt: float, answer: float, spread: float) -> Lengths:
-    """Return lognormal lengths with these means in tokens. `spread` is the deviation of their logarithms."""
+    """Return lognormal lengths with these means in tokens. `spread` is the standard deviation of their logarithms."""
     shift = spread**2 / 2
 
     def draw(chance: Random) -> tuple[int, int]:
@@ -59,7 +59,7 @@ def lognormal(prompt: float, answer: float, spread: float) -> Lengths:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """Return the length that this part of the requests (0 to 1) does not exceed."""
+    """Return the length that this share of the requests (0 to 1) does not exceed."""
     number = min(bisect_right(_SHARES, share), len(_SHARES) - 1)
     low, high = _SHARES[number - 1], _SHARES[number]
     return values[number - 1] + (values[number] - values[number - 1]) * (share - low) / (high - low)
@@ -71,7 +71,7 @@ def _tokens(length: float) -> int:
 
 @lru_cache(maxsize=16)
 def _scale(values: Sequence[float], mean: float) -> float:
-    """Return the factor with which lengths have this mean, though none is shorter than a token."""
+    """Return the factor that gives lengths this mean, with a minimum of one token."""
     lengths = [_quantile(values, (number + 0.5) / _STEPS) for number in range(_STEPS)]
     low, high = 0.0, 2 * mean / (sum(lengths) / _STEPS)
     for _ in range(_HALVINGS):
@@ -82,9 +82,9 @@ def _scale(values: Sequence[float], mean: float) -> float:
 
 
 def poisson(rate: float, seconds: float, lengths: Lengths, seed: str, *, burst: float = 1.0) -> Trace:
-    """Return Poisson arrivals of requests with these lengths; perhaps there are none.
+    """Return Poisson arrivals of requests with these lengths; possibly none.
 
-    `rate`: requests per second. `burst`: the mean number of requests that arrive together, geometrically distributed.
+    `rate`: requests per second. `burst`: mean number of requests that arrive together, geometrically distributed.
     """
     chance = random.Random(seed)
     times, prompts, answers = array("d"), array("i"), array("i")
@@ -99,5 +99,5 @@ def poisson(rate: float, seconds: float, lengths: Lengths, seed: str, *, burst: 
 
 
 def _size(chance: random.Random, mean: float) -> int:
-    """Return a number of requests, at least 1: each of them is the last with a probability of 1 ÷ mean."""
+    """Return a geometrically distributed number of requests, at least 1, with this mean."""
     return 1 if mean == 1 else 1 + int(math.log(1.0 - chance.random()) / math.log1p(-1.0 / mean))

@@ -1,7 +1,7 @@
-"""The picker in a simulation: the decisions of `lbctl.pick`, with one set of books for all proxies.
+"""The picker in a simulation: the decisions of `lbctl.pick`, with one state for all proxies.
 
-It learns that a replica refused a connection as the real one does: from Envoy when the answer begins, from HAProxy and
-nginx when the request ends. Until then its books count the request where it was picked.
+Like the real picker, it learns of a refused connection when the response begins (Envoy) or when the request ends
+(HAProxy and nginx). Until then it counts the request at the replica that it picked.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class SimulatedPicker:
         self._affinity = AffinityMemory()
         self._suspects = Suspects()
         self._picks: dict[int, tuple[str, ...]] = {}
-        """Request that has not ended → the choice, and where it is retried."""
+        """Maps a request in flight to the chosen replica and the replicas for retries."""
         self._unreached: set[int] = set()
-        """Requests that have not ended and whose first replica refused the connection."""
+        """Requests in flight whose first replica refused the connection."""
         self._places = {replica.name: index for index, replica in enumerate(pool.replicas)}
         limit = pool.circuit_breaker.replica_max_requests
         candidates = tuple(Candidate(item.name, item.name, item.capacity, limit=limit) for item in pool.replicas)
@@ -46,7 +46,10 @@ class SimulatedPicker:
         self._table = PoolTable(pool.name, policy, candidates, slow_start=pool.slow_start)
 
     def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
-        """Use these weights from now on; None: the replica is not fit. `began`: when replicas joined or came back."""
+        """Use these weights from now on.
+
+        A weight of None excludes the replica. `began`: times at which replicas joined or restarted.
+        """
         candidates = tuple(
             _with(item, weight is not None, weight.rate if weight else item.weight, began.get(at))
             for at, (item, weight) in enumerate(zip(self._table.candidates, weights, strict=True))
@@ -54,7 +57,7 @@ class SimulatedPicker:
         self._table = replace(self._table, candidates=candidates)
 
     def choose(self, request: int, now: float) -> int:
-        """Return the replica for a request, NONE where none is fit."""
+        """Return the replica for a request; NONE if none is available."""
         features, table = self._features(request), self._suspects.without(self._table, now)
         result = pick(features, table, self._books, self._affinity, now, self._rng)
         if not result.ordered:
@@ -66,19 +69,19 @@ class SimulatedPicker:
         return self._places[name]
 
     def unreached(self, request: int, replica: int) -> None:
-        """Note that a replica refused the connection for a request, or broke off what another one then gets."""
+        """Record that a replica refused the connection of a request, or aborted a request that is retried."""
         if request in self._picks and self._places[self._picks[request][0]] == replica:
             self._unreached.add(request)
 
     def alternative(self, request: int, tried: Collection[int]) -> int:
-        """Return where a proxy retries a request that these replicas do not take; NONE: it chooses by itself."""
+        """Return the replica for a retry after the tried replicas; NONE: the proxy chooses itself."""
         if not self._has_alternatives:
             return NONE
         ordered = (self._places[name] for name in self._picks.get(request, ()))
         return next((place for place in ordered if place not in tried), NONE)
 
     def first_token(self, request: int, now: float) -> None:
-        """Note that the answer to a request has begun."""
+        """Record the first token of a request."""
         self._books.first_token(str(request))
         if self._has_alternatives and request in self._picks:
             if request in self._unreached:
@@ -87,7 +90,7 @@ class SimulatedPicker:
                 self._suspects.answered(self._pool.name, self._picks[request][0])
 
     def finished(self, request: int, now: float) -> None:
-        """Note that a request has ended."""
+        """Record the end of a request."""
         self._books.finished(str(request))
         if request in self._unreached:
             self._suspect(request, now)
@@ -106,7 +109,7 @@ class SimulatedPicker:
 
 
 def _with(item: Candidate, fit: bool, weight: float, started: float | None) -> Candidate:
-    """Return the candidate with these values; itself where it has them."""
+    """Return the candidate with these values, or the same object if they are unchanged."""
     if (item.fit, item.weight, item.started) == (fit, weight, started):
         return item
     return replace(item, fit=fit, weight=weight, started=started)

@@ -1,4 +1,4 @@
-"""A picture of several replays, one row each: time to the first token, how busy engines are, what got no answer."""
+"""A picture of several replays, one row each: time to the first token, utilisation, requests without an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lbctl.simulate.results import Summary
 
 _ROW, _TOP, _BOTTOM, _CHARACTER = 34, 84, 40, 7.6
 _TIMES, _BUSY, _LOST, _GAP, _MARGIN = 440, 200, 150, 48, 16
-"""Widths of the three panels, of the space between them, and of that around them."""
+"""Widths of the three panels, the gap between them, and the margin."""
 _TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#333}.t{font-weight:600;font-size:15px}.s{fill:#666;font-size:12px}"
@@ -47,7 +47,7 @@ def svg(title: str, summaries: Sequence[tuple[str, Summary]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return the text for XML, which has no control characters and no halves of surrogate pairs."""
+    """Return the text escaped for XML, without control characters and lone surrogates."""
     return escape("".join(character if character.isprintable() else "\ufffd" for character in text))
 
 
@@ -104,7 +104,7 @@ def _rectangle(style: str, x: float, y: int, width: float, inside: str = "") -> 
 
 
 def _shown(ticks: Sequence[float]) -> Sequence[float]:
-    """Return so few of the ticks that their texts do not touch."""
+    """Return a subset of the ticks whose labels do not overlap."""
     return ticks[:: math.ceil(len(ticks) / 9)] if ticks else ticks
 
 

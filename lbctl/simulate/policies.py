@@ -1,6 +1,7 @@
-"""The policies of a simulation: what each proxy makes of each `balance.algorithm`, and of the weights it is sent.
+"""The policies of a simulation: each proxy's implementation of each `balance.algorithm`, and its use of weights.
 
-A hash is looked up in the points of a ring (HAProxy, nginx), or in Envoy's Maglev table, which is written as a ring.
+A hash is looked up in the points of a ring (HAProxy, nginx), or in Envoy's Maglev table, which is represented as a
+ring.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from lbctl.simulate.state import FOR_ANY, FOR_ONE, NOWHERE
 from lbctl.targets import replica_weights
 
 _HASH_KEYS = 1 << 32
-"""The number of keys of a hash: each is below it."""
+"""Number of hash keys; all keys are below it."""
 _POINTS_OF_REPLICA = 128
-"""Points of a replica with the mean capacity."""
+"""Ring points of a replica with the mean capacity."""
 _MAGLEV_PLACES = 65_537
-"""Places of Envoy's table."""
+"""Size of Envoy's Maglev table."""
 _Convert = Callable[[Pool], Callable[[Sequence[Weight]], Sequence[float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a kind of proxy chooses a replica for one algorithm."""
+    """The way in which a kind of proxy chooses a replica with one algorithm."""
 
     proxy: str
-    """The kind of proxy."""
+    """Kind of proxy."""
     algorithm: str
-    """The algorithm as a fleet file names it."""
+    """Algorithm as in a fleet file."""
     rule: int
-    """The chooser, one of `choosers`, where the capacities differ."""
+    """Chooser for different capacities, one of `choosers`."""
     convert: _Convert
-    """Returns for a pool how published weights become those of the proxy."""
+    """Converts published weights of a pool to the proxy's weights."""
     push_every: float = 0.0
-    """The least seconds between two changes of weights: nginx's reload."""
+    """Minimum seconds between two changes of weights, because of nginx's reload."""
 
     even_rule: int | None = None
-    """The chooser where all capacities are equal; None: the same."""
+    """Chooser for equal capacities; None: the same."""
 
     def chooser(self, pool: Pool) -> int:
         """Return the chooser for a pool, one of `choosers`."""
@@ -49,12 +50,18 @@ class Policy:
 
     @property
     def skips_full(self) -> bool:
-        """Whether it chooses only among replicas that are not full: HAProxy does, but for a hash, and nginx does."""
+        """Whether it chooses only among replicas that are not full.
+
+        HAProxy does, except for a hash, and nginx does.
+        """
         return self.proxy == "nginx" or self.waits == FOR_ANY
 
     @property
     def waits(self) -> int:
-        """Where requests wait that find no room: nginx refuses them, Envoy lets them wait for the chosen replica."""
+        """Return where requests wait if the replica is full.
+
+        nginx rejects them; Envoy queues them for the chosen replica.
+        """
         if self.proxy == "nginx":
             return NOWHERE
         return FOR_ANY if self.proxy == "haproxy" and self.algorithm not in ("hash", "pick") else FOR_ONE
@@ -66,12 +73,15 @@ class Policy:
 
     @property
     def repeats(self) -> bool:
-        """Whether a retry ends at the replica that has refused it where no other has room."""
+        """Whether a retry goes to the same replica again if no other has capacity."""
         return self.proxy == "haproxy"
 
     @property
     def has_alternatives(self) -> bool:
-        """Whether retries of picked requests go to the picker's next choices, and the answer's beginning tells it."""
+        """Whether retries of picked requests go to the picker's alternatives.
+
+        The start of the response then reports the chosen replica.
+        """
         return self.proxy == "envoy"
 
     def ramps(self, pool: Pool) -> bool:
@@ -80,16 +90,16 @@ class Policy:
 
     @property
     def bounds_load(self) -> bool:
-        """Whether `bounded_load` has an effect: nginx has no such bound."""
+        """Whether `bounded_load` has an effect. nginx has no such bound."""
         return self.proxy != "nginx"
 
     @property
     def jumps(self) -> bool:
-        """Whether what is beyond the bound goes to any replica with room, and not to the next one of the ring."""
+        """Whether requests beyond the bound go to any replica with capacity, not to the next one on the ring."""
         return self.proxy == "envoy"
 
     def lookup(self, pool: Pool) -> list[tuple[int, int]]:
-        """Return (point, number of the replica) of what hashes are looked up in; a single one for other algorithms."""
+        """Return (point, replica index) pairs for hash lookups; a single pair for other algorithms."""
         if self.rule != balancing.RING:
             return [(0, 0)]
         return _maglev_points(pool) if self.proxy == "envoy" else _ring_points(pool)
@@ -139,7 +149,7 @@ POLICIES = {
 
 
 def _ring_points(pool: Pool) -> list[tuple[int, int]]:
-    """Return (point, number of the replica) in order, as many for each as its capacity says."""
+    """Return (point, replica index) pairs in order, in proportion to the replicas' capacities."""
     total = sum(replica.capacity for replica in pool.replicas)
     result = []
     for index, replica in enumerate(pool.replicas):
@@ -149,14 +159,17 @@ def _ring_points(pool: Pool) -> list[tuple[int, int]]:
 
 
 def _maglev_points(pool: Pool) -> list[tuple[int, int]]:
-    """Return the places of Envoy's table as evenly spaced points."""
+    """Return Envoy's Maglev table as evenly spaced points."""
     return [
         ((place + 1) * _HASH_KEYS // _MAGLEV_PLACES - 1, replica) for place, replica in enumerate(_maglev_table(pool))
     ]
 
 
 def _maglev_table(pool: Pool) -> list[int]:
-    """Replicas take places in turns, each in a separate order and as often as its capacity says."""
+    """Return Envoy's Maglev table.
+
+    Replicas take entries in turns, each in its own order and in proportion to its capacity.
+    """
     largest = max(replica.capacity for replica in pool.replicas)
     seeds = [zlib.crc32(replica.name.encode()) for replica in pool.replicas]
     place = [seed % _MAGLEV_PLACES for seed in seeds]

@@ -1,6 +1,7 @@
 """Engines by model and GPU, from public measurements: two measured profiles, and ratios of MLPerf results to them.
 
-This module is data. Each figure has its source and its spread; what an own replica does is measured by `--calibrate`.
+This module contains only data. Each figure has its source and its spread. Use `--calibrate` to measure your own
+replica.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _A100 = CostModel(a=44.2e-3, b=0.2e-3, c=3.1e-7, p=0.154e-3)
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """What of a model decides how much fits into the memory of GPUs."""
+    """Memory requirements of a model."""
 
     weights: float
-    """GB in fp16."""
+    """Size of the weights in fp16, in GB."""
     token: int
-    """Bytes of a token in the KV cache, in fp16."""
+    """Size of a token in the KV cache in fp16, in bytes."""
 
 
 MODELS: Mapping[str, ModelMemory] = MappingProxyType(
@@ -45,7 +46,7 @@ MODELS: Mapping[str, ModelMemory] = MappingProxyType(
         "mixtral-8x7b": ModelMemory(94.0, 131_072),
     }
 )
-"""The models with profiles."""
+"""Models with profiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +55,26 @@ class Profile:
 
     model: str
     gpu: str
-    """The type of GPU."""
+    """GPU type."""
     shape: CostModel
-    """The measured costs on eight GPUs of the type whose shape is used."""
+    """Costs measured on eight GPUs of the reference type."""
     speed: float = 1.0
-    """Relative to them."""
+    """Speed relative to `shape`."""
     low: float = 1.0
-    """The speed by the lowest result."""
+    """Speed according to the lowest result."""
     high: float = 1.0
-    """The speed by the highest result."""
+    """Speed according to the highest result."""
     cells: int = 0
-    """The number of rounds and scenarios that are compared; 0: measured itself."""
+    """Number of compared rounds and scenarios; 0: measured directly."""
 
     @property
     def source(self) -> str:
-        """Where the figures were published."""
+        """Publication of the figures."""
         return f"MLPerf v4.1, v5.1: {self.cells} cells" if self.cells else _SPLITWISE
 
     @property
     def spread(self) -> str:
-        """How far results are from the speed, as `71–113 %` of it; `-` where there is only one."""
+        """Range of results relative to the speed, for example `71–113 %`; `-` if there is only one."""
         if self.low == self.high:
             return "-"
         return f"{100 * self.low / self.speed:.0f}–{100 * self.high / self.speed:.0f} %"
@@ -104,14 +105,17 @@ PROFILES: Mapping[tuple[str, str], Profile] = MappingProxyType({(item.model, ite
 
 
 def spread(model: str, gpus: Iterable[str | None]) -> str:
-    """Return how far measurements of the model on these types of GPU differ, as a sentence."""
+    """Return a sentence with the spread of measurements of the model on these GPU types."""
     profiles = (PROFILES.get((model, gpu or "")) for gpu in sorted({gpu or "" for gpu in gpus}))
     spreads = ", ".join(f"{item.gpu} {item.spread}" for item in profiles if item is not None)
     return f"Published results for {model} differ from these engines' speed: {spreads}."
 
 
 def engine(model: str, gpu: str | None, count: int) -> CostModel:
-    """Return the costs of a replica on so many GPUs. Raises ValueError where that is unknown, or nothing fits."""
+    """Return the costs of a replica on `count` GPUs.
+
+    Raises ValueError if they are unknown, or if the model does not fit into the memory.
+    """
     profile = PROFILES.get((model, gpu or ""))
     if profile is None:
         measured_gpus = ", ".join(sorted(each for name, each in PROFILES if name == model))

@@ -1,6 +1,6 @@
-"""How each proxy balances, as far as weights matter. Each instance knows only its own requests.
+"""How each proxy balances with weights. Each instance knows only its own requests.
 
-The weights are those that the targets write for each proxy. A replica with None gets nothing.
+The weights are the ones that the targets write for each proxy. A replica with None gets no requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Balancer(Protocol):
 
 
 class RoundRobin:
-    """Smooth weighted round robin: nginx and HAProxy; Envoy's queue gives the same shares."""
+    """Smooth weighted round robin in nginx and HAProxy. Envoy's queue gives the same shares."""
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
         self.active = [0] * replicas
@@ -56,7 +56,10 @@ class RoundRobin:
 
 
 class LeastConn:
-    """nginx least_conn, HAProxy leastconn: the fewest requests in flight relative to the weight; ties in turn."""
+    """nginx's least_conn and HAProxy's leastconn: the fewest requests in flight relative to the weight.
+
+    Ties are resolved in turn.
+    """
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
         self.active = [0] * replicas
@@ -83,8 +86,8 @@ class LeastConn:
 class Edf:
     """Envoy's LEAST_REQUEST.
 
-    With equal weights it is the less busy of two random replicas, else earliest deadline first with weight ÷ (active +
-    1), where the phases are random after every change of a weight.
+    With equal weights it is the less busy of two random replicas. Otherwise it is earliest deadline first with weight ÷
+    (active + 1), where the phases are random after every change of a weight.
     """
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
@@ -118,9 +121,9 @@ class BalancerKind(NamedTuple):
     make: Callable[[int, random.Random], Balancer]
     """Returns a balancer for a number of replicas."""
     convert: Callable[[Sequence[Weight]], Sequence[float]]
-    """Turns published weights into those of the proxy."""
+    """Converts published weights to the proxy's weights."""
     reloads: bool = False
-    """Whether weights change by a reload: new workers, which know nothing of the requests that the old ones finish."""
+    """Whether weights change by a reload: new workers do not know the requests that the old workers finish."""
 
     def proxy_weights(self, weights: Sequence[Weight | None]) -> Weights:
         """Convert weights to the proxy's own; None stays None."""

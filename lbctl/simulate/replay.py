@@ -20,25 +20,28 @@ from lbctl.simulate.setup import Setup, merged
 from lbctl.simulate.trace import Trace
 
 _CHUNK = 30.0
-"""Simulated seconds between two reports of the progress."""
+"""Simulated seconds between two progress reports."""
 _WARM_UP = 60.0
-"""Seconds before the next request from which on a fleet that does nothing is sampled again."""
+"""Seconds before the next request at which an idle fleet is sampled again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The columns at the end of a run."""
+    """The final columns of a run."""
 
     setup: Setup
-    """What was run."""
+    """Setup of the run."""
     requests: state.Requests
     engines: state.EngineColumns
     end: float
-    """When the last answer ended, in seconds."""
+    """End of the last response, in seconds."""
 
 
 def replay(setup: Setup, trace: Trace, seed: int, progress: Callable[[float], None] | None = None) -> Replay:
-    """Run once. The same seed gives the same result. `progress` gets the part of the trace that has arrived."""
+    """Run once. The same seed gives the same result.
+
+    `progress` is called with the fraction of the trace that has arrived.
+    """
     run = _Run(setup, trace, Random(seed))
     run.go(progress)
     return Replay(setup, run.requests, run.engines, run.now)
@@ -73,7 +76,7 @@ class _Run:
         self.now = 0.0
 
     def go(self, progress: Callable[[float], None] | None) -> None:
-        """Run until every request has its answer, has failed, or its client has left."""
+        """Run until every request is answered, has failed, or its client has left."""
         self._plan()
         self._ends.run(0.0)
         self._push(0.0)
@@ -82,7 +85,7 @@ class _Run:
             if self._is_at_rest() and arrival != math.inf:
                 self._skip_samples(arrival - _WARM_UP)
             if self.now > self._last_leave:
-                self._next_sample = math.inf  # every request is placed, and weights place no more
+                self._next_sample = math.inf  # every request has been sent, so weights no longer matter
             event = min(self._actions.next_time(), self._ends.next_time(), self._next_sample)
             time = min(event, max(self.now + _CHUNK, self._horizon()))
             time = self._advance(time)
@@ -95,7 +98,7 @@ class _Run:
                 progress(min(1.0, time / self._last) if self._last else 1.0)
 
     def _plan(self) -> None:
-        """Put the changes of the setup into the queues; the run goes on until all of them have happened."""
+        """Schedule the changes of the setup. The run continues until all of them have happened."""
         for change in self._setup.changes:
             self._ends.at(change.at, self._changes_speed(self._names.index(change.replica), change.factor))
         for outage in merged(self._setup.outages):
@@ -108,18 +111,19 @@ class _Run:
     # ── Time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _next_arrival(self) -> float:
-        """Return when the next request arrives; infinite: there is none."""
+        """Return the time of the next arrival; infinite if there is none."""
         arrival = int(self._progress.arrival[0])
         return float(self.requests.arrived[arrival]) if arrival < len(self.requests.arrived) else math.inf
 
     def _next_end(self) -> float:
-        """Return when an engine's iterations end next; infinite: none works."""
+        """Return the next end of an engine's iterations; infinite if all engines are idle."""
         return float(self.engines.end[self.engines.heap[0]])
 
     def _horizon(self) -> float:
-        """Return how far the run goes without a report of its progress, where that is more than a chunk.
+        """Return how far the run can proceed without a progress report, if that is more than a chunk.
 
-        Up to the next arrival, the end of the iterations that run, or the last client that may leave; then without end.
+        The limit is the next arrival, the end of the current iterations, or the last client that may leave. After that
+        there is no limit.
         """
         for time in (self._next_arrival(), self._next_end()):
             if time != math.inf:
@@ -127,7 +131,7 @@ class _Run:
         return self._last_leave if self.now <= self._last_leave else math.inf
 
     def _is_at_rest(self) -> bool:
-        """Return whether no engine works and no client waits."""
+        """Return whether all engines are idle and no client waits."""
         return bool(self._progress.leaving[0] == self._progress.arrival[0]) and self._next_end() == math.inf
 
     def _is_over(self) -> bool:
@@ -137,9 +141,9 @@ class _Run:
         return self._next_end() == math.inf and not is_awaited and self._ends.is_empty
 
     def _advance(self, until: float) -> float:
-        """Run the requests up to a time, or up to an action that one of them causes; return where that is.
+        """Run the requests up to a time, or up to an action that one of them causes. Return that time.
 
-        Where the picker chooses or a replica is dead, single ones are sent from here.
+        If the picker chooses or a replica is dead, requests are sent one by one from here.
         """
         while True:
             advance(*self._state, until)
@@ -165,16 +169,16 @@ class _Run:
         return self._otherwise(request, ()) if replica == balancing.NONE else replica
 
     def _otherwise(self, request: int, tried: Collection[int]) -> int:
-        """Return the replica where the proxy has the fewest requests: it chooses by itself where nothing is picked."""
+        """Return the replica with the fewest requests of the proxy, which is its choice without the picker."""
         base = int(self.requests.proxy[request]) * self.settings.replicas
         active, weight = self._proxies.active, self._proxies.weight
         able = [item for item in range(self.settings.replicas) if weight[base + item] > 0.0 and item not in tried]
         return min(able, key=lambda item: int(active[base + item]), default=balancing.NONE)
 
     def _send(self, request: int, replica: int, now: float, tried: Collection[int] = ()) -> None:
-        """Send a request to a replica; where that refuses the connection, to others, as often as the fleet says.
+        """Send a request to a replica. If it refuses the connection, retry with others, up to the fleet's limit.
 
-        `tried`: the replicas that had it before.
+        `tried`: the replicas that had the request before.
         """
         tried = [*tried]
         while replica >= 0 and not self.engines.up[replica]:
@@ -194,7 +198,7 @@ class _Run:
             dispatch(*self._state, request, replica, now)
 
     def _has_others(self, request: int, tried: Collection[int]) -> bool:
-        """Return whether the proxy of a request has replicas that it has not tried, full or not."""
+        """Return whether a request's proxy has replicas that were not tried, full or not."""
         base, given = int(self.requests.proxy[request]) * self.settings.replicas, self._proxies.given
         return any(given[base + replica] > 0.0 for replica in range(self.settings.replicas) if replica not in tried)
 
@@ -213,7 +217,7 @@ class _Run:
         for slot, value in before.items():
             weight[slot] = value
         if replica == balancing.NONE and self._setup.policy.repeats and weight[base + tried[-1]] > 0.0:
-            return tried[-1]  # where no other has room, a redispatch ends at the same one
+            return tried[-1]  # if no other replica has capacity, a redispatch goes to the same one
         return replica
 
     # ── What happens to replicas ─────────────────────────────────────────────────────────────────────────────────────
@@ -263,7 +267,7 @@ class _Run:
     # ── The control loop ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _skip_samples(self, until: float) -> None:
-        """Leave out the samples before a time."""
+        """Skip the samples before a time."""
         interval = self._loop.interval
         if interval is not None and self._next_sample < until:
             self._next_sample += interval * math.ceil((until - self._next_sample) / interval)
@@ -282,7 +286,7 @@ class _Run:
         return act
 
     def _push(self, now: float) -> None:
-        """Give the proxies the weights, where they have changed and may be sent; who is fit is sent at once."""
+        """Send changed weights to the proxies when permitted. The set of available replicas is sent immediately."""
         availability, policy = self._availability, self._setup.policy
         if now < self._pushed_at + policy.push_every and not availability.changed:
             return
@@ -291,7 +295,7 @@ class _Run:
         if policy.push_every:
             ramped = [weight and weight.times(factor) for weight, factor in zip(whole, factors, strict=True)]
             converted = _proxy_weights(self._convert, ramped)
-        else:  # the proxy has a slow start of its own, which knows only the weights that it was given
+        else:  # the proxy has its own slow start, which uses only the given weights
             pairs = zip(_proxy_weights(self._convert, whole), factors, strict=True)
             converted = [weight * factor for weight, factor in pairs]
         if converted == self._pushed and not availability.changed:
@@ -306,9 +310,9 @@ class _Run:
         self._spread(converted, is_new, now)
 
     def _spread(self, weights: Sequence[float], is_new: bool, now: float) -> None:
-        """Write the weights into the books of each proxy; other weights than those of a ramp begin a new order.
+        """Write the weights into the state of each proxy. Changes other than a ramp begin a new order.
 
-        Replicas that are new or back get what waits in the proxies.
+        New or restarted replicas get the requests that wait in the proxies.
         """
         proxies, size = self._proxies, self.settings.replicas
         ejected = self._availability.ejected

@@ -1,4 +1,4 @@
-"""What a replay means: latencies, throughput, utilisation, cache hits, failures."""
+"""The figures of a replay: latencies, throughput, utilisation, cache hits, failures."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ class Latency:
     """Percentiles in seconds."""
 
     p50: float
-    """The median."""
+    """Median, in seconds."""
     p95: float
-    """Of 95 %."""
+    """95th percentile, in seconds."""
     p99: float
-    """Of 99 %."""
+    """99th percentile, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one replay. A request without an answer counts with its client's patience as time to first token.
+    """The figures of one replay.
 
-    Latencies are in seconds.
+    Latencies are in seconds. A request without an answer counts with its client's patience as time to first token.
     """
 
     policy: str
     """`proxy:algorithm`."""
     requests: int
-    """Requests of the trace."""
+    """Number of requests in the trace."""
     failed: float
-    """The part of them whose clients gave up, or whose replica died."""
+    """Share of requests whose clients gave up, or whose replica died."""
     shed: float
-    """The part of them that a proxy refused, by its limits or since too few replicas were healthy."""
+    """Share of requests that a proxy rejected, by its limits or because too few replicas were healthy."""
     ttft: Latency
-    """Time to the first token."""
+    """Time to first token."""
     tpot: Latency
-    """Time per further token."""
+    """Time per output token after the first."""
     total: Latency
-    """Time to the last token, of those that got it."""
+    """Time to the last token, for requests that got it."""
     throughput: float
-    """Generated tokens per second, until the last answer."""
+    """Generated tokens per second until the last response."""
     utilisation: dict[str, float]
-    """Replica → the part of the time in which its engine works, without the drained ones."""
+    """Maps each replica that is not drained to the fraction of time in which its engine works."""
     spread: float
-    """The largest utilisation less the smallest."""
+    """Difference between the largest and the smallest utilisation."""
     share: dict[str, float]
-    """Replica → its part of the requests, without the drained ones."""
+    """Maps each replica that is not drained to its share of the requests."""
     cache_hits: float | None
-    """The part of prompt tokens that was in the prefix cache; None where the trace has no prefixes."""
+    """Share of prompt tokens that were in the prefix cache; None if the trace has no prefixes."""
     preempted: int
-    """Sequences that lost their cache and were read again."""
+    """Number of sequences that lost their cache and were prefilled again."""
     fleet: str = ""
-    """The name of the fleet; empty where there is only one."""
+    """Name of the fleet; empty if there is only one."""
     drained: tuple[str, ...] = ()
-    """The replicas that are drained and get nothing."""
+    """Drained replicas, which get no requests."""
 
     @property
     def row(self) -> str:
-        """The name of its row: `fleet/policy`, or the policy."""
+        """Name of its row: `fleet/policy`, or the policy."""
         return f"{self.fleet}/{self.policy}" if self.fleet else self.policy
 
     @property
     def unanswered(self) -> float:
-        """The part of the requests that got no whole answer."""
+        """Share of requests without a complete answer."""
         return self.failed + self.shed
 
 
@@ -107,7 +107,11 @@ def summarise(replay: Replay) -> Summary:
 def _durations(
     requests: Requests, patience: float, ttft: Any, tpot: Any, total: Any
 ) -> tuple[int, int, int, int, float]:
-    """Write the times of the requests; return how many are done, have several tokens, were shed, Σ tokens, the end."""
+    """Write the times of the requests to the arguments.
+
+    Returns the number of completed requests, of those with several tokens, and of rejected requests, then Σ tokens and
+    the end.
+    """
     done, several, shed, tokens, end = 0, 0, 0, 0, 0.0
     for request in range(len(requests.arrived)):
         state, first, last = requests.state[request], requests.first[request], requests.last[request]

@@ -1,4 +1,4 @@
-"""Runs a scenario: arrivals, engines and proxies as events in the order of time, driven by the real `control.step`."""
+"""Runs a scenario: arrivals, engines and proxies as chronological events, controlled by the real `control.step`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lbctl.simulate.scenario import Scenario
 
 _POOL = "pool"
 _PROMPT, _PROMPT_SPREAD, _ANSWER, _ANSWER_SPREAD = 900.0, 0.7, 130.0, 0.9
-"""Medians and spreads of lognormal lengths, like those of a public conversation trace."""
+"""Medians and spreads of lognormal lengths, as in a public trace of conversations."""
 _MEAN_PROMPT = _PROMPT * math.exp(_PROMPT_SPREAD**2 / 2)
 _MEAN_ANSWER = _ANSWER * math.exp(_ANSWER_SPREAD**2 / 2)
 _ARRIVAL, _ITERATION, _SCRAPE, _SAMPLES, _PUSH, _JOIN = range(6)
@@ -37,25 +37,25 @@ _ARRIVAL, _ITERATION, _SCRAPE, _SAMPLES, _PUSH, _JOIN = range(6)
 class SimulationResult:
     """The requests that arrived after the warm-up.
 
-    Times are in seconds; a client that gave up counts with its patience.
+    Times are in seconds. A client that gave up counts with its patience.
     """
 
     requests: tuple[SimulatedRequest, ...]
     history: tuple[tuple[float, tuple[float | None, ...]], ...]
-    """(time, rate of each replica, None if it is out) at every change."""
+    """(time, rate of each replica, None if it is ejected) at every change."""
     end: float
-    """When the run ended, in seconds."""
+    """End of the run, in seconds."""
     patience: float
-    """The seconds after which a client gives up."""
+    """Seconds after which a client gives up."""
 
     def first_token(self, percentile: float = 99.0, since: float = 0.0) -> float:
-        """A percentile of the time to the first token."""
+        """Return a percentile of the time to first token."""
         return percentile_of(
             [self._first(request) for request in self.requests if request.arrived >= since], percentile
         )
 
     def per_token(self, percentile: float = 99.0, since: float = 0.0) -> float:
-        """A percentile of the mean inter-token time of finished requests."""
+        """Return a percentile of the mean inter-token time of finished requests."""
         return percentile_of(
             [
                 (request.last - request.first) / (request.answer - 1)
@@ -69,16 +69,16 @@ class SimulationResult:
         )
 
     def failed(self) -> float:
-        """The part of the requests whose clients gave up."""
+        """Return the share of requests whose clients gave up."""
         return sum(request.left for request in self.requests) / max(1, len(self.requests))
 
     def share(self, replica: int, since: float = 0.0) -> float:
-        """The part of the requests that the replica got."""
+        """Return the replica's share of the requests."""
         requests = [request for request in self.requests if request.arrived >= since]
         return sum(request.replica == replica for request in requests) / max(1, len(requests))
 
     def weights(self, at: float) -> tuple[float | None, ...]:
-        """The proxies' weights at a time."""
+        """Return the proxies' weights at a time."""
         return next(weights for time, weights in reversed(self.history) if time <= at)
 
     def _first(self, request: SimulatedRequest) -> float:
@@ -86,7 +86,7 @@ class SimulationResult:
 
 
 def run(scenario: Scenario, seed: int) -> SimulationResult:
-    """Run once; the same seed gives the same arrivals whatever the weighting is."""
+    """Run once. The same seed gives the same arrivals with any weighting."""
     return _Simulation(scenario, seed).go()
 
 
@@ -123,7 +123,7 @@ class _Simulation:
         self._history: list[tuple[float, tuple[float | None, ...]]] = []
         self._pushed_at = float("-inf")
         self._push_due = math.inf
-        """When the next waiting change of weights is due."""
+        """Time of the next pending change of weights."""
         self._patience = ReloadPatience()
         self._loaded: tuple[Weight | None, ...] = (None,) * len(members)
 
@@ -289,7 +289,7 @@ class _Simulation:
                 case HealthChanged():
                     (self._out.add if effect.verdict == "out" else self._out.discard)(effect.replica)
                 case ModeChanged():
-                    pass  # a proxy gets no mode
+                    pass  # proxies do not get a mode
         ramps, self._ramps = self._ramps, self._factors(now)
         urgent = changed or any(isinstance(effect, HealthChanged) for effect in effects)
         if urgent or effects or ramps != self._ramps:
@@ -330,7 +330,7 @@ class _Simulation:
         return {name: value for name, value in factors.items() if value < 1.0}
 
     def _weight(self, name: str) -> Weight | None:
-        """The weight that the proxies use; None for a replica that gets nothing."""
+        """Return the weight that the proxies use; None for a replica that gets no requests."""
         if name in self._out or name not in self._weights:
             return None
         return self._weights[name].times(self._ramps.get(name, 1.0))

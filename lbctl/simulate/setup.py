@@ -1,4 +1,4 @@
-"""What a trace is replayed against: a pool, its engines, how proxies choose, and what happens meanwhile."""
+"""The setup of a replay: a pool, its engines, the policy of the proxies, and changes during the run."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class SpeedChange:
     """A change of a replica's speed."""
 
     at: float
-    """Seconds since the first request."""
+    """Seconds after the first request."""
     replica: str
     factor: float
-    """Multiplies its speed from then on; 0: it stands still."""
+    """Factor on its speed from then on; 0 stops it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which a replica's process is dead: its requests break, and its port refuses connections."""
+    """A period in which a replica's process is dead: its requests fail, and its port refuses connections."""
 
     replica: str
     begin: float
-    """Seconds since the first request."""
+    """Seconds after the first request."""
     end: float = math.inf
-    """When it listens again, with an empty cache; infinite: never."""
+    """Time at which it listens again, with an empty cache; infinite: never."""
 
 
 def merged(outages: Sequence[Outage]) -> list[Outage]:
-    """Return the outages in the order of time, those of a replica that overlap as one."""
+    """Return the outages in chronological order. Overlapping outages of a replica are merged."""
     result: list[Outage] = []
     last: dict[str, int] = {}
     for outage in sorted(outages, key=lambda item: item.begin):
@@ -50,25 +50,25 @@ def merged(outages: Sequence[Outage]) -> list[Outage]:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a trace is replayed against."""
+    """The setup of a replay."""
 
     pool: Pool
-    """The pool of the fleet; its capacities, limits, health checks, telemetry and weighting apply."""
+    """Pool of the fleet. Its capacities, limits, health checks, telemetry and weighting apply."""
     policy: Policy
-    """How the proxies choose."""
+    """Policy of the proxies."""
     costs: tuple[CostModel, ...]
-    """The engine of each replica, at its real speed."""
+    """Engine of each replica, at its actual speed."""
     proxies: int = 2
-    """How many proxies share the load; each knows only its own requests."""
+    """Number of proxies that share the load. Each knows only its own requests."""
     patience: float = 60.0
     """Seconds after which a client without a first token leaves."""
     changes: tuple[SpeedChange, ...] = ()
-    """Changes of speed, in the order of time."""
+    """Changes of speed, in chronological order."""
     outages: tuple[Outage, ...] = ()
-    """Replicas that die."""
+    """Outages of replicas."""
     joins: Mapping[str, float] = field(default_factory=dict)
-    """Replica → when it joins the pool, in seconds since the first request."""
+    """Maps a replica to the time at which it joins the pool, in seconds after the first request."""
     retry: Retry = field(default_factory=Retry)
-    """What the proxies do with a request whose replica is dead."""
+    """Retries of the proxies for a request whose replica is dead."""
     delay: float = 1.0
     """Seconds from a sample of the engines to its use."""

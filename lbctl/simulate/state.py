@@ -1,7 +1,7 @@
 """The state of a simulation as columns: the requests, the engines and the proxies.
 
 Column `x` of replica r is `x[r]`; of proxy q and replica r it is `x[q * replicas + r]`; of slot i of replica r it is
-`x[r * sequences + i]`. Times are seconds, lengths are tokens. Columns of what a run does not need have one element.
+`x[r * sequences + i]`. Times are in seconds, lengths in tokens. Unused columns have one element.
 """
 
 from __future__ import annotations
@@ -9,222 +9,224 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 PENDING, DONE, GAVE_UP, SHED, BROKEN = range(5)
-"""States of a request: under way, answered, left by its client, refused by the proxy's limits, lost with a replica."""
+"""States of a request: in progress, answered, abandoned by its client, rejected by the proxy's limits, lost with a
+replica."""
 NOWHERE, FOR_ANY, FOR_ONE = range(3)
-"""Where requests wait that find no room: they are refused; for the first replica that has room; for the chosen one."""
+"""Handling of requests without capacity: rejected; queued for the first free replica; queued for the chosen replica."""
 IDLE, PREFILL, DECODE, LAST = range(4)
-"""What an engine does: nothing, one iteration that reads prompts, a run of iterations that only generate, one iteration
-that only generates and whose end is known."""
+"""States of an engine: idle; one iteration with prefill; a run of iterations without prefill; one iteration without
+prefill whose end is known."""
 
 
 class Requests(NamedTuple):
-    """The requests in the order of their arrival."""
+    """The requests in the order of arrival."""
 
     arrived: Any
-    """When it arrives."""
+    """Arrival time."""
     prompt: Any
-    """Tokens of its prompt."""
+    """Length of the prompt."""
     answer: Any
-    """Tokens of its answer."""
+    """Length of the response."""
     proxy: Any
-    """The proxy that gets the request."""
+    """Proxy that gets the request."""
     key: Any
-    """What a hash is made of: the session, or the beginning of the prompt; 0 to 2³² − 1."""
+    """Hash key, from the session or the beginning of the prompt; 0 to 2³² − 1."""
     draw: Any
-    """A random number, 0 to 2³² − 1."""
+    """Random number, 0 to 2³² − 1."""
     second_draw: Any
-    """A random number, 0 to 2³² − 1."""
+    """Random number, 0 to 2³² − 1."""
     block_start: Any
-    """Where its prefix blocks begin in `blocks`."""
+    """Start of its prefix blocks in `blocks`."""
     block_count: Any
-    """How many prefix blocks it has."""
+    """Number of its prefix blocks."""
     blocks: Any
-    """The ids of prefix blocks of all requests, one after the other."""
+    """Ids of the prefix blocks of all requests, concatenated."""
     replica: Any
-    """Where it was sent; −1: nowhere, or not yet."""
+    """Replica to which it was sent; −1: none, or not yet."""
     first: Any
-    """When its first token was generated; negative: not yet."""
+    """Time of its first token; negative: not yet."""
     last: Any
-    """When its last token was generated; negative: not yet."""
+    """Time of its last token; negative: not yet."""
     state: Any
     """PENDING, DONE, GAVE_UP, SHED or BROKEN."""
     hit: Any
-    """Tokens of the prompt that the prefix cache had."""
+    """Prompt tokens found in the prefix cache."""
     need: Any
     """Tokens that must be in the cache before it generates (more than the prompt after a preemption)."""
     rest: Any
-    """Tokens that it still has to generate when it is read."""
+    """Tokens that remain to be generated after prefill."""
     follower: Any
-    """The next request in the queue of its engine or proxy; −1: none."""
+    """Next request in the queue of its engine or proxy; −1: none."""
     admitted: Any
-    """The number of its admission, by which the youngest is preempted; 0: it waits for one."""
+    """Sequence number of its admission, by which the youngest is preempted; 0: not admitted."""
     log: Any
-    """What has happened, for the picker: 2 · request for a first token, 2 · request + 1 for an end."""
+    """Events for the picker: 2 · request for a first token, 2 · request + 1 for an end."""
 
 
 class EngineColumns(NamedTuple):
-    """The engines: what an iteration costs, what they do, and what they publish.
+    """The engines: their costs, their state, and their metrics.
 
     An iteration takes (a + b · sequences + c · context + p · prompt tokens) ÷ factor.
     """
 
     a: Any
-    """Seconds of an iteration."""
+    """Seconds per iteration."""
     b: Any
-    """Seconds for each sequence."""
+    """Seconds per sequence."""
     c: Any
-    """Seconds for each token of context."""
+    """Seconds per token of context."""
     p: Any
-    """Seconds for each prompt token."""
+    """Seconds per prompt token."""
     sequences: Any
-    """The largest number of sequences at a time."""
+    """Maximum number of concurrent sequences."""
     cache: Any
-    """The size of the KV cache."""
+    """Size of the KV cache."""
     up: Any
     """Whether its port is open: 1 or 0."""
     factor: Any
-    """Multiplies the speed; 0: the engine stands still."""
+    """Factor on the speed; 0: the engine is stopped."""
     kind: Any
     """IDLE, PREFILL, DECODE or LAST."""
     begun: Any
-    """When the present iteration, or run of iterations, began."""
+    """Start of the current iteration, or run of iterations."""
     end: Any
-    """When it ends; infinite: never."""
+    """End of the current iteration or run; infinite: never."""
     planned: Any
-    """The number of iterations of the run."""
+    """Number of iterations in the run."""
     tokens: Any
-    """Prompt tokens that the present iteration reads."""
+    """Prompt tokens that the current iteration prefills."""
     context: Any
     """Tokens in the KV cache."""
     step: Any
     """Iterations since the beginning."""
     running: Any
-    """Sequences that generate."""
+    """Number of sequences that generate."""
     reading: Any
-    """Sequences whose prompt is being read."""
+    """Number of sequences in prefill."""
     waiting: Any
-    """The length of the queue."""
+    """Length of the queue."""
     left: Any
-    """Those of the queue whose clients have left; they are dropped when they come to its head."""
+    """Queued requests whose clients have left. They are dropped at the head of the queue."""
     head: Any
-    """The first request of the queue."""
+    """First request of the queue."""
     tail: Any
-    """The last request of the queue."""
+    """Last request of the queue."""
     run_request: Any
-    """The requests that generate."""
+    """Requests that generate."""
     run_done: Any
-    """A heap by the step at which a request is done."""
+    """Heap by the step at which a request completes."""
     read_request: Any
-    """The requests whose prompt is being read, in the order of admission."""
+    """Requests in prefill, in the order of admission."""
     read_left: Any
-    """How many of their tokens are still to be read."""
+    """Tokens of these requests that remain to be prefilled."""
     prefill_tokens: Any
-    """Prompt tokens read since the beginning."""
+    """Prompt tokens prefilled since the beginning."""
     decode_tokens: Any
     """Tokens generated since the beginning."""
     itl_seconds: Any
-    """The sum of the times between two tokens."""
+    """Sum of the inter-token times."""
     itl_count: Any
-    """The number of those times."""
+    """Number of inter-token times."""
     preempted: Any
-    """Sequences that were preempted."""
+    """Number of preempted sequences."""
     heap: Any
     """Engines as a heap by `end`."""
     place: Any
-    """The position of each engine in `heap`."""
+    """Position of each engine in `heap`."""
     cache_sets: Any
-    """The sets of its prefix cache, of 8 blocks each."""
+    """Number of sets in its prefix cache, of 8 blocks each."""
     cache_start: Any
-    """Where its blocks begin in `cached_block`."""
+    """Start of its blocks in `cached_block`."""
     cached_block: Any
     """Ids of cached blocks."""
     cached_at: Any
-    """When each was last used, as a count of uses."""
+    """Last use of each, as a count of uses."""
     busy_seconds: Any
     """Seconds in which iterations ran."""
 
 
 class ProxyColumns(NamedTuple):
-    """The proxies' own books, one after the other."""
+    """The state of the proxies, concatenated."""
 
     active: Any
-    """Requests in flight that this proxy knows."""
+    """Requests in flight of this proxy."""
     total: Any
-    """Their sum for each proxy."""
+    """Sum of `active` for each proxy."""
     given: Any
-    """The weights of the replicas; 0 and less: gets nothing."""
+    """Weights of the replicas; a replica with 0 or less gets no requests."""
     weight: Any
-    """The weights among which it chooses: those of `given`, or 0 where it skips a replica that is full."""
+    """Weights for the choice: as in `given`, or 0 if the proxy skips a full replica."""
     head: Any
-    """The first request that waits for a replica; −1: none. Those for any replica stand at the proxy's first one."""
+    """First request that waits for a replica; −1: none. The proxy's first entry also has the queue for any replica."""
     tail: Any
-    """The last of them."""
+    """Last request of that queue."""
     waiting: Any
-    """The number of requests that wait in each proxy."""
+    """Number of waiting requests in each proxy."""
     refusing: Any
-    """One element: 1 while all requests are refused, since too few replicas are healthy."""
+    """One element: 1 while all requests are rejected because too few replicas are healthy."""
     current: Any
-    """The state of smooth round robin."""
+    """State of smooth round robin."""
     due: Any
     """Envoy's deadlines."""
     now: Any
-    """The last deadline of each proxy."""
+    """Last deadline of each proxy."""
     turn: Any
-    """The order in which replicas were last used."""
+    """Order in which replicas were last used."""
     ring_point: Any
     """Points of the hash ring, sorted."""
     ring_replica: Any
-    """The replica of each point."""
+    """Replica of each point."""
 
 
 class RunSettings(NamedTuple):
-    """What does not change during a run."""
+    """Constant settings of a run."""
 
     replicas: int
     budget: int
-    """The most prompt tokens of an iteration."""
+    """Maximum number of prompt tokens in an iteration."""
     slots: int
-    """The largest number of sequences of any engine."""
+    """Maximum number of sequences of any engine."""
     patience: float
     """Seconds after which a client without a first token leaves."""
     policy: int
-    """How the proxies choose: one of `choosers`."""
+    """Chooser of the proxies, one of `choosers`."""
     bound: float
-    """A hash leaves a replica that has so many times its part of the requests in flight; 0: never."""
+    """Multiple of its share of requests in flight at which a hash skips a replica; 0: never."""
     jumps: bool
-    """Envoy's bound: the part is rounded up and compared without the new request, and the rest goes to any replica."""
+    """Envoy's bound: the share is rounded up and compared without the new request, and further requests go to any
+    replica."""
     block: int
-    """Tokens of a prefix block; 0: no prefix cache."""
+    """Tokens per prefix block; 0: no prefix cache."""
     limit: int
-    """The most requests that a proxy has at one replica; 0: unlimited."""
+    """Maximum number of requests of a proxy at one replica; 0: unlimited."""
     skips_full: bool
-    """Whether a proxy chooses only among replicas that are below `limit`."""
+    """Whether a proxy chooses only among replicas below `limit`."""
     waits: int
-    """Where requests wait that find no room: NOWHERE, FOR_ANY or FOR_ONE."""
+    """Handling of requests without capacity: NOWHERE, FOR_ANY or FOR_ONE."""
     total_limit: int
-    """The most requests that a proxy has at all replicas; 0: unlimited."""
+    """Maximum number of requests of a proxy at all replicas; 0: unlimited."""
     waiting_limit: int
-    """The most requests that wait in a proxy."""
+    """Maximum number of waiting requests in a proxy."""
     waiting_time: float
-    """The seconds after which a request that waits is refused."""
+    """Seconds after which a waiting request is rejected."""
 
 
 class RunProgress(NamedTuple):
-    """How far a run is: columns with one element each, so that compiled code can change them."""
+    """The progress of a run: columns with one element each, so that compiled code can change them."""
 
     arrival: Any
-    """The next request that arrives."""
+    """Next request that arrives."""
     leaving: Any
-    """The next request whose patience ends."""
+    """Next request whose patience ends."""
     admissions: Any
-    """The number of admissions."""
+    """Number of admissions."""
     uses: Any
-    """The number of uses of prefix blocks."""
+    """Number of uses of prefix blocks."""
     turns: Any
-    """The number of changes of the books."""
+    """Number of changes of the proxies' state."""
     logged: Any
-    """The length of `log`."""
+    """Length of `log`."""
     expiring: Any
-    """The next request that is refused if it still waits in a proxy."""
+    """Next request that is rejected if it still waits in a proxy."""
     refused: Any
-    """The replica that has just refused a connection; −1: none."""
+    """Replica that has just refused a connection; −1: none."""

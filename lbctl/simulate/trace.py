@@ -1,10 +1,10 @@
-"""Traces of requests: Azure's CSV, Mooncake's JSONL, and a CSV of our own; read strictly, with the place of each error.
+"""Reads traces of requests: Azure's CSV, Mooncake's JSONL, and lbctl's CSV. It reports the position of each error.
 
 | format | columns |
 |---|---|
 | Azure | `TIMESTAMP` (date and time), `ContextTokens`, `GeneratedTokens` |
 | Mooncake | `timestamp` (ms), `input_length`, `output_length`, `hash_ids` (ids of prefix blocks of 512 tokens) |
-| lbctl | `time` (s, or ms of the epoch), `prompt`, `answer` (tokens), and perhaps `session` |
+| lbctl | `time` (s, or ms of the epoch), `prompt`, `answer` (tokens), and optionally `session` |
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
 
 MOONCAKE_BLOCK = 512
-"""Tokens of a prefix block."""
+"""Tokens per prefix block."""
 _MAX_FILE_BYTES = 1 << 30
 _MAX_ERRORS = 20
 _MAX_TOKENS = 10_000_000
 _MAX_TIME = 1e13
-"""The largest time that is read; one of the epoch has 1.8e9 seconds, and 1.8e12 milliseconds."""
+"""Maximum time that is accepted. Current times since the epoch are 1.8e9 seconds, or 1.8e12 milliseconds."""
 _EPOCH_SECONDS = 1e9
-"""A time of the epoch in seconds is not below this, which is the year 2001."""
+"""Minimum time since the epoch in seconds: the year 2001."""
 _EPOCH_MILLISECONDS = 1e11
-"""A time of the epoch in milliseconds is not below this, and one in seconds below it: the years 1973 and 5138."""
+"""Minimum time since the epoch in milliseconds, and maximum in seconds: the years 1973 and 5138."""
 _MAX_SECONDS = 1e9
-"""The longest trace in seconds."""
+"""Maximum duration of a trace in seconds."""
 _BOM = b"\xef\xbb\xbf"
 _MAX_LINE = 1 << 20
 _DAY = 86_400.0
@@ -44,26 +44,26 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order of their arrival."""
+    """Requests in the order of arrival."""
 
     times: Sequence[float]
-    """Seconds since the first request."""
+    """Seconds after the first request."""
     prompts: Sequence[int]
-    """Tokens of each prompt; at least 1."""
+    """Length of each prompt in tokens; at least 1."""
     answers: Sequence[int]
-    """Tokens of each answer; at least 1."""
+    """Length of each response in tokens; at least 1."""
     keys: Sequence[int] = ()
-    """A number of 32 bits for each session, or for each beginning of a prompt; empty where the trace has neither."""
+    """32-bit number for each session, or for each beginning of a prompt; empty if the trace has neither."""
     blocks: Sequence[tuple[int, ...]] = ()
-    """The ids of each prompt's prefix blocks; empty where the trace has none."""
+    """Ids of each prompt's prefix blocks; empty if the trace has none."""
     block: int = 0
-    """Tokens of a prefix block; 0 where there are none."""
+    """Tokens per prefix block; 0 if there are none."""
     repeated: int = 0
-    """Prompt tokens that one cache without an end would have, of all requests together."""
+    """Prompt tokens that a single unlimited cache would contain, summed over all requests."""
 
     @property
     def rate(self) -> float:
-        """The mean requests per second."""
+        """Mean requests per second."""
         return (len(self.times) - 1) / self.times[-1] if len(self.times) > 1 and self.times[-1] > 0 else 0.0
 
     def faster(self, factor: float) -> Trace:
@@ -86,12 +86,15 @@ class _Rows:
     keys: array[int] = field(default_factory=lambda: array("I"))
     blocks: list[tuple[int, ...]] = field(default_factory=list)
     units: float = 1.0
-    """Units of its times in a second."""
+    """Number of units of its times in a second."""
     has_gap: bool = False
-    """Whether a pause of more than a day was reported."""
+    """Whether a gap of more than a day was reported."""
 
     def in_order(self, time: float) -> float:
-        """Return the time of the next row in seconds. Raises _CellError where others are later, or it is much later."""
+        """Return the time of the next row in seconds.
+
+        Raises _CellError if the time is before an earlier row, or far after it.
+        """
         at = time / self.units
         if self.times and at < self.times[-1]:
             raise _CellError(f"it arrives {self.times[-1] - at:g} s before the row above it", "sort the trace by time")
@@ -111,7 +114,7 @@ class _CellError(ValueError):
 
 
 class _RowError(ValueError):
-    """A row cannot be used; `column` is that of a character, from 1 on, 0 where the whole row is meant."""
+    """A row cannot be used. `column` is a character's column, from 1; 0 means the whole row."""
 
     def __init__(self, message: str, column: int = 0, hint: str = "") -> None:
         super().__init__(message)
@@ -120,7 +123,7 @@ class _RowError(ValueError):
 
 
 def read(name: str, diagnostics: Diagnostics) -> Trace | None:
-    """Return the trace in a file, or None where it has errors (LB030); at most 20 of them are reported."""
+    """Return the trace in a file; None if it has errors (LB030). At most 20 errors are reported."""
     if "://" in name:
         diagnostics.add(_error(name, 0, "a trace is a file, and this is a URL", hint="download it first"))
         return None
@@ -141,7 +144,7 @@ def read(name: str, diagnostics: Diagnostics) -> Trace | None:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Return the lines; one of more than 1 MiB comes in pieces, of which none is a row."""
+    """Yield the lines. A line of more than 1 MiB comes in pieces, none of which is a valid row."""
     while line := file.readline(_MAX_LINE):
         yield line
 
@@ -187,7 +190,7 @@ _Reader = Callable[[str, _Rows], None]
 
 
 def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, diagnostics: Diagnostics) -> int:
-    """Append one row; return 1 where it has an error, else 0."""
+    """Append one row. Return 1 if it has an error, else 0."""
     try:
         reader(_text(line), rows)
     except _RowError as error:
@@ -202,7 +205,7 @@ def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, dia
 
 
 def _doubtful_unit(name: str, number: int, rows: _Rows, *, is_json: bool) -> Iterator[Diagnostic]:
-    """Report a first time that has not the unit of the form, or seems not to have it."""
+    """Report a first time that does not have, or seems not to have, the unit of the format."""
     first = rows.times[0] * rows.units
     if is_json and _EPOCH_SECONDS <= first < _EPOCH_MILLISECONDS:
         message = (
@@ -293,7 +296,7 @@ def _csv_row(places: list[int], time: Callable[[object], float], session: int | 
 
 
 def _column_of(line: str, place: int) -> int:
-    """Return the column, from 1 on, at which a cell begins."""
+    """Return the column, from 1, at which a cell begins."""
     is_quoted = False
     for column, character in enumerate(line, 1):
         if place == 0:
@@ -366,7 +369,7 @@ def _seconds(value: object) -> float:
     if number > _MAX_TIME:
         hint = "milliseconds of the epoch are as 1700000000500: divide what is finer"
         raise _CellError(f"{str(value)[:40]!r} is later than the largest time, {_MAX_TIME:,.0f}", hint)
-    if not number >= 0:  # also what is no number
+    if not number >= 0:  # also false for NaN
         raise _CellError(f"{str(value)[:40]!r} is not a time of at least 0")
     return number
 
