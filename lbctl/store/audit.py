@@ -1,4 +1,4 @@
-"""The audit log: who did what, when and why, as a chain of hashes in the state."""
+"""The audit log: the actor, action, time and reason of each operation, as a hash chain in the state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.store.records import ChainedAuditRecord
 from lbctl.store.saved import SavedState
 
 CONTROL_PLANE = "lbctl"
-"""The actor of what the control plane does by itself."""
+"""Actor of the control plane's own actions."""
 
 
 class AuditLog:
@@ -26,16 +26,16 @@ class AuditLog:
 
     @property
     def problem(self) -> str:
-        """Why the state cannot be written; empty where the last write succeeded."""
+        """Reason why the state cannot be written; empty after a successful write."""
         return self._state.problem
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was repaired, what was lost and what is unsafe since the state was opened."""
+        """Return the repairs, losses and security problems since the state was opened."""
         return self._state.notes
 
     async def record(self, actor: str, action: str, subject: str, reason: str = "") -> None:
-        """Append a record. Raises NotSavedError: what cannot be recorded must not be done."""
+        """Append a record. Raises NotSavedError: an action that cannot be recorded must not be done."""
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         try:
             await self._state.append_audit(at, actor, action, subject, reason)
@@ -45,7 +45,7 @@ class AuditLog:
         self._failure.succeeded()
 
     async def last(self, subject: str) -> ChainedAuditRecord | None:
-        """Return the newest record about the subject; None where there is none. Raises NotSavedError."""
+        """Return the newest record about the subject; None if there is none. Raises NotSavedError."""
         try:
             records = await self.records()
         except StoreError as error:
@@ -53,5 +53,5 @@ class AuditLog:
         return next((item for item in reversed(records) if item.subject == subject), None)
 
     async def records(self) -> tuple[ChainedAuditRecord, ...]:
-        """Return the kept records, the oldest first. Raises StoreError."""
+        """Return the kept records, oldest first. Raises StoreError."""
         return await self._state.audit()

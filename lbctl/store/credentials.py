@@ -1,4 +1,4 @@
-"""Credentials from the files that the settings of a store name: its password, certificates and signing keys.
+"""Credentials from the files in the settings of a store: its password, certificates and signing keys.
 
 None of them is ever logged or saved.
 """
@@ -16,11 +16,11 @@ from lbctl.store.interface import UnusableError
 from lbctl.store.signing import Keyring, parse_keys
 
 _MAX_FILE_BYTES = 4096
-"""Bytes of a file with a password or with keys."""
+"""Maximum size of a file with a password or with keys."""
 
 
 def password_of(store: Store) -> str | None:
-    """Return the password, None where the store has none. Raises UnusableError where its file cannot be read."""
+    """Return the password; None if the store has none. Raises UnusableError if its file cannot be read."""
     if store.password_file is None:
         return None
     try:
@@ -34,7 +34,7 @@ def password_of(store: Store) -> str | None:
 
 
 def tls_of(store: Store) -> ssl.SSLContext:
-    """Return the context that verifies the store's certificate. Raises UnusableError where a file cannot be used."""
+    """Return the context that verifies the store's certificate. Raises UnusableError if a file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=store.ca)
         if store.certificate is not None:
@@ -46,7 +46,7 @@ def tls_of(store: Store) -> ssl.SSLContext:
 
 
 def read_keyring(store: Store) -> Keyring:
-    """Return the keys of the store's key file; none where there is no file. Raises UnusableError."""
+    """Return the keys in the store's key file; no keys if there is no file. Raises UnusableError."""
     if store.key_file is None:
         return Keyring()
     try:
@@ -61,6 +61,6 @@ def read_keyring(store: Store) -> Keyring:
 
 
 def _scope(store: Store) -> str:
-    """Return what distinguishes the control plane from others: it stays where the store moves to another address."""
+    """Return an identifier of the control plane. It does not change if the store moves to another address."""
     url = urlsplit(store.url)
     return f"{url.netloc}{url.path}" if url.scheme == "kubernetes" else store.key_prefix

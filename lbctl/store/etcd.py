@@ -1,9 +1,9 @@
-"""The state in an etcd that several control planes share, by its JSON gateway.
+"""State in an etcd cluster that several control planes share, through its JSON gateway.
 
 Every change is a transaction that compares the leader's epoch and the key's version. The lease and the announcements of
-members are keys that end with a lease of etcd. etcd has no clock of its own to ask, so an epoch is at least this
-member's time in milliseconds, and above the last one that the store has or this member knows of: it also grows where
-the data was lost.
+members are keys that end with a lease of etcd. etcd does not provide its clock, so an epoch is at least this member's
+time in milliseconds. It is also above the last epoch that the store contains or that this member has seen, so that it
+grows even if the data was lost.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from lbctl.store.interface import (
 )
 
 _RESYNC = 5.0
-"""Seconds after which a watch reads again without an event."""
+"""Seconds without an event after which a watch reads all keys again."""
 
 
 class EtcdStore:
     """A SharedStore in etcd.
 
-    `member`: the name of this control plane. `instance`: a text that no other handle has.
+    `member`: the name of this control plane. `instance`: a text that is unique to this handle.
     """
 
     def __init__(self, store: Store, member: str, instance: str) -> None:
@@ -62,15 +62,15 @@ class EtcdStore:
         self._entries = self._prefix + "entries/"
         self._client = EtcdClient(store, max(0.5, self._ttl / 4))
         self._epoch = 0
-        """The epoch in which this handle has the lease; 0 without it."""
+        """Epoch in which this handle has the lease; 0 without the lease."""
         self._highest = 0
-        """The highest epoch that this handle has read or had."""
+        """Highest epoch that this handle has read or had."""
         self._leases: dict[str, str] = {}
-        """What a lease of etcd is for → its id."""
+        """Maps the purpose of an etcd lease to its id."""
 
     @classmethod
     def open(cls, store: Store, member: str, instance: str) -> EtcdStore:
-        """Return the store of this URL, without connecting. Raises UnusableError."""
+        """Return the store at this URL, without connecting. Raises UnusableError."""
         return cls(store, member, instance)
 
     @property
@@ -79,7 +79,7 @@ class EtcdStore:
         return f"etcd {self._client.hosts} ({self._prefix.rstrip('/')})"
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing is repaired here."""
+        """Return no notes, because nothing is repaired here."""
         return ()
 
     # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +121,7 @@ class EtcdStore:
         )
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError where it is lost."""
+        """Extend the lease. Raises FencedError if it is lost."""
         epoch = self._epoch
         if epoch and await self._keep_alive("leader"):
             holder, rows = await self._holder()
@@ -132,18 +132,18 @@ class EtcdStore:
         raise FencedError(f"the lease of {self.location} is lost")
 
     async def release(self) -> None:
-        """Release the lease, where this handle has it."""
+        """Release the lease, if this handle has it."""
         held, self._epoch = self._epoch, 0
         if held:
             await self._client.call("lease/revoke", {"ID": self._leases.pop("leader")}, bool)
 
     async def leader(self) -> str:
-        """Return the member that has the lease; empty where nobody has it."""
+        """Return the member that has the lease; empty if it is free."""
         holder, _ = await self._holder()
         return holder[1] if holder else ""
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return the size of etcd's database, and whether it refuses writes since it is full."""
+        """Return the size of etcd's database, and whether it rejects writes because it is full."""
         size = await self._client.call("maintenance/status", {}, lambda answer: int(member(answer, "dbSize", str) or 0))
         names = await self._client.call("maintenance/alarm", {"action": "GET"}, _alarms)
         return (Usage("etcd's database", size, problem=", ".join(sorted(names))),)
@@ -219,7 +219,7 @@ class EtcdStore:
         return StoreEntry(row.key.removeprefix(self._entries), row.value, row.revision)
 
     async def _change(self, key: str, expected: str, epoch: int, request: dict[str, Any]) -> str:
-        """Do the request where epoch and version are right, and return the new version."""
+        """Send the request if epoch and version match, and return the new version."""
         leader = self._prefix + "leader"
         led = {"key": encoded(leader), "target": "VALUE", "result": "EQUAL", "value": encoded(str(epoch))}
         name = self._entries + key
@@ -269,7 +269,7 @@ class EtcdStore:
         return self._leases[purpose]
 
     async def _keep_alive(self, purpose: str) -> bool:
-        """Extend a lease of etcd. Returns False where it has ended."""
+        """Extend a lease of etcd. Returns False if it has ended."""
         if purpose not in self._leases:
             return False
         return await self._client.call("lease/keepalive", {"ID": self._leases[purpose]}, _remaining) > 0
@@ -291,7 +291,7 @@ def _lease_id(answer: Answer) -> str:
 
 
 def _remaining(answer: Answer) -> int:
-    """Return the seconds that a lease has left; 0 where it has ended."""
+    """Return the remaining seconds of a lease; 0 if it has ended."""
     return int(member(member(answer, "result", dict), "TTL", str) or 0)
 
 

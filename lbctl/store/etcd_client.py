@@ -1,6 +1,7 @@
-"""The calls of etcd's JSON gateway that a store needs. Keys and values are text; numbers come as strings.
+"""The calls to etcd's JSON gateway that a store needs. Keys and values are text; numbers are encoded as strings.
 
-Answers have bounds in bytes, depth and time, and their fields have the types of etcd: anything else is no answer.
+Responses are limited in bytes, depth and time, and their fields must have the types of etcd. All other responses are
+errors.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from lbctl.store.interface import StoreError, StoreUnreachableError, UnusableErr
 
 _USER = "root"
 _MAX_SHOWN = 200
-"""Characters that are shown of an answer."""
+"""Maximum number of characters of a response in a message."""
 MAX_ANSWER_BYTES = 48 << 20
-"""Bytes of one answer."""
+"""Maximum size of a response."""
 MAX_MESSAGE_BYTES = 16 << 20
-"""Bytes of one message of a watch."""
+"""Maximum size of a message in a watch."""
 _REFUSED = ("authentication failed", "permission denied", "user name is empty", "authentication is not enabled")
 WATCH_TIMEOUT = 60.0
-"""Seconds after which a watch ends, so that a server which trickles holds nothing up."""
+"""Seconds after which a watch ends, so that a server that sends slowly does not block it."""
 _EXPIRED = "invalid auth token"
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _T = TypeVar("_T")
@@ -46,11 +47,11 @@ class Row(NamedTuple):
     """A key with its value."""
 
     key: str
-    """The key, with the prefix of the store."""
+    """Key with the prefix of the store."""
     value: str
-    """The value; empty where it has none."""
+    """Value; empty if there is none."""
     revision: str
-    """The revision of the last change."""
+    """Revision of the last change."""
 
 
 Events = list[tuple[str, Row]]
@@ -58,15 +59,15 @@ Events = list[tuple[str, Row]]
 
 
 class EtcdClient:
-    """One member's connections to etcd. They are opened when they are used, in the event loop that uses them."""
+    """One member's connections to etcd. They are opened at first use, in the event loop that uses them."""
 
     def __init__(self, store: Store, patience: float) -> None:
-        """`patience`: seconds that a call waits for its answer."""
+        """Open no connection yet. `patience`: timeout of a call in seconds."""
         url = parse_store_url(store.url)
         self.hosts = url.places
-        """The servers, for people."""
+        """Servers, for people."""
         self._servers = deque(url.places.split(","))
-        """The servers; the first one is asked."""
+        """Servers; the first one is queried."""
         self._protocol = "https" if url.secure else "http"
         self._tls = tls_of(store) if url.secure else None
         self._store = store
@@ -76,9 +77,9 @@ class EtcdClient:
         self._token = ""
 
     async def call(self, path: str, body: Mapping[str, Any], read: Callable[[Answer], _T]) -> _T:
-        """Return what `read` finds in the answer; it raises ValueError for an answer that is not etcd's.
+        """Return the result of `read` for the response. `read` raises ValueError if the response is not from etcd.
 
-        Raises UnusableError, StoreUnreachableError, and StoreError for every other refusal.
+        Raises UnusableError, StoreUnreachableError, and StoreError for every other failure.
         """
         answer = await self._answer(path, body)
         try:
@@ -100,9 +101,9 @@ class EtcdClient:
     async def watch(
         self, first: str, last: str, revision: int, silence: float
     ) -> AsyncGenerator[list[tuple[str, Row]]]:
-        """Yield the events of keys from `first` to before `last` since that revision.
+        """Yield the events since that revision for keys from `first` up to, but without, `last`.
 
-        Ends after `silence` seconds without any, and after `WATCH_TIMEOUT`. Raises StoreError.
+        Ends after `silence` seconds without events, and after `WATCH_TIMEOUT`. Raises StoreError.
         """
         request = {"key": encoded(first), "range_end": encoded(last), "start_revision": str(revision)}
         timeout = aiohttp.ClientTimeout(total=WATCH_TIMEOUT, sock_connect=self._patience, sock_read=silence)
@@ -130,7 +131,7 @@ class EtcdClient:
             raise self._silent(server, error) from None
 
     async def close(self) -> None:
-        """Close the connections. Calls that go on raise StoreUnreachableError, and so do later ones."""
+        """Close the connections. Running and later calls raise StoreUnreachableError."""
         self._closed = True
         session, self._session = self._session, None
         if session is not None:
@@ -146,7 +147,7 @@ class EtcdClient:
         self._token = token
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the servers one after the other until one is connected. Raises StoreError."""
+        """Try the servers one after the other until a connection succeeds. Raises StoreError."""
         for _ in range(len(self._servers) - 1):
             with suppress(_NotConnectedError):
                 return await self._ask(path, body)
@@ -188,7 +189,7 @@ class EtcdClient:
         return self._unreachable(server, f"does not answer: {reason_of(error)}", connected=connected)
 
     def _unreachable(self, server: str, problem: str, *, connected: bool = True) -> StoreError:
-        """Return the error, and ask the next server from now on, unless another call has done so for this one."""
+        """Return the error, and switch to the next server, unless another call has already done so."""
         if self._servers[0] == server:
             self._servers.rotate(-1)
         reason = f"etcd {server} {problem}"
@@ -203,21 +204,21 @@ class EtcdClient:
 
 
 class _NotConnectedError(StoreUnreachableError):
-    """No connection was made: the server has not seen the request, and another one may be asked."""
+    """The connection failed: the server has not received the request, and another server may be tried."""
 
 
 def rows(holder: Answer, key: str = "kvs") -> list[Row]:
-    """Return the rows of an answer. Raises ValueError."""
+    """Return the rows of a response. Raises ValueError."""
     return [_parsed(item) for item in records(holder, key)]
 
 
 def rows_of_responses(answer: Answer) -> list[Row]:
-    """Return the rows of all ranges that a transaction has read. Raises ValueError."""
+    """Return the rows of all ranges in a transaction's response. Raises ValueError."""
     return [row for each in records(answer, "responses") for row in rows(member(each, "response_range", dict))]
 
 
 def revision(answer: Answer) -> int:
-    """Return the revision at which an answer was made. Raises ValueError."""
+    """Return the revision of a response. Raises ValueError."""
     return int(member(member(answer, "header", dict), "revision", str))
 
 
@@ -233,15 +234,15 @@ def _parsed(item: Answer) -> Row:
 
 
 def encoded(text: str) -> str:
-    """Return the text as the gateway takes it."""
+    """Return the text in the gateway's encoding."""
     return base64.b64encode(text.encode(errors="surrogateescape")).decode()
 
 
 def _decoded(text: str) -> str:
-    """Return what `encoded` has encoded."""
+    """Return the text from the gateway's encoding."""
     return base64.b64decode(text).decode(errors="surrogateescape")
 
 
 def end_of(prefix: str) -> str:
-    """Return the first key behind all keys with the prefix, which ends with an ASCII character below DEL."""
+    """Return the first key after all keys with the prefix, which must end with an ASCII character below DEL."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

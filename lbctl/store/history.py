@@ -1,8 +1,7 @@
-"""The records of the fleets that were served, and of a rollback to one of them.
+"""The records of previously published fleets, and of a rollback to one of them.
 
-An entry says which fleet was served from when on; the texts of its YAML files are a record of their own, compressed,
-which several entries may share. Every `read_…` raises one of `records.UNREADABLE` for text that its `write_…` did not
-write.
+An entry states which fleet was published and when. The texts of its YAML files are a separate, compressed record, which
+several entries may share. Every `read_…` raises one of `records.UNREADABLE` for text that its `write_…` did not write.
 """
 
 from __future__ import annotations
@@ -21,67 +20,66 @@ from lbctl.store.records import MAX_TEXT_VALUES
 
 Action = Literal["files", "reload", "rollback"]
 _MAX_TEXTS = 256 * 1024 * 1024
-"""The most bytes that compressed files may expand to."""
+"""Maximum size of compressed files after decompression, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The commit of the git checkout that files were read from."""
+    """The commit of the git checkout from which files were read."""
 
     commit: str = ""
-    """The full name of the commit; empty where the files are in no checkout."""
+    """Full name of the commit; empty if the files are not in a checkout."""
     dirty: bool = False
     """Whether the files differ from the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a fleet is served."""
+    """The reason why a fleet is published."""
 
     actor: str
-    """The name of the token that was used; `lbctl` for what the control plane does by itself."""
+    """Name of the token; `lbctl` for the control plane's own actions."""
     action: Action = "files"
-    """A change of the files, a reload by the API, or a rollback."""
+    """A change of the files, a reload through the API, or a rollback."""
     reason: str = ""
-    """Why, in the operator's words."""
+    """Reason in the operator's words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedFleet:
-    """A fleet that was served."""
+    """A previously published fleet."""
 
     digest: str
-    """The digest of its YAML files (`fleet.history.digest_of`)."""
+    """Digest of its YAML files (`fleet.history.digest_of`)."""
     at: float
-    """Since when it was served, in seconds since the epoch."""
+    """Time of publication, in seconds since the epoch."""
     cause: Cause
-    """Why it was served."""
     revision: Revision
-    """The commit of its files."""
+    """Commit of its files."""
     version: str
-    """The version of the first snapshot that was built from it."""
+    """Version of its first snapshot."""
     pools: int
-    """The number of pools."""
+    """Number of pools."""
     replicas: int
-    """The number of replicas, with discovered ones."""
+    """Number of replicas, including discovered ones."""
     size: int
-    """The bytes of its compressed files."""
+    """Size of its compressed files in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveRollback:
-    """An earlier fleet that is served in place of the files until the files change."""
+    """An earlier fleet that is published in place of the files until the files change."""
 
     digest: str
-    """The digest of the fleet that is served."""
+    """Digest of the published fleet."""
     ignored: str
-    """The digest of the files that are ignored."""
+    """Digest of the ignored files."""
     at: float
-    """When it was requested, in seconds since the epoch."""
+    """Time of the request, in seconds since the epoch."""
     actor: str
-    """The name of the token that was used."""
+    """Name of the token."""
     reason: str
-    """Why, in the operator's words."""
+    """Reason in the operator's words."""
 
 
 def write_texts(texts: Iterable[SourceText]) -> str:
@@ -106,7 +104,7 @@ def read_texts(value: str) -> tuple[SourceText, ...]:
 
 
 def write_entries(entries: Iterable[ServedFleet]) -> str:
-    """Serialize the entries of the history, the oldest first."""
+    """Serialize the entries of the history, oldest first."""
     return json.dumps([asdict(item) for item in entries])
 
 
@@ -116,7 +114,7 @@ def read_entries(value: str) -> tuple[ServedFleet, ...]:
 
 
 def write_rollback(rollback: ActiveRollback | None) -> str:
-    """Serialize the rollback; None where none is in force."""
+    """Serialize the rollback; None if no rollback is active."""
     return json.dumps(asdict(rollback) if rollback else None)
 
 
@@ -154,7 +152,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> float:
-    """A finite number that is not negative."""
+    """Return a finite number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is not a finite number from 0")
     return float(value)

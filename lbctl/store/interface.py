@@ -1,10 +1,11 @@
 """The interface of a store of the control plane's state: one leader, and keys that only the leader may write.
 
-A store keeps texts under keys. Whoever acquires its lease leads and gets an epoch that no earlier leader had; every
-write names that epoch, so that a leader that has lost its lease without noticing can no longer change anything. Every
-write also names the version that it replaces (compare-and-set). Keys, certificates and tokens are never stored.
+A store keeps texts under keys. The process that acquires its lease becomes the leader and gets an epoch that no earlier
+leader had. Every write contains that epoch, so that a leader that has lost its lease without noticing can no longer
+change anything. Every write also contains the version that it replaces (compare-and-set). Keys, certificates and tokens
+are never stored.
 
-`saved.SavedState` is the layer above, which defines what is stored and in which form.
+`saved.SavedState` is the layer above, which defines the content and its format.
 """
 
 from __future__ import annotations
@@ -14,41 +15,42 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 MAX_EPOCH = 10**15
-"""Epochs of shared stores are milliseconds since 1970, or a little more. Redis counts exactly up to 9 times as many."""
+"""Maximum epoch. Epochs of shared stores are milliseconds since 1970, or slightly more. Redis counts exactly up to 9
+times this number."""
 _MAX_SHOWN = 253
-"""Characters of a name or a key that people are shown."""
+"""Maximum number of characters of a name or a key in output."""
 ABSENT = ""
-"""The version of a key that does not exist."""
+"""Version of a key that does not exist."""
 
 
 class StoreError(Exception):
-    """The store cannot be read or written; nothing of the call is acknowledged. The message is for the log."""
+    """The store cannot be read or written, and the call has no confirmed effect. The message is for the log."""
 
 
 class ConflictError(StoreError):
-    """The key has another version than the write expects."""
+    """The version of the key differs from the expected version."""
 
 
 class FencedError(StoreError):
-    """The epoch of a write, or of a renewal, is not that of the store's current leader."""
+    """The epoch of a write or of a renewal differs from the current leader's epoch."""
 
 
 class StoreUnreachableError(StoreError):
-    """The store does not answer; it may do so later."""
+    """The store does not answer. A later call may succeed."""
 
 
 class UnusableError(StoreError):
-    """The store answers and must not be used: a wrong password, another product's keys, a newer version's state."""
+    """The store answers but must not be used: a wrong password, another product's keys, a newer version's state."""
 
 
 class UnwritableError(StoreError):
-    """The disk takes no writes now, for example because it is full."""
+    """The disk currently rejects writes, for example because it is full."""
 
 
 class LeaseHeldError(StoreError):
-    """Another process holds the lease.
+    """Another process has the lease.
 
-    `holder`: its name. `instance`: the text of its handle of a shared store; None where that is not known.
+    `holder`: its name. `instance`: the text of its handle of a shared store; None if unknown.
     """
 
     def __init__(self, location: str, holder: str, instance: str | None = None) -> None:
@@ -62,12 +64,14 @@ class Lease:
     """The right to write to the store."""
 
     holder: str
-    """Who has it."""
+    """Name of the process that has the lease."""
     epoch: int
-    """The fencing number: greater than that of every earlier leader."""
+    """Fencing number: greater than every earlier leader's epoch."""
     ttl: float | None = None
-    """Seconds from the last acquire or renew until the store may give the lease to another process; None: the lease is
-    valid as long as its process lives."""
+    """Seconds from the last acquire or renew until the store may give the lease to another process.
+
+    None: the lease is valid as long as its process lives.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class StoreEntry:
     key: str
     value: str
     version: str
-    """Changes with every write and never repeats; versions can only be compared for equality."""
+    """Changes with every write and never repeats. Versions can only be compared for equality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,48 +90,48 @@ class KeyChange:
 
     key: str
     entry: StoreEntry | None
-    """The new entry; None where the key was deleted."""
+    """New entry; None if the key was deleted."""
 
 
 NEARLY_FULL = 0.75
-"""The share of a limit from which on operators are told."""
+"""Usage, as a share of a limit, at which operators are warned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How full a part of a store is."""
+    """Usage of a part of a store."""
 
     name: str
-    """The part, for people."""
+    """Name of the part, for people."""
     size: int
-    """Bytes that it has."""
+    """Current size in bytes."""
     limit: int | None = None
-    """Bytes that it may have; None where the store does not say it."""
+    """Maximum size in bytes; None if the store does not report it."""
     problem: str = ""
-    """Why it takes no writes now; empty where it does."""
+    """Reason why it currently rejects writes; else empty."""
 
 
 class StateStore(Protocol):
-    """What `serve` needs of a store. Every method raises StoreError where the store does not answer or refuses.
+    """The store interface that `serve` uses. Every method raises StoreError if the store fails or does not answer.
 
-    Prefixes are compared character by character; the empty prefix is every key.
+    Prefixes are compared character by character; the empty prefix matches every key.
     """
 
     @property
     def location(self) -> str:
-        """Where the state is kept, for logs and messages."""
+        """Location of the state, for logs and messages."""
         ...
 
     async def acquire(self) -> Lease:
-        """Acquire the lease. Raises LeaseHeldError where another handle holds it."""
+        """Acquire the lease. Raises LeaseHeldError if another handle has it."""
         ...
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError where it is lost."""
+        """Extend the lease. Raises FencedError if it is lost."""
         ...
 
     async def release(self) -> None:
-        """Release the lease; without one nothing happens."""
+        """Release the lease, if there is one."""
         ...
 
     async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
@@ -135,26 +139,26 @@ class StateStore(Protocol):
         ...
 
     async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
-        """Write one key; when this returns, the value survives a crash of this process.
+        """Write one key. When this returns, the value survives a crash of this process.
 
-        `expected_version`: the current version of the key; ABSENT: the key must not exist. Raises FencedError for an
-        epoch that is not the current leader's, ConflictError for another version.
+        `expected_version`: the current version of the key; ABSENT: the key must not exist. Raises FencedError if the
+        epoch is not the current leader's, and ConflictError for another version.
         """
         ...
 
     async def delete(self, key: str, expected_version: str, epoch: int) -> None:
-        """Delete one key. Raises FencedError and ConflictError as `put` does."""
+        """Delete one key. Raises FencedError and ConflictError like `put`."""
         ...
 
     def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
-        """Yield all entries with one of the prefixes (all entries without any), then every later change of one.
+        """Yield all entries with one of the prefixes (without prefixes, all entries), then every later change.
 
         Several changes of a key may be merged into the last one. Needs no lease, and never ends by itself.
         """
         ...
 
     def notes(self) -> tuple[str, ...]:
-        """What was repaired and what was lost when the store was opened, for the log."""
+        """Return the repairs and losses on opening the store, for the log."""
         ...
 
     async def close(self) -> None:
@@ -169,26 +173,26 @@ class Presence:
     member: str
     """The member's name."""
     instance: str
-    """A random text that no other process has."""
+    """Random text that is unique to the process."""
     value: str
-    """What the member says about itself, as JSON."""
+    """Information about the member, as JSON."""
 
 
 @runtime_checkable
 class SharedStore(StateStore, Protocol):
-    """A store that several control planes use at the same time. The lease has a `ttl` and ends by itself.
+    """A store that several control planes use at the same time. The lease has a `ttl` and expires.
 
-    `acquire` by the handle that has the lease extends it. An epoch is never given twice, also where the store was
-    emptied in between. `read`, `watch` and `put` do not see announcements.
+    `acquire` by the handle that has the lease extends it. An epoch is never assigned twice, even if the store is
+    emptied. `read`, `watch` and `put` do not see announcements.
     """
 
     @property
     def instance(self) -> str:
-        """The text of this handle that no other one has."""
+        """Text that is unique to this handle."""
         ...
 
     async def announce(self, member: str, value: str, ttl: float) -> None:
-        """Announce this process as `member` for `ttl` seconds, in place of any earlier announcement of that name."""
+        """Announce this process as `member` for `ttl` seconds. This replaces earlier announcements of that name."""
         ...
 
     async def members(self) -> tuple[Presence, ...]:
@@ -196,28 +200,28 @@ class SharedStore(StateStore, Protocol):
         ...
 
     async def leader(self) -> str:
-        """Return the member that has the lease; empty where nobody has it."""
+        """Return the member that has the lease; empty if it is free."""
         ...
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return how full the store is, where it has a limit of its own."""
+        """Return the usage of the store, if it has its own limit."""
         ...
 
 
 def shown(text: str) -> str:
-    """Return a name or a key of a store for people: others may have written it, of any length."""
+    """Return a name or a key of a store for people. It may be foreign text of any length."""
     short = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     return short if short.isprintable() else ascii(short)
 
 
 def presences(values: Iterable[tuple[str, str]]) -> tuple[Presence, ...]:
-    """Parse announcements, (member, `INSTANCE VALUE`), without those that lbctl has not written."""
+    """Parse announcements, (member, `INSTANCE VALUE`), and skip those that lbctl has not written."""
     parts = ((member, *text.partition(" ")) for member, text in values)
     return tuple(Presence(member, instance, value) for member, instance, space, value in parts if space)
 
 
 def matches(key: str, prefixes: Iterable[str]) -> bool:
-    """Return whether the key has one of the prefixes; without prefixes every key does."""
+    """Return whether the key has one of the prefixes; True if there are no prefixes."""
     prefixes = tuple(prefixes)
     return not prefixes or key.startswith(prefixes)
 

@@ -1,8 +1,8 @@
-"""The state in the Kubernetes API that several control planes share: a Lease, and ConfigMaps with the values.
+"""State in the Kubernetes API that several control planes share: a Lease, and ConfigMaps with the values.
 
-Kubernetes changes one object at a time, so the epoch is in every ConfigMap: whoever acquires the Lease writes its epoch
-into each one before it reads them. A write of an earlier leader then finds either another resourceVersion or another
-epoch, and changes nothing. A snapshot of several ConfigMaps is consistent for each one alone.
+Kubernetes changes one object at a time, so the epoch is in every ConfigMap. A process that acquires the Lease writes
+its epoch into each ConfigMap before it reads them. A write of an earlier leader then finds another resourceVersion or
+another epoch, and changes nothing. A snapshot is consistent only within each ConfigMap.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from lbctl.store.kubernetes_lease import EPOCH, KubernetesLease
 from lbctl.store.kubernetes_objects import MEMBERS, PARTS, ConfigMapPart
 
 _RESYNC = 5.0
-"""Seconds after which a watch reads again without an event."""
+"""Seconds without an event after which a watch reads all keys again."""
 _PAUSE = 0.2
-"""Seconds until a watch that has ended is opened again."""
+"""Seconds before a watch that has ended is opened again."""
 _TRIES = 10
-"""Attempts to change an object that others change at the same time."""
+"""Maximum attempts to change an object that others change at the same time."""
 _MAX_NEWS = 16
-"""States of parts that wait to be compared."""
+"""Maximum number of states of parts that wait for a comparison."""
 _FORGOTTEN = 60.0
-"""Seconds after which the announcement of a member that is gone is deleted."""
+"""Seconds after which the announcement of a former member is deleted."""
 _News = tuple[str, tuple[StoreEntry, ...]]
 
 
 class KubernetesStore:
     """A SharedStore in the Kubernetes API.
 
-    `member`: the name of this control plane. `instance`: a text that no other handle has.
+    `member`: the name of this control plane. `instance`: a text that is unique to this handle.
     """
 
     def __init__(self, store: Store, member: str, instance: str) -> None:
@@ -65,15 +65,15 @@ class KubernetesStore:
         self._client = ObjectClient(url.netloc, max(0.5, self._ttl / 4))
         self._lease = KubernetesLease(self._client, self._name, member, self.instance, self._ttl, self.location)
         self._claimed = 0
-        """The epoch that this handle has written into all parts; 0 before the first."""
+        """Epoch that this handle has written into all parts; 0 at first."""
         self._parts: dict[str, ConfigMapPart] = {}
-        """Part → it as this handle has left it."""
+        """Last known state of each part."""
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._near: set[str] = set()
 
     @classmethod
     def open(cls, store: Store, member: str, instance: str) -> KubernetesStore:
-        """Return the store of this URL, without a request. Raises UnusableError."""
+        """Return the store at this URL, without a request. Raises UnusableError."""
         return cls(store, member, instance)
 
     @property
@@ -82,7 +82,7 @@ class KubernetesStore:
         return f"Kubernetes {self._client.namespace}/{self._name}"
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing is repaired here."""
+        """Return no notes, because nothing is repaired here."""
         return ()
 
     # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,20 +100,20 @@ class KubernetesStore:
         return Lease(self._member, epoch, self._ttl)
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError where it is lost."""
+        """Extend the lease. Raises FencedError if it is lost."""
         await self._lease.renew()
         return Lease(self._member, self._lease.epoch, self._ttl)
 
     async def release(self) -> None:
-        """Release the lease, where this handle has it."""
+        """Release the lease, if this handle has it."""
         await self._lease.release()
 
     async def leader(self) -> str:
-        """Return the member that has the lease; empty where nobody has it."""
+        """Return the member that has the lease; empty if it is free."""
         return await self._lease.leader()
 
     async def _claim(self, part: str, epoch: int) -> ConfigMapPart:
-        """Write the epoch into a ConfigMap, which is created where it is missing. Raises FencedError and StoreError."""
+        """Write the epoch into a ConfigMap, and create it if it is missing. Raises FencedError and StoreError."""
         for _ in range(_TRIES):
             held = await self._part(part)
             if held is not None and held.epoch > epoch:
@@ -145,13 +145,13 @@ class KubernetesStore:
         await self._change(key, None, expected_version, epoch)
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return how full each ConfigMap is."""
+        """Return the usage of each ConfigMap."""
         parts = await asyncio.gather(*map(self._part, PARTS))
         sizes = ((self._object(name), part.size) for name, part in zip(PARTS, parts, strict=True) if part is not None)
         return tuple(Usage(f"ConfigMap {name}", size, objects.MAX_BYTES) for name, size in sizes)
 
     async def _change(self, key: str, value: str | None, expected: str, epoch: int) -> str:
-        """Write or delete a key where epoch and version are right, and return the new version."""
+        """Write or delete a key if epoch and version match, and return the new version."""
         name = objects.part_of(key)
         async with self._turns[name]:
             held = self._parts.pop(name, None)
@@ -169,7 +169,7 @@ class KubernetesStore:
         raise ConflictError(f"{self._object(name)} is changed all the time by somebody else")
 
     async def _led_part(self, name: str, epoch: int) -> ConfigMapPart:
-        """Return a ConfigMap as it is now; one that has been deleted, or restored, gets the leader's epoch again."""
+        """Return the current ConfigMap. If it has been deleted or restored, it gets the leader's epoch again."""
         held = await self._part(name)
         if held is None or held.epoch < epoch:
             await self._lease.check(epoch)
@@ -177,7 +177,7 @@ class KubernetesStore:
         return held
 
     async def _written(self, name: str, held: ConfigMapPart, key: str, value: str | None) -> ConfigMapPart:
-        """Write a value into a ConfigMap, or delete it, and return the ConfigMap as it is then."""
+        """Write a value into a ConfigMap, or delete it, and return the resulting ConfigMap."""
         entries, sizes = dict(held.entries), dict(held.sizes)
         fields: dict[str, dict[str, str | None]] = {"data": {}, "binaryData": {}}
         field, content, size = objects.stored(value or "", held.version)
@@ -202,7 +202,7 @@ class KubernetesStore:
             log.warn("a ConfigMap of the state is nearly full", name=self._object(name), KiB=size >> 10, limit=limit)
 
     async def _patch(self, part: str, version: str, body: dict[str, Any]) -> str:
-        """Change a ConfigMap that has this resourceVersion, and return the next one."""
+        """Change a ConfigMap that has this resourceVersion, and return the new resourceVersion."""
         metadata = {"resourceVersion": version, **body.get("metadata", {})}
         changed = await self._client.patch(CONFIG_MAPS, self._object(part), {**body, "metadata": metadata})
         return str(changed["metadata"]["resourceVersion"])
@@ -244,7 +244,7 @@ class KubernetesStore:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, part: str, news: asyncio.Queue[_News | StoreError]) -> None:
-        """Report the entries of a part, now and after each change, until that fails."""
+        """Report the entries of a part, now and after each change, until a request fails."""
         try:
             while True:
                 held = await self._part(part)
@@ -279,7 +279,7 @@ class KubernetesStore:
         return presences(sorted(alive))
 
     async def _announced(self) -> dict[str, tuple[float, str]]:
-        """Return name → (when it expires, the text), without those that lbctl has not written."""
+        """Return name → (expiry, text), without announcements that lbctl has not written."""
         value = await self._client.get(CONFIG_MAPS, self._object(MEMBERS))
         announced = {}
         for name, text in ((value or {}).get("data") or {}).items():
@@ -296,7 +296,7 @@ class KubernetesStore:
 
 
 def _problem(held: ConfigMapPart, key: str, expected: str, epoch: int) -> StoreError | None:
-    """Return why a key must not be changed; None where it may be."""
+    """Return why a key must not be changed, or None."""
     if held.epoch != epoch:
         return FencedError(f"the epoch {epoch} is over: the current one is {held.epoch}")
     version = held.entries[key].version if key in held.entries else ABSENT

@@ -1,7 +1,7 @@
-"""The requests to a Kubernetes API server that a store needs: single Leases and ConfigMaps by their names.
+"""The requests to a Kubernetes API server that a store needs: single Leases and ConfigMaps by name.
 
-The cluster is the one that KUBECONFIG names, else that of the own pod. Every change is a merge patch with the
-resourceVersion that it replaces, so that only what changes is sent, and a change by somebody else refuses it.
+The cluster is taken from KUBECONFIG, else from the current pod. Every change is a merge patch with the resourceVersion
+that it replaces. It contains only the differences, and is rejected if the object has been changed concurrently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.store.interface import ConflictError, StoreError, StoreUnreachableErr
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"
-"""The paths of the collections, by namespace."""
+"""Paths of the collections, by namespace."""
 _KINDS = {LEASES: ("coordination.k8s.io/v1", "Lease"), CONFIG_MAPS: ("v1", "ConfigMap")}
 _QUERY = {"fieldManager": "lbctl"}
 _LABELS = {"app.kubernetes.io/managed-by": "lbctl"}
@@ -41,9 +41,9 @@ _SHAPE = {
         "leaseTransitions": int,
     },
 }
-"""What is used of a Lease and of a ConfigMap."""
+"""The parts of a Lease and of a ConfigMap that are used."""
 WATCH_TIMEOUT = 60.0
-"""Seconds after which a watch ends, so that a server which trickles holds nothing up."""
+"""Seconds after which a watch ends, so that a server that sends slowly does not block it."""
 Object = Mapping[str, Any]
 
 
@@ -51,7 +51,7 @@ class ObjectClient:
     """Reads and changes the objects of one namespace."""
 
     def __init__(self, namespace: str, patience: float) -> None:
-        """Check that there is a cluster, without a request. `patience`: seconds that a request may take.
+        """Check that there is a cluster, without a request. `patience`: timeout of a request in seconds.
 
         Raises UnusableError.
         """
@@ -65,11 +65,11 @@ class ObjectClient:
 
     @property
     def server_time(self) -> float:
-        """Seconds since the epoch by the API server's clock, as its answers tell it."""
+        """Return the seconds since the epoch by the API server's clock, as its responses state it."""
         return self._api.server_time
 
     async def get(self, collection: str, name: str) -> Object | None:
-        """Return an object; None where there is none. Raises StoreError."""
+        """Return an object; None if it does not exist. Raises StoreError."""
         with self._explained(name):
             try:
                 return _shaped(await self._api.get(self._path(collection, name)))
@@ -79,7 +79,7 @@ class ObjectClient:
                 return None
 
     async def create(self, collection: str, name: str, body: Object, annotations: Mapping[str, str]) -> Object:
-        """Create an object. Raises ConflictError where there is one, and StoreError."""
+        """Create an object. Raises ConflictError if it exists, and StoreError."""
         version, kind = _KINDS[collection]
         metadata = {"name": name, "labels": _LABELS, "annotations": dict(annotations)}
         created = {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
@@ -87,17 +87,17 @@ class ObjectClient:
             return await self._api.request("POST", self._path(collection), _QUERY, created, METADATA)
 
     async def patch(self, collection: str, name: str, body: Object) -> Object:
-        """Change an object, and return its metadata. `body`: with the resourceVersion that it must have.
+        """Change an object, and return its metadata. `body` contains the expected resourceVersion.
 
-        Raises ConflictError where it has another one, or does not exist, and StoreError.
+        Raises ConflictError if the object has another resourceVersion or does not exist, and StoreError.
         """
         with self._explained(name):
             return await self._api.patch(self._path(collection, name), body, _QUERY, METADATA)
 
     async def watch(self, collection: str, name: str, version: str, silence: float) -> AsyncGenerator[Object | None]:
-        """Yield each later state of an object, None where it is deleted, until the watch ends.
+        """Yield each later state of an object, None if it is deleted, until the watch ends.
 
-        It ends after `silence` seconds without a change, after `WATCH_TIMEOUT`, and with any failure but a lack of
+        It ends after `silence` seconds without a change, after `WATCH_TIMEOUT`, and on any failure except a missing
         permission.
         """
         query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": version}
@@ -123,7 +123,7 @@ class ObjectClient:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Raise StoreError in place of the API's errors, which hold no credential."""
+        """Raise StoreError in place of the API's errors. They contain no credentials."""
         try:
             yield
         except ClusterError as error:
@@ -133,7 +133,7 @@ class ObjectClient:
 
 
 def _shaped(value: object) -> Object:
-    """Return an object without what is not needed. Raises ClusterError for one of wrong types."""
+    """Return an object without unused parts. Raises ClusterError for wrong types."""
     try:
         result: Object = shaped(value, _SHAPE)
     except InvalidJsonError as error:

@@ -1,8 +1,9 @@
 """The Lease of a control plane in Kubernetes, with an epoch.
 
-Whether it has ended is judged as all of Kubernetes judges it: by the own clock since it was seen to change, not by the
-times in it. The epoch is an annotation: at least the API server's time in milliseconds, so that it also grows where the
-Lease was deleted. Every change names the resourceVersion that it replaces, so that of two members one gets it.
+Its expiry is determined as everywhere in Kubernetes: by this machine's clock since the last observed change, not by the
+times in the Lease. The epoch is an annotation. It is at least the API server's time in milliseconds, so that it grows
+even if the Lease was deleted. Every change contains the resourceVersion that it replaces, so that only one of two
+members succeeds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lbctl.store.kubernetes_client import LEASES, Object, ObjectClient
 from lbctl.store.lease import elapsed
 
 EPOCH = "lbctl/epoch"
-"""The annotation with the epoch."""
+"""Annotation with the epoch."""
 _TRIES = 3
 
 
@@ -33,11 +34,11 @@ class _Held(NamedTuple):
 
 
 class KubernetesLease:
-    """The Lease `name`. `location`: of the store, for messages."""
+    """The Lease `name`. `location`: location of the store, for messages."""
 
     def __init__(self, client: ObjectClient, name: str, member: str, instance: str, ttl: float, location: str) -> None:
         self.epoch = 0
-        """The epoch in which this handle has the lease; 0 without it."""
+        """Epoch in which this handle has the lease; 0 without the lease."""
         self._client = client
         self._name = name
         self._member = member
@@ -47,7 +48,7 @@ class KubernetesLease:
         self._observed: tuple[str, str] = ("", "")
         """Instance and time of the last renewal that was read."""
         self._observed_at = -math.inf
-        """When that one was read first, by the own clock."""
+        """Time of the first read of that renewal, by this machine's clock."""
 
     async def acquire(self) -> int:
         """Acquire or extend the lease, and return the epoch. Raises LeaseHeldError and StoreError."""
@@ -68,7 +69,7 @@ class KubernetesLease:
         return epoch
 
     async def renew(self) -> None:
-        """Extend the lease. Raises FencedError where it is lost, and StoreError."""
+        """Extend the lease. Raises FencedError if it is lost, and StoreError."""
         for _ in range(_TRIES):
             held = await self._read() if self.epoch else None
             if held is None or (held.instance, held.epoch) != (self._instance, self.epoch):
@@ -82,14 +83,14 @@ class KubernetesLease:
         raise ConflictError(f"the lease of {self._location} is changed all the time by somebody else")
 
     async def release(self) -> None:
-        """Release the lease, where this handle has it. Raises StoreError."""
+        """Release the lease, if this handle has it. Raises StoreError."""
         epoch, self.epoch = self.epoch, 0
         held = await self._read() if epoch else None
         if held is not None and held.instance == self._instance:
             await self._write(held, {"holderIdentity": ""}, held.epoch)
 
     async def leader(self) -> str:
-        """Return the member that has the lease; empty where nobody has it. Raises StoreError."""
+        """Return the member that has the lease; empty if it is free. Raises StoreError."""
         held = await self._read()
         if held is None or not held.instance:
             return ""
@@ -97,7 +98,7 @@ class KubernetesLease:
         return held.member if self._client.server_time < renewed + held.duration + 1.0 else ""
 
     async def check(self, epoch: int) -> None:
-        """Raise FencedError where the epoch is not that of the current leader."""
+        """Raise FencedError if the epoch differs from the current leader's epoch."""
         held = await self._read()
         if held is None or held.epoch != epoch or not held.instance:
             raise FencedError(f"the epoch {epoch} is over: the current one is {held.epoch if held else 'none'}")

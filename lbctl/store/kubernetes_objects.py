@@ -1,8 +1,8 @@
-"""What of the state is in which ConfigMap, and in which form.
+"""The distribution of the state over ConfigMaps, and their format.
 
-A ConfigMap holds at most 1 MiB, and is replaced as a whole in every watcher. So the state is in several ones by what
-changes together. A value is kept with its version, which is the resourceVersion that its write has replaced and so
-never repeats; long ones are compressed.
+A ConfigMap has at most 1 MiB, and every watcher gets the whole object after a change. For this reason the state is
+split into several ConfigMaps of values that change together. A value is kept with its version, which is the
+resourceVersion that its write has replaced and therefore never repeats. Long values are compressed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lbctl.store.kubernetes_client import CONFIG_MAPS, LEASES, Object
 from lbctl.store.kubernetes_lease import EPOCH
 
 MAX_BYTES = 1 << 20
-"""Bytes of all values of a ConfigMap."""
+"""Maximum total size of the values in a ConfigMap."""
 MAX_DECOMPRESSED_BYTES = 32 << 20
-"""Bytes of all compressed values of a ConfigMap when they are decompressed."""
+"""Maximum total size of the compressed values in a ConfigMap after decompression."""
 _OTHERS = "decisions"
 _BY_PREFIX = {
     "fleet/": "fleet",
@@ -31,15 +31,15 @@ _BY_PREFIX = {
     "leader/": "leader",
     "damaged/": "damaged",
 }
-"""What keys begin with → the part that they are in."""
+"""Maps a key prefix to the part that contains these keys."""
 PARTS = (_OTHERS, *_BY_PREFIX.values())
-"""The parts of the state; each is the ConfigMap `NAME.PART`."""
+"""Parts of the state; each is the ConfigMap `NAME.PART`."""
 MEMBERS = "members"
-"""The ConfigMap with the announcements of members, which every member writes."""
+"""ConfigMap with the announcements of members, which every member writes."""
 _DROPPED = ("audit/", "history/files/", "damaged/")
-"""Keys of which the oldest are deleted where their ConfigMap would be too large."""
+"""Prefixes of keys whose oldest entries are deleted if their ConfigMap becomes too large."""
 _SHORT = 1024
-"""Bytes of a value that is kept as text, which people can read."""
+"""Size in bytes up to which a value is kept as readable text."""
 _MAX_NAME_LENGTH = 253
 _SAFE = re.compile(r"[A-Za-z0-9-]")
 _EPOCH = re.compile(r"[0-9]{1,20}")
@@ -51,17 +51,17 @@ class ConfigMapPart:
     """A ConfigMap as it was read."""
 
     version: str
-    """Its resourceVersion."""
+    """resourceVersion of the ConfigMap."""
     epoch: int
-    """The epoch that may change it."""
+    """Epoch that may change it."""
     entries: Mapping[str, StoreEntry]
-    """Key → its entry."""
+    """Maps a key to its entry."""
     sizes: Mapping[str, int]
-    """Key → bytes of its value."""
+    """Maps a key to the size of its value in bytes."""
 
     @property
     def size(self) -> int:
-        """Bytes of all values."""
+        """Total size of the values in bytes."""
         return sum(self.sizes.values())
 
 
@@ -71,7 +71,7 @@ def object_name(name: str, part: str) -> str:
 
 
 def rights(namespace: str, name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield collection, verb and name of what a member must be allowed; an empty name is any."""
+    """Yield collection, verb and name of each permission that a member needs; an empty name means any."""
     leases, config_maps = LEASES.format(namespace), CONFIG_MAPS.format(namespace)
     yield leases, "create", ""
     yield from ((leases, verb, name) for verb in ("get", "patch"))
@@ -81,7 +81,7 @@ def rights(namespace: str, name: str) -> Iterator[tuple[str, str, str]]:
 
 
 def part_of(key: str) -> str:
-    """Return the part that a key is in."""
+    """Return the part that contains a key."""
     return next((part for prefix, part in _BY_PREFIX.items() if key.startswith(prefix)), _OTHERS)
 
 
@@ -93,7 +93,7 @@ def parts_with(prefix: str) -> tuple[str, ...]:
 
 
 def parsed(value: Object) -> ConfigMapPart | None:
-    """Parse a ConfigMap; None for one with content that lbctl has not written."""
+    """Parse a ConfigMap; None if it has content that lbctl has not written."""
     metadata = value["metadata"]
     epoch = (metadata.get("annotations") or {}).get(EPOCH)
     written = {**(value.get("data") or {}), **(value.get("binaryData") or {})}
@@ -121,9 +121,9 @@ def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
 
 
 def _entry(name: str, raw: bytes, most: int | None) -> StoreEntry:
-    """Parse a value; one that lbctl has not written is kept as it is, and has a version by its content.
+    """Parse a value. A foreign value is kept unchanged, with a version from its content.
 
-    `most`: the bytes that a compressed one may have; None for one that is not compressed.
+    `most`: maximum size of a compressed value in bytes; None if the value is not compressed.
     """
     version, space, rest = raw.partition(b" ")
     try:
@@ -139,7 +139,7 @@ def _entry(name: str, raw: bytes, most: int | None) -> StoreEntry:
 
 
 def _decompressed(data: bytes, most: int) -> bytes:
-    """Return a value. Raises zlib.error for what `stored` has not written."""
+    """Return the decompressed value. Raises zlib.error for data that `stored` has not written."""
     inflater = zlib.decompressobj()
     value = inflater.decompress(data, max(1, most))
     if not inflater.eof:
@@ -148,7 +148,7 @@ def _decompressed(data: bytes, most: int) -> bytes:
 
 
 def stored(value: str, version: str) -> tuple[str, str, int]:
-    """Return the field of the ConfigMap that a value is kept in, its content there, and its bytes."""
+    """Return the ConfigMap field for a value, its content there, and its size in bytes."""
     text = f"{version} {value}"
     if len(value) <= _SHORT and text.isprintable() and len(text.encode()) <= 2 * _SHORT:
         return "data", text, len(text.encode())
@@ -157,9 +157,9 @@ def stored(value: str, version: str) -> tuple[str, str, int]:
 
 
 def dropped(part: ConfigMapPart, key: str, size: int) -> tuple[str, ...]:
-    """Return the keys that must be deleted so that a value of so many bytes fits. Raises StoreError.
+    """Return the keys that must be deleted so that a value of `size` bytes fits. Raises StoreError.
 
-    The oldest entries beside it go first, of the kinds that may be lost.
+    The oldest entries of expendable kinds are deleted first.
     """
     free = MAX_BYTES - size - part.size + part.sizes.get(key, 0)
     names = [name for name in part.entries if name.startswith(_DROPPED) and name != key]
@@ -177,7 +177,7 @@ def dropped(part: ConfigMapPart, key: str, size: int) -> tuple[str, ...]:
 
 
 def name_of(key: str) -> str:
-    """Return the name of a key in a ConfigMap. Raises StoreError for one that is too long."""
+    """Return the ConfigMap name for a key. Raises StoreError if the key is too long."""
     parts = (_escaped(character) for character in key)
     name = "".join(parts)
     if len(name) > _MAX_NAME_LENGTH:
@@ -186,7 +186,7 @@ def name_of(key: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """Return the key that `name_of` has named so."""
+    """Return the key for a name from `name_of`."""
     raw = b"".join(
         bytes.fromhex(piece[1:]) if piece.startswith("_") else b"/" if piece == "." else piece.encode()
         for piece in _NAME.findall(name)

@@ -2,10 +2,11 @@
 
 `Authority` is that right by this process's monotonic clock. A leader that cannot renew its lease stops acting before
 another process can get it, whatever the store or the clock of the machine reports. If the store does not answer, the
-last leader still decides weights and health for its own proxies: they are derived from what it measures, and need
-nothing of the store.
+last leader still decides weights and health for its own proxies: these follow from its measurements, and do not need
+the store.
 
-`LockFile` is the lease of a state directory: one process at a time holds it, and a killed process releases it at once.
+`LockFile` is the lease of a state directory: one process at a time holds it, and a killed process releases it
+immediately.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def elapsed() -> float:
-    """Return seconds that also pass while the machine sleeps, where it has such a clock."""
+    """Return seconds that also pass while the machine is suspended, if it has such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -40,27 +41,27 @@ class Authority:
     def __init__(self, clock: Callable[[], float] = elapsed) -> None:
         self.clock = clock
         self.until = -math.inf
-        """The time of the clock at which the right to act ends."""
+        """Time of the clock at which the right to act ends."""
         self.isolated = False
         """Whether this was the last leader, and the store does not answer."""
 
     @classmethod
     def unlimited(cls) -> Authority:
-        """Return the right of a process that has no others beside it."""
+        """Return the authority of a process that shares its state with no other process."""
         authority = cls()
         authority.extend(math.inf)
         return authority
 
     def extend(self, until: float) -> None:
-        """Have the right to act until this time of the clock."""
+        """Grant the right to act until this time of the clock."""
         self.until = until
 
     def end(self) -> None:
-        """Have no right to act any more."""
+        """End the right to act."""
         self.until = -math.inf
 
     def set_isolated(self, isolated: bool) -> None:
-        """Note whether this was the last leader, and the store does not answer."""
+        """Set whether this was the last leader, and the store does not answer."""
         self.isolated = isolated
 
     @property
@@ -75,9 +76,9 @@ class Authority:
 
 
 class LockFile:
-    """An exclusive `flock` on a directory and on a file in it that holds the pid of its owner.
+    """An exclusive `flock` on a directory and on a file in it with the pid of its owner.
 
-    The lock of the directory stays where the file is removed, so that no second process gets the lock then.
+    The lock of the directory remains if the file is removed, so that no second process gets the lock then.
     """
 
     def __init__(self, file: Path) -> None:
@@ -85,7 +86,7 @@ class LockFile:
         self._handle = self._directory = -1
 
     def acquire(self) -> bool:
-        """Try to get the lock. Returns whether this process has it. Raises StoreError where the file cannot be used."""
+        """Try to get the lock. Returns whether this process has it. Raises StoreError if the file cannot be used."""
         with as_store_error(self._file.parent), ExitStack() as opened:
             directory = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, directory)
@@ -98,7 +99,7 @@ class LockFile:
                 return False
             if not _names(self._file, handle):
                 return False
-            with suppress(OSError):  # a full disk: the pid is for people
+            with suppress(OSError):  # on a full disk; the pid is only for people
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             opened.pop_all()
@@ -110,14 +111,14 @@ class LockFile:
         return self._handle >= 0 and _names(self._file.parent, self._directory)
 
     def release(self) -> None:
-        """Release the lock, where this process has it."""
+        """Release the lock, if this process has it."""
         if self._handle >= 0:
             os.close(self._handle)
             os.close(self._directory)
             self._handle = self._directory = -1
 
     def holder(self) -> str:
-        """Which process has the lock, for people."""
+        """Return the process that has the lock, for people."""
         try:
             with as_store_error(self._file.parent):
                 handle = open_private(self._file)
@@ -131,19 +132,19 @@ class LockFile:
 
 
 def _lock_directory(handle: int) -> None:
-    """Lock a directory, where its file system can. Raises BlockingIOError where another process has the lock."""
+    """Lock a directory, if its file system supports it. Raises BlockingIOError if another process has the lock."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:
-        return  # some network file systems lock files alone
+        return  # some network file systems lock only files
 
 
 def open_private(file: Path) -> int:
-    """Open a regular file for its owner alone, and create it where it is missing. Links are not followed.
+    """Open a regular file that only its owner can access, and create it if missing. Links are not followed.
 
-    Raises OSError, and StoreError for what is not a regular file.
+    Raises OSError, and StoreError if it is not a regular file.
     """
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     mode = os.fstat(handle).st_mode
@@ -158,7 +159,7 @@ def open_private(file: Path) -> int:
 
 @contextmanager
 def as_store_error(directory: Path) -> Iterator[None]:
-    """Translate an OSError inside to a StoreError with the reason of the operating system.
+    """Convert an OSError inside the block to a StoreError with the reason of the operating system.
 
     It is an UnwritableError if the disk is full.
     """
@@ -174,7 +175,7 @@ def as_store_error(directory: Path) -> Iterator[None]:
 
 
 def _names(file: Path, handle: int) -> bool:
-    """Whether the handle belongs to the file that has this name now."""
+    """Whether the handle belongs to the file that currently has this name."""
     try:
         return os.path.samestat(os.fstat(handle), file.stat())
     except FileNotFoundError:

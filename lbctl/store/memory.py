@@ -44,11 +44,11 @@ class MemoryStore:
 
     @property
     def location(self) -> str:
-        """Where the state is kept: in memory."""
+        """Location of the state: memory."""
         return "memory"
 
     async def acquire(self) -> Lease:
-        """Acquire the lease. Raises LeaseHeldError where another handle holds it."""
+        """Acquire the lease. Raises LeaseHeldError if another handle has it."""
         if self.shared.leader not in (None, self):
             raise LeaseHeldError(self.location, "another part of this process")
         self.shared.leader = self
@@ -57,13 +57,13 @@ class MemoryStore:
         return self._lease
 
     async def renew(self) -> Lease:
-        """Return the lease. Raises FencedError where it is lost."""
+        """Return the lease. Raises FencedError if it is lost."""
         if self._lease is None or self.shared.leader is not self or self._lease.epoch != self.shared.epoch:
             raise FencedError("the lease is lost")
         return self._lease
 
     async def release(self) -> None:
-        """Release the lease, where this handle has it."""
+        """Release the lease, if this handle has it."""
         if self.shared.leader is self:
             self.shared.leader = None
         self._lease = None
@@ -103,7 +103,7 @@ class MemoryStore:
             self.shared.watchers.discard(changed)
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing is ever repaired in memory."""
+        """Return no notes, because nothing is repaired in memory."""
         return ()
 
     async def close(self) -> None:

@@ -20,13 +20,13 @@ _RETRY = 1.0
 
 
 class StoreModule(NamedTuple):
-    """Where the code of a store is."""
+    """Module and class of a store."""
 
     module: str
     name: str
-    """Its class, whose `open` takes the settings, the member's name and a text that no other handle has."""
+    """Class whose `open` takes the settings, the member's name and a text that is unique to the handle."""
     extra: str = ""
-    """The optional extra of the package with its client; empty where nothing more is needed."""
+    """Optional extra of the package that contains its client; empty if none is needed."""
 
 
 KINDS = {
@@ -35,11 +35,11 @@ KINDS = {
     "etcd": StoreModule("lbctl.store.etcd", "EtcdStore"),
     "kubernetes": StoreModule("lbctl.store.kubernetes", "KubernetesStore"),
 }
-"""Scheme without the letter for TLS → store."""
+"""Maps a scheme without the TLS suffix to a store."""
 
 
 def open_shared(store: Store, member: str) -> SignedStore:
-    """Return the store of this URL, without connecting. Raises UnusableError."""
+    """Return the store at this URL, without connecting. Raises UnusableError."""
     keys = read_keyring(store)
     url = parse_store_url(store.url)
     kind = KINDS.get(url.kind)
@@ -57,7 +57,7 @@ def open_shared(store: Store, member: str) -> SignedStore:
 
 
 async def answered(work: Callable[[], Awaitable[_T]]) -> _T:
-    """Return what the work returns, which is tried until the store answers. Raises StoreError for all else."""
+    """Return the result of the work, which is retried until the store answers. Raises StoreError for other failures."""
     reported = ""
     while True:
         try:

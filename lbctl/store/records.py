@@ -1,7 +1,7 @@
 """The records that `serve` saves in its store, and their serialization.
 
-Keys and certificates are never part of a record: a fleet is saved as the texts of its YAML files and of its files of
-targets, and refers to other files by path. A record is validated as strictly as a fleet file, since the store may be
+Keys and certificates are never part of a record: a fleet is saved as the texts of its YAML files and of its targets
+files, and refers to other files by path. A record is validated as strictly as a fleet file, because the store may be
 damaged: every `read_…` raises one of `UNREADABLE` for text that its `write_…` did not write.
 """
 
@@ -34,11 +34,11 @@ from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""The exceptions that reading a damaged record raises."""
+"""Exceptions raised while reading a damaged record."""
 MAX_TEXT_VALUES = 5_000_000
-"""Values of a record with the files of a fleet, in which the commas and brackets of these files count too."""
+"""Maximum number of JSON values in a record with a fleet's files. The commas and brackets in these files count too."""
 _MAX_NAMED = 10
-"""How many dropped overrides are named one by one."""
+"""Maximum number of dropped overrides that are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +46,32 @@ class SavedFleet:
     """A fleet in the form that a later process can read again."""
 
     texts: tuple[SourceText, ...]
-    """The files of the fleet."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
-    """Path of a file of targets → its content."""
+    """Maps the path of a targets file to its content."""
     discovered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Key of a discovery source's answer → the answer."""
+    """Maps the key of a discovery source's response to the response."""
     version: str = ""
-    """The version of the snapshot that was built from it."""
+    """Version of the snapshot that was built from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedAuditRecord:
-    """One action, linked to the record before it by that one's hash."""
+    """One action, linked to the previous record by its hash."""
 
     number: int
     """From 1, without gaps."""
     at: str
     """ISO 8601 in UTC with milliseconds."""
     actor: str
-    """The name of the token, or the control plane itself."""
+    """Name of the token, or the control plane itself."""
     action: str
-    """What was done."""
+    """Name of the action."""
     subject: str
-    """What it was done to."""
+    """Object of the action."""
     reason: str
-    """Why it was done; empty where nobody said it."""
+    """Reason for the action; may be empty."""
     previous: str
-    """The hash of the record before it; empty for the first."""
+    """Hash of the previous record; empty for the first record."""
 
     @property
     def hash(self) -> str:
@@ -91,12 +90,12 @@ def write_files(fleet: SavedFleet) -> str:
 
 
 def write_served(fleet: SavedFleet) -> str:
-    """Serialize the part of a fleet that changes with every answer of discovery."""
+    """Serialize the part of a fleet that changes with every response of discovery."""
     return json.dumps({"version": fleet.version, "discovered": dict(sorted(fleet.discovered.items()))})
 
 
 def read_fleet(files: str) -> SavedFleet:
-    """Parse the text of `write_files`: a fleet without its version and answers of discovery."""
+    """Parse the text of `write_files`: a fleet without its version and responses of discovery."""
     body = parse(files, MAX_TEXT_VALUES)
     return SavedFleet(
         texts=tuple(SourceText(_text(name), _as_bytes(data), _text(root)) for name, root, data in body["texts"]),
@@ -105,7 +104,7 @@ def read_fleet(files: str) -> SavedFleet:
 
 
 def read_served(served: str) -> tuple[str, dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Parse the text of `write_served`: the version, the valid answers of discovery, and the keys of invalid ones."""
+    """Parse the text of `write_served`: the version, the valid responses of discovery, and the keys of invalid ones."""
     body = parse(served, MAX_TEXT_VALUES)
     answers = body["discovered"].items()
     good = {key: tuple(items) for key, items in answers if _is_texts(items)}
@@ -113,7 +112,7 @@ def read_served(served: str) -> tuple[str, dict[str, tuple[str, ...]], tuple[str
 
 
 def write_drains(drains: Mapping[tuple[str, str], float]) -> str:
-    """Serialize (pool, replica) → when its drain began, in seconds since the epoch."""
+    """Serialize a map from (pool, replica) to the start of its drain, in seconds since the epoch."""
     return json.dumps([[pool, replica, since] for (pool, replica), since in sorted(drains.items())])
 
 
@@ -123,7 +122,7 @@ def read_drains(text: str) -> dict[tuple[str, str], float]:
 
 
 def write_loop_output(output: LoopOutput, at: float) -> str:
-    """Serialize the output of the control loop, which was valid `at` that time in seconds since the epoch."""
+    """Serialize the output of the control loop; `at` is its time in seconds since the epoch."""
     return json.dumps({"at": at, "output": {"weights": output.weights, "out": output.ejections}})
 
 
@@ -147,9 +146,9 @@ def write_overrides(overrides: Overrides) -> str:
 
 
 def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
-    """Parse the text of `write_overrides`: the valid overrides, and messages about those that are dropped.
+    """Parse the text of `write_overrides`: the valid overrides, and messages about dropped ones.
 
-    Of more than MAX_OVERRIDES the newest are kept.
+    If there are more than MAX_OVERRIDES, the newest are kept.
     """
     rows = parse(text)
     good: list[Override] = []
@@ -170,7 +169,7 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
 
 
 def _began(row: Any) -> float:
-    """Return when an override began; before all others where its row does not say it."""
+    """Return the start of an override; before all others if its row does not contain it."""
     since = row.get("since") if isinstance(row, dict) else None
     return since if isinstance(since, int | float) and not math.isnan(since) else -math.inf
 
@@ -238,7 +237,7 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
 
 
 def _held_since(row: Mapping[str, Any]) -> float | None:
-    """Return since when the hold passes; in a state of an earlier version it began with the step."""
+    """Return the time at which the hold began to pass. In a state from an earlier version, it began with the step."""
     if "held_since" not in row:
         return _time(row["since"]) if row["phase"] == "progressing" else None
     return None if row["held_since"] is None else _time(row["held_since"])
@@ -355,7 +354,7 @@ def _text(value: object) -> str:
 
 
 def _time(value: object) -> float:
-    """A finite number that is not negative."""
+    """Return a finite number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is not a finite number from 0")
     return float(value)

@@ -1,9 +1,10 @@
-"""The state in a Redis or Valkey server that several control planes share.
+"""State in a Redis or Valkey server that several control planes share.
 
 Every change is one script of the server, which checks the epoch and the version first. All keys have one hash tag, so
-that they are in one slot of a cluster. A change is announced on a channel; a watch also reads again now and then, since
-messages of a channel can be lost. A server that fails over asynchronously may lose the last writes: the leader writes
-what it knows again with every change, and an epoch is never given twice, since it follows the server's clock.
+that they are in one slot of a cluster. A change is announced on a channel. A watch also reads all keys periodically,
+because messages of a channel can be lost. A server that fails over asynchronously may lose the last writes. For this
+reason the leader rewrites its records with every change. An epoch is never assigned twice, because it follows the
+server's clock.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from lbctl.store.interface import (
 from lbctl.store.redis_client import MAX_VALUE_BYTES, connected, disconnect
 
 _RESYNC = 5.0
-"""Seconds after which a watch reads again without a message."""
+"""Seconds without a message after which a watch reads all keys again."""
 
 
 class RedisStore:
     """A SharedStore in a Redis or Valkey server.
 
-    `member`: the name of this control plane. `instance`: a text that no other handle has.
+    `member`: the name of this control plane. `instance`: a text that is unique to this handle.
     """
 
     def __init__(self, store: Store, member: str, instance: str) -> None:
@@ -63,7 +64,7 @@ class RedisStore:
 
     @classmethod
     def open(cls, store: Store, member: str, instance: str) -> RedisStore:
-        """Return the store of this URL, without connecting. Raises UnusableError."""
+        """Return the store at this URL, without connecting. Raises UnusableError."""
         return cls(store, member, instance)
 
     @property
@@ -73,7 +74,7 @@ class RedisStore:
         return f"{server} {self._url.places} ({self._prefix.strip('{}:')})"
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing is repaired here."""
+        """Return no notes, because nothing is repaired here."""
         return ()
 
     # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,26 +89,26 @@ class RedisStore:
         return Lease(member, epoch, self._ttl)
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError where it is lost."""
+        """Extend the lease. Raises FencedError if it is lost."""
         if not self._held or not await self._run(scripts.RENEW, self._held, self._milliseconds):
             self._held = ""
             raise FencedError(f"the lease of {self.location} is lost")
         return Lease(self._member, int(self._held.split(" ")[0]), self._ttl)
 
     async def release(self) -> None:
-        """Release the lease, where this handle has it."""
+        """Release the lease, if this handle has it."""
         held, self._held = self._held, ""
         if held:
             await self._run(scripts.RELEASE, held)
 
     async def leader(self) -> str:
-        """Return the member that has the lease; empty where nobody has it."""
+        """Return the member that has the lease; empty if it is free."""
         with self._explained():
             held = await self._redis.get(self._keys[0])
         return self._parsed(str(held))[2] if held else ""
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return nothing: what a server may hold is its operator's setting for all of its keys."""
+        """Return nothing, because a server's limit applies to all of its keys."""
         return ()
 
     def _parsed(self, held: str) -> tuple[int, str, str]:
@@ -128,7 +129,10 @@ class RedisStore:
         return await self._read((prefix,))
 
     async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
-        """Write one key. Raises FencedError and ConflictError, and StoreError for a value that no member would read."""
+        """Write one key.
+
+        Raises FencedError and ConflictError, and StoreError for a value that is too large for members to read.
+        """
         if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
             raise StoreError(f"{key} is larger than {size(MAX_VALUE_BYTES)}, which is the most that members read")
         version = await self._change(scripts.PUT, key, expected_version, epoch, value)
@@ -203,14 +207,14 @@ class RedisStore:
             return await self._redis.eval(script, len(self._keys), *self._keys, *arguments)
 
     def _texts(self, rows: Any, columns: int) -> list[str]:
-        """Return the rows of an answer, one after another. Raises StoreUnreachableError for any other answer."""
+        """Return the rows of a response, concatenated. Raises StoreUnreachableError for any other response."""
         if not isinstance(rows, list) or len(rows) % columns or not all(isinstance(item, str) for item in rows):
             raise StoreUnreachableError(f"{self.location} does not answer as Redis does")
         return rows
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise StoreError in place of the client's errors, whose messages hold no password."""
+        """Raise StoreError in place of the client's errors. Its messages contain no password."""
         try:
             yield
         except StoreError:
@@ -228,7 +232,7 @@ class RedisStore:
 
 
 async def _changed_key(messages: Any, prefixes: tuple[str, ...], deadline: float) -> str | None:
-    """Wait for a message about a key with one of the prefixes; None at the deadline, when all are read again."""
+    """Wait for a message about a key with one of the prefixes; None at the deadline, when all keys are read again."""
     while (left := deadline - asyncio.get_running_loop().time()) > 0:
         message = await messages.get_message(ignore_subscribe_messages=True, timeout=left)
         if message is not None and (not prefixes or str(message["data"]).startswith(prefixes)):

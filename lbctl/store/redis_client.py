@@ -1,7 +1,7 @@
-"""The connections to a Redis or Valkey server, or to the one that Sentinel says is the primary now.
+"""The connections to a Redis or Valkey server, or to the current primary that Sentinel reports.
 
-Sentinels are asked without a user and a password, with the same TLS as the server. Answers have bounds in bytes and
-time.
+Sentinels are queried without a user and a password, with the same TLS settings as the server. Responses are limited in
+bytes and time.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from lbctl.store.credentials import password_of, tls_of
 from lbctl.store.interface import UnusableError
 
 MAX_ANSWER_BYTES = 48 << 20
-"""Bytes of one answer."""
+"""Maximum size of a response."""
 MAX_VALUE_BYTES = 8 << 20
-"""Bytes of one value in it."""
+"""Maximum size of a value in a response."""
 
 _READS = 1000
-"""Reads between two turns of the event loop."""
+"""Number of reads between two turns of the event loop."""
 
 
 def connected(store: Store, ttl: float) -> Any:
-    """Return a client that connects when it is used, and gives up before a lease could end."""
+    """Return a client that connects at first use, and whose timeouts are shorter than the lease."""
     url = parse_store_url(store.url)
     patience = max(0.5, ttl / 5)
-    password_of(store)  # a file that cannot be read is reported at once
+    password_of(store)  # report an unreadable file immediately
     network: dict[str, Any] = {"socket_timeout": patience, "socket_connect_timeout": patience, "socket_keepalive": True}
     if url.secure:
         tls_of(store)
@@ -62,14 +62,14 @@ def connected(store: Store, ttl: float) -> Any:
 
 
 def _bound(redis: Any) -> Any:
-    """Return the client, whose connections bound what they read from now on."""
+    """Return the client with a limit on the reads of its connections."""
     pool = redis.connection_pool
     pool.connection_class = type("BoundedConnection", (_BoundedConnection, pool.connection_class), {})
     return redis
 
 
 class _BoundedConnection:
-    """A connection that ends where an answer is too large."""
+    """A connection that is closed if a response is too large."""
 
     _reader: Any
 
@@ -78,33 +78,33 @@ class _BoundedConnection:
         self._reader = _BoundedReader(self._reader)
 
     async def read_response(self, *arguments: Any, **options: Any) -> Any:
-        """Read one answer."""
+        """Read one response."""
         if self._reader is not None:
             self._reader.size = 0
         return await super().read_response(*arguments, **options)  # type: ignore[misc]
 
 
 class _BoundedReader:
-    """The stream of a connection. It raises an error of the client where an answer, or a value, is too large.
+    """The stream of a connection. It raises an error of the client if a response, or a value, is too large.
 
-    What has been received already is read without a pause, so other tasks get a turn now and then.
+    Received data is read without a pause, so other tasks get a turn periodically.
     """
 
     def __init__(self, stream: asyncio.StreamReader) -> None:
         self._stream = stream
         self.size = 0
-        """Bytes of the answer so far."""
+        """Bytes of the response so far."""
         self._reads = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     async def read(self, count: int) -> bytes:
-        """Return what has come, at most `count` bytes."""
+        """Return at most `count` bytes of the received data."""
         return await self._counted(await self._stream.read(count))
 
     async def readexactly(self, count: int) -> bytes:
-        """Return so many bytes."""
+        """Return exactly `count` bytes."""
         if not 0 <= count <= MAX_VALUE_BYTES + len(b"\r\n"):
             raise RedisConnectionError(f"a value of more than {size(MAX_VALUE_BYTES)}")
         return await self._counted(await self._stream.readexactly(count))
@@ -135,17 +135,20 @@ async def disconnect(connection: Any) -> None:
 
 
 class _PasswordError(UnusableError, RedisError):
-    """The password cannot be read. As an error of the client it also closes the connection, which is not usable."""
+    """The password cannot be read. As an error of the client, it also closes the unusable connection."""
 
 
 class _Password(CredentialProvider):
-    """The user and the password of the store's file, read for each connection: a new one counts without a restart."""
+    """The user and the password from the store's file.
+
+    They are read for each connection, so that a new password is used without a restart.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return the password, behind its user where there is one. Raises UnusableError."""
+        """Return the password, after the user if there is one. Raises UnusableError."""
         try:
             password = password_of(self._store) or ""
             return (password,) if self._store.user is None else (self._store.user, password)
@@ -153,5 +156,5 @@ class _Password(CredentialProvider):
             raise _PasswordError(str(error)) from None
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """Return what `get_credentials` returns."""
+        """Return the same as `get_credentials`."""
         return await asyncio.to_thread(self.get_credentials)

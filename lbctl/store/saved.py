@@ -1,6 +1,6 @@
 """The state of `serve` in any store: acquires the lease, and saves and loads each kind of record.
 
-A record that cannot be read is lost, not fatal: the others are still used, and `lost` logs which one it was.
+A record that cannot be read is lost, but not fatal: the others are still used, and `lost` logs the record.
 """
 
 from __future__ import annotations
@@ -44,44 +44,44 @@ _HISTORY = "history/entries"
 _HISTORY_FILES = "history/files/"
 _ROLLBACK = "rollback"
 _AUDIT_KEPT = 5000
-"""Records of the audit log that are kept."""
+"""Maximum number of audit records that are kept."""
 _MAX_LOSSES = 10
-"""Messages about lost records that are kept."""
+"""Maximum number of messages about lost records that are kept."""
 _PAUSE = 0.2
 """Seconds between two attempts to acquire a lease that another process holds."""
 _T = TypeVar("_T")
 
 
 class SavedState:
-    """Saves and loads records; call `lead` first. Every method may raise StoreError, and then has saved nothing."""
+    """Saves and loads records; call `lead` first. If a method raises StoreError, it has saved nothing."""
 
     def __init__(self, store: StateStore, lost: Callable[[str], None], authority: Authority | None = None) -> None:
-        """`lost` is called with a message for each record that cannot be read.
+        """Use this store. `lost` is called with a message for each record that cannot be read.
 
         `authority`: nothing is written after it has ended; without it, writing is not limited.
         """
         self._authority = authority or Authority.unlimited()
         self.lease: Lease | None = None
         self.problem = ""
-        """Why the last write failed; empty where it succeeded."""
+        """Reason why the last write failed; empty after a success."""
         self._store = store
         self._losses: list[str] = []
         self._log_loss = lost
         self._written: dict[str, StoreEntry] = {}
         self._turn = asyncio.Lock()
         self._last_audit: tuple[int, str] | None = None
-        """Number and hash of the newest record of the audit log; None before it was read."""
+        """Number and hash of the newest audit record; None before it is read."""
         self._newest_seen: tuple[int, str] = (0, "")
-        """The newest one that this process knows of: the chain goes on from it where the store was emptied."""
+        """Newest record that this process has seen. If the store is emptied, the chain continues from it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was repaired, what was lost and what is unsafe since the store was opened."""
+        """Return the repairs, losses and security problems since the store was opened."""
         return (*self._store.notes(), *self._losses)
 
     @property
     def location(self) -> str:
-        """Where the state is kept, for logs and messages."""
+        """Location of the state, for logs and messages."""
         return self._store.location
 
     async def lead(self, waiting: Callable[[str], None]) -> Lease:
@@ -101,25 +101,25 @@ class SavedState:
             return self.lease
 
     def take(self, lease: Lease) -> None:
-        """Write with this lease, which was acquired a moment ago, from now on."""
+        """Use this recently acquired lease for all writes from now on."""
         self.lease = lease
         self._written.clear()
         self._last_audit = None
 
     def lose(self) -> None:
-        """Write nothing more until `take` is called."""
+        """Stop writing until `take` is called."""
         self.lease = None
 
     async def entries(self, prefixes: Iterable[str]) -> tuple[StoreEntry, ...]:
-        """Return the entries with these prefixes as they are stored."""
+        """Return the stored entries with these prefixes."""
         return tuple([entry for prefix in prefixes for entry in await self._store.read(prefix)])
 
     def watch(self, prefixes: Iterable[str]) -> AsyncIterator[KeyChange]:
-        """Yield the entries with these prefixes, then every later change of one."""
+        """Yield the entries with these prefixes, then every later change."""
         return self._store.watch(*prefixes)
 
     async def save_raw(self, key: str, value: str) -> None:
-        """Save a value whose form the caller knows."""
+        """Save a value in a format that the caller defines."""
         await self._save(key, value)
 
     async def close(self) -> None:
@@ -130,12 +130,15 @@ class SavedState:
     # ── The fleet and decisions about it ─────────────────────────────────────────────────────────────────────────────
 
     async def save_fleet(self, fleet: SavedFleet) -> None:
-        """Save the last good fleet. A failure half-way leaves older answers of discovery than files."""
+        """Save the last valid fleet.
+
+        If it fails halfway, the stored responses of discovery are older than the files.
+        """
         await self._save(_FILES, records.write_files(fleet))
         await self._save(_SERVED, records.write_served(fleet))
 
     async def last_fleet(self) -> SavedFleet | None:
-        """Load the last good fleet; None where none was saved."""
+        """Load the last valid fleet; None if none was saved."""
         fleet = await self._load(_FILES, records.read_fleet, "the last good fleet")
         if fleet is None:
             return None
@@ -148,21 +151,24 @@ class SavedState:
         return replace(fleet, discovered=discovered, version=version)
 
     async def save_drains(self, drains: Mapping[tuple[str, str], float]) -> None:
-        """Save all drains: (pool, replica) → when its drain began, in seconds since the epoch."""
+        """Save all drains: (pool, replica) → start of its drain, in seconds since the epoch."""
         await self._save(_DRAINS, records.write_drains(drains))
 
     async def drains(self) -> dict[tuple[str, str], float]:
-        """Load the drains; empty where none were saved."""
+        """Load the drains; empty if none were saved."""
         return await self._load(_DRAINS, records.read_drains, "the times of the drains") or {}
 
     async def save_loop_output(self, output: LoopOutput, at: float) -> int:
-        """Save the output of the control loop, valid `at` that time in seconds since the epoch; return its length."""
+        """Save the output of the control loop and return its length.
+
+        `at` is its time in seconds since the epoch.
+        """
         text = records.write_loop_output(output, at)
         await self._save(_LOOP_OUTPUT, text)
         return len(text)
 
     async def loop_output(self) -> tuple[LoopOutput, float] | None:
-        """Load the output of the control loop and its time; None where none was saved."""
+        """Load the output of the control loop and its time; None if none was saved."""
         return await self._load(_LOOP_OUTPUT, records.read_loop_output, "the weights and ejections")
 
     async def save_overrides(self, overrides: Overrides) -> None:
@@ -170,7 +176,7 @@ class SavedState:
         await self._save(_OVERRIDES, records.write_overrides(overrides))
 
     async def overrides(self) -> Overrides:
-        """Load the overrides; empty where none were saved."""
+        """Load the overrides; empty if none were saved."""
         loaded = await self._load(_OVERRIDES, records.read_overrides, "the overrides")
         if loaded is None:
             return ()
@@ -186,14 +192,14 @@ class SavedState:
         await self._save(_ROLLOUTS, records.write_rollouts(rollouts))
 
     async def rollouts(self) -> Rollouts:
-        """Load the states of the rollouts; empty where none were saved."""
+        """Load the states of the rollouts; empty if none were saved."""
         return await self._load(_ROLLOUTS, records.read_rollouts, "the rollouts") or ()
 
     async def append_audit(self, at: str, actor: str, action: str, subject: str, reason: str) -> None:
         """Append a record to the audit log, and delete the oldest one beyond the limit. `at`: ISO 8601 in UTC."""
         async with self._turn:
             number, previous = self._last_audit or await self._newest_audit()
-            self._last_audit = None  # a write that fails may have been done all the same
+            self._last_audit = None  # a failed write may still have been executed
             number += 1
             record = ChainedAuditRecord(number, at, actor, action, subject, reason, previous)
             await self._noting(self._store.put(_audit_key(number), records.write_audit(record), ABSENT, self._epoch))
@@ -203,7 +209,7 @@ class SavedState:
                 await self._store.delete(oldest.key, oldest.version, self._epoch)
 
     async def _newest_audit(self) -> tuple[int, str]:
-        """Return number and hash of the newest record; a record that cannot be read has its number all the same."""
+        """Return number and hash of the newest record; the number is valid even if the record cannot be read."""
         entries = [entry for entry in await self._store.read(_AUDIT) if _AUDIT_KEY.fullmatch(entry.key)]
         if not entries:
             return self._newest_seen
@@ -212,7 +218,7 @@ class SavedState:
         return self._newest_seen
 
     async def audit(self) -> tuple[ChainedAuditRecord, ...]:
-        """Load the audit log, the oldest record first."""
+        """Load the audit log, oldest record first."""
         loaded = [self._parsed(entry, records.read_audit, entry.key) for entry in await self._store.read(_AUDIT)]
         return tuple(record for record in loaded if record is not None)
 
@@ -223,30 +229,30 @@ class SavedState:
         await self._save(_HISTORY, history.write_entries(entries))
 
     async def history(self) -> tuple[ServedFleet, ...]:
-        """Load the entries of the history, the oldest first; empty where none were saved."""
+        """Load the entries of the history, oldest first; empty if none were saved."""
         return await self._load(_HISTORY, history.read_entries, "the history of fleets") or ()
 
     async def save_history_files(self, digest: str, compressed: str) -> None:
         """Save the compressed files of a fleet of the history."""
         await self._save(_HISTORY_FILES + digest, compressed)
-        self._written.pop(_HISTORY_FILES + digest, None)  # it is large, and rarely needed again
+        self._written.pop(_HISTORY_FILES + digest, None)  # it is large, and seldom needed again
 
     async def history_files(self, digest: str) -> tuple[SourceText, ...] | None:
-        """Load the files of a fleet of the history; None where they are not there."""
+        """Load the files of a fleet in the history; None if they are missing."""
         return await self._load(_HISTORY_FILES + digest, history.read_texts, f"the files of the fleet {digest[:12]}")
 
     async def delete_history_files(self, digest: str) -> None:
-        """Delete the files of a fleet that has left the history."""
+        """Delete the files of a fleet that is no longer in the history."""
         entry = await self._entry(_HISTORY_FILES + digest)
         if entry is not None:
             await self._store.delete(entry.key, entry.version, self._epoch)
 
     async def save_rollback(self, rollback: ActiveRollback | None) -> None:
-        """Save the rollback that is in force, or that none is."""
+        """Save the active rollback, or that there is none."""
         await self._save(_ROLLBACK, history.write_rollback(rollback))
 
     async def rollback(self) -> ActiveRollback | None:
-        """Load the rollback that is in force; None without one."""
+        """Load the active rollback; None if there is none."""
         return await self._load(_ROLLBACK, history.read_rollback, "the rollback")
 
     # ── One record ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,9 +266,9 @@ class SavedState:
         return self.lease.epoch
 
     async def _save(self, key: str, value: str) -> None:
-        """Write the value, unless the key already has it.
+        """Write the value, unless it is already stored.
 
-        Only this process writes, so a version other than the known one comes from its own write whose result it has
+        Only this process writes. An unknown version therefore comes from a write of this process whose result it has
         not seen.
         """
         epoch = self._epoch
@@ -276,7 +282,7 @@ class SavedState:
             self._written[key] = entry
 
     async def write_again(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Write the records that others have changed or deleted since this process wrote them, and return their keys.
+        """Rewrite the records that others have changed or deleted since this process wrote them, and return their keys.
 
         Raises StoreError.
         """
@@ -286,7 +292,7 @@ class SavedState:
                 written, epoch = self._written.get(key), self._epoch
                 entry = await self._entry(key) if written is not None else None
                 if written is not None and (entry is None or entry.value != written.value):
-                    with suppress(ConflictError):  # it is changed at this moment
+                    with suppress(ConflictError):  # it is being changed right now
                         self._written[key] = await self._put(key, written.value, entry, epoch)
                         changed.append(key)
         return tuple(changed)
@@ -295,7 +301,10 @@ class SavedState:
         return await self._noting(self._store.put(key, value, before.version if before else ABSENT, epoch))
 
     async def _noting(self, write: Awaitable[_T]) -> _T:
-        """Return what the write returns, and note whether it has failed. A conflict is no failure of the store."""
+        """Return the result of the write, and record whether it has failed.
+
+        A conflict is not a failure of the store.
+        """
         try:
             result = await write
         except (ConflictError, FencedError):

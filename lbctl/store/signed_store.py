@@ -1,8 +1,9 @@
 """A shared store whose content is signed by the members of its control plane.
 
-Others may write to the server of a store. A record, an announcement or a lease without a valid signature is refused:
-nothing of it is applied, `refused` and the log name it, and the leader's next write replaces it. So is a record that is
-older than one that this process has read. Without a key, nothing is signed, and signatures are not verified.
+Other parties may have write access to the server of a store. A record, an announcement or a lease without a valid
+signature is rejected: it has no effect, `refused` and the log name it, and the leader's next write replaces it. The
+same applies to a record that is older than a version that this process has read. Without a key, nothing is signed, and
+signatures are not verified.
 """
 
 from __future__ import annotations
@@ -33,49 +34,49 @@ from lbctl.store.lease import elapsed
 from lbctl.store.signing import Envelope, Keyring, Purpose
 
 FORMAT_KEY = "format"
-"""The marker of the key space. It is not signed, so that every version can read it."""
+"""Marker of the key space. It is not signed, so that every version can read it."""
 _WRITTEN_ONCE = ("audit/", "history/files/")
-"""Prefixes of many keys that never get another content, so that no older one can be written again."""
+"""Prefixes of keys whose content never changes, so that an older content cannot be replayed."""
 _MAX_REFUSED = 1000
-"""Keys whose refusal is remembered."""
+"""Maximum number of keys whose rejection is remembered."""
 _MAX_SILENCE = 30.0
-"""Seconds after which an announcement that has not changed is dropped, whatever the store says of its end."""
+"""Seconds after which an unchanged announcement is dropped, even if the store still contains it."""
 _UNSIGNED = "it is not signed"
 _FORGED = "its signature is not of a key of this control plane"
 _REPLAYED = "it is older than the one that was read before"
 
 
 class SignedStore:
-    """A SharedStore that signs what it writes to another one, and verifies what it reads."""
+    """A SharedStore that signs its writes to another store, and verifies its reads."""
 
     def __init__(self, store: SharedStore, keys: Keyring, now: Callable[[], float] = time.time) -> None:
-        """`now`: seconds since the epoch."""
+        """Wrap the store. `now` returns seconds since the epoch."""
         self.keys = keys
         self.refused: dict[str, str] = {}
-        """What is refused → why: the key of a record, or `member NAME`."""
+        """Maps a rejected item to the reason. The item is the key of a record, or `member NAME`."""
         self._store = store
         self._now = now
         self._stamp = 0
-        """The highest stamp that this process has read or used."""
+        """Highest stamp that this process has read or used."""
         self._stamps: dict[str, int] = {}
-        """What was read or written → its stamp."""
+        """Maps an item that was read or written to its stamp."""
         self._versions: dict[str, str] = {}
-        """Key of a refused record → its version, which the next write replaces."""
+        """Maps the key of a rejected record to its version, which the next write replaces."""
         self._heard: dict[str, tuple[int, float]] = {}
-        """Member → the stamp of its last announcement, and when that was first read."""
+        """Maps a member to the stamp of its last announcement and the time of its first read."""
 
     @property
     def location(self) -> str:
-        """Where the state is kept, for logs and messages."""
+        """Location of the state, for logs and messages."""
         return self._store.location
 
     @property
     def instance(self) -> str:
-        """The text of this handle that no other one has."""
+        """Text that is unique to this handle."""
         return self._store.instance
 
     def notes(self) -> tuple[str, ...]:
-        """What was repaired and what was lost when the store was opened, for the log."""
+        """Return the repairs and losses on opening the store, for the log."""
         return self._store.notes()
 
     # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -83,7 +84,8 @@ class SignedStore:
     async def acquire(self) -> Lease:
         """Acquire the lease.
 
-        Raises LeaseHeldError, and UnusableError where a stranger holds it, or has written an epoch that is too high.
+        Raises LeaseHeldError. Raises UnusableError if a process without a valid key holds the lease, or has written an
+        epoch that is too high.
         """
         try:
             lease = await self._store.acquire()
@@ -103,19 +105,19 @@ class SignedStore:
         return lease
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError where it is lost."""
+        """Extend the lease. Raises FencedError if it is lost."""
         return await self._store.renew()
 
     async def release(self) -> None:
-        """Release the lease; without one nothing happens."""
+        """Release the lease, if there is one."""
         await self._store.release()
 
     async def leader(self) -> str:
-        """Return the member that has the lease; empty where nobody has it."""
+        """Return the member that has the lease; empty if it is free."""
         return shown(await self._store.leader())
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return how full the store is, where it has a limit of its own."""
+        """Return the usage of the store, if it has its own limit."""
         return await self._store.usage()
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,7 +131,7 @@ class SignedStore:
         return tuple(opened for entry in entries if (opened := self._opened(entry)) is not None)
 
     async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
-        """Write one key. A refused record counts as absent. Raises FencedError and ConflictError."""
+        """Write one key. A rejected record counts as absent. Raises FencedError and ConflictError."""
         expected = expected_version or self._versions.get(key, ABSENT)
         stamp = self._next_stamp()
         text = value if key == FORMAT_KEY else signing.seal(self.keys, "record", key, stamp, epoch, value)
@@ -144,7 +146,7 @@ class SignedStore:
         await self._store.delete(key, expected_version, epoch)
 
     async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
-        """Yield all valid entries with one of the prefixes, then every later change of one."""
+        """Yield all valid entries with one of the prefixes, then every later change."""
         changes = cast(Any, self._store.watch(*prefixes))
         async with aclosing(changes) as watched:
             async for change in watched:
@@ -155,9 +157,9 @@ class SignedStore:
                     yield KeyChange(change.key, opened)
 
     async def sign_again(self, epoch: int) -> int:
-        """Sign the records that have no signature, or one of an older key, and return their number. Raises StoreError.
+        """Sign the records without a signature or with an older key, and return their number. Raises StoreError.
 
-        A record that changes meanwhile is left out: its writer signs it.
+        A record that changes in the meantime is skipped: its writer signs it.
         """
         count = 0
         for entry in await self._store.read() if self.keys.keys else ():
@@ -194,7 +196,7 @@ class SignedStore:
     # ── Verification ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _opened(self, entry: StoreEntry) -> StoreEntry | None:
-        """Return the entry without its signature; None where it is refused."""
+        """Return the entry without its signature; None if it is rejected."""
         if entry.key == FORMAT_KEY:
             return entry
         sealed = signing.parse_envelope(entry.value)
@@ -208,7 +210,7 @@ class SignedStore:
         return entry if sealed is None else StoreEntry(entry.key, sealed.text, entry.version)
 
     def _heard_of(self, presence: Presence) -> Presence | None:
-        """Return the announcement without its signature; None where it is refused, or no longer renewed."""
+        """Return the announcement without its signature; None if it is rejected, or no longer renewed."""
         subject, sealed = _member(presence.member), signing.parse_envelope(presence.value)
         problem = self._problem(subject, "announcement", _announced(presence.member, presence.instance), sealed)
         if problem:
@@ -225,7 +227,7 @@ class SignedStore:
         return Presence(presence.member, presence.instance, sealed.text) if is_renewed else None
 
     def _problem(self, subject: str, purpose: Purpose, name: str, sealed: Envelope | None) -> str:
-        """Return why a text is refused; empty where it is accepted."""
+        """Return why a text is rejected; empty if it is accepted."""
         if not self.keys.keys:
             return ""
         if sealed is None:
@@ -258,7 +260,7 @@ class SignedStore:
 
 
 def refusals(refused: Mapping[str, str]) -> str:
-    """Return what is refused and why, for people; empty where nothing is."""
+    """Return the rejected items and the reasons, for people; empty if there are none."""
     first = next(iter(refused.items()), None)
     if first is None:
         return ""

@@ -1,9 +1,9 @@
 """The keys that the members of a control plane share, and the texts that they sign with them.
 
 Everything in a shared store, and every request of one member to another, is signed by HMAC-SHA256. Each purpose has a
-separate key, derived from the key of the file, so that a signature for one purpose is never valid for another.
-A signed text is `signed:1:STAMP.EPOCH:SIGNATURE:TEXT`. The stamp grows with each text that a control plane signs, so
-that an older one that is written again is recognised.
+separate key, derived from the key in the file, so that a signature for one purpose is never valid for another. A signed
+text is `signed:1:STAMP.EPOCH:SIGNATURE:TEXT`. The stamp grows with each text that a control plane signs, so that
+replays of older texts are detected.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Literal
 
 Purpose = Literal["record", "announcement", "lease", "request"]
 UNSIGNED = "unsigned"
-"""The line of a key file that also accepts what is not signed."""
+"""Line of a key file that permits unsigned content."""
 MIN_KEY = 32
-"""Characters of a key."""
+"""Minimum length of a key in characters."""
 _MAX_KEYS = 4
 _SHORT = 32
-"""Characters of the signature in an instance."""
+"""Length of the signature in an instance, in characters."""
 _FORM = re.compile(r"signed:1:([0-9]{1,17})\.([0-9]{1,17}):([0-9a-f]{64}):")
 
 
@@ -32,9 +32,9 @@ class Keyring:
     """The keys of a control plane. The first one signs, and each one verifies."""
 
     scope: str = ""
-    """The control plane: a signature of one is not valid in another one with the same key."""
+    """The control plane. A signature is not valid in another control plane with the same key."""
     keys: tuple[bytes, ...] = field(default=(), repr=False)
-    """The keys; empty where nothing is signed or verified."""
+    """Keys; empty if nothing is signed or verified."""
     accepts_unsigned: bool = True
     """Whether content without a signature is accepted."""
 
@@ -43,20 +43,20 @@ class Keyring:
         return _mac(self.keys[0], self.scope, purpose, parts) if self.keys else ""
 
     def verifies(self, signature: str, purpose: Purpose, *parts: str | int) -> bool:
-        """Return whether one of the keys has made this signature of the parts."""
+        """Return whether the signature of the parts was made with one of the keys."""
         return any(_equal(_mac(key, self.scope, purpose, parts), signature) for key in self.keys)
 
     def is_newest(self, signature: str, purpose: Purpose, *parts: str | int) -> bool:
-        """Return whether the key that signs has made this signature of the parts."""
+        """Return whether the signature of the parts was made with the current signing key."""
         return _equal(self.sign(purpose, *parts), signature)
 
     def new_instance(self, member: str) -> str:
-        """Return a text that no other process has, signed for this member."""
+        """Return a unique text, signed for this member."""
         number = secrets.token_hex(8)
         return number + self.sign("lease", member, number)[:_SHORT]
 
     def owns(self, member: str, instance: str) -> bool:
-        """Return whether `new_instance` of a member with one of the keys has returned this text."""
+        """Return whether this text comes from `new_instance` for the member, with one of the keys."""
         number, signature = instance[:16], instance[16:]
         if not signature and self.accepts_unsigned:
             return True
@@ -65,7 +65,10 @@ class Keyring:
 
 
 def parse_keys(content: str, scope: str = "") -> Keyring:
-    """Return the keys of a file's lines. Raises ValueError with the reason, which repeats no key."""
+    """Parse the lines of a key file.
+
+    Raises ValueError with the reason. The reason does not contain any key.
+    """
     lines = list(_lines(content))
     keys = tuple(line.encode() for line in lines if line != UNSIGNED)
     if not keys or lines[0] == UNSIGNED:
@@ -78,47 +81,47 @@ def parse_keys(content: str, scope: str = "") -> Keyring:
 
 
 def request_key(secret: bytes) -> bytes:
-    """Return the key by which a caller's token signs a request without being sent."""
+    """Return the key with which a caller signs a request. It is derived from the token, which is not sent."""
     return hmac.digest(secret, b"lbctl 1 token of a forwarded request", "sha256")
 
 
 def request_signature(key: bytes, *parts: str | int) -> str:
-    """Return the signature of a request by the key of a token."""
+    """Return the signature of a request with the key of a token."""
     return _mac(key, "", "request", parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A signed text, taken apart and not verified."""
+    """The parts of a signed text, not verified."""
 
     stamp: int
-    """Milliseconds since the epoch at which it was signed, or more; it grows with each text."""
+    """Milliseconds since the epoch at the time of signing, or more. It grows with each text."""
     epoch: int
-    """The epoch in which it was written; 0 for an announcement."""
+    """Epoch of the write; 0 for an announcement."""
     signature: str
-    """The signature, in hexadecimal."""
+    """Signature in hexadecimal."""
     text: str
 
 
 def seal(keys: Keyring, purpose: Purpose, name: str, stamp: int, epoch: int, text: str) -> str:
-    """Return the text with its signature, which is valid for this name alone; the text itself without a key."""
+    """Return the text with its signature, which is valid only for this name. Without a key, return the text itself."""
     signature = keys.sign(purpose, name, stamp, epoch, text)
     return f"signed:1:{stamp}.{epoch}:{signature}:{text}" if signature else text
 
 
 def parse_envelope(value: str) -> Envelope | None:
-    """Take a signed text apart; None for one that is not signed."""
+    """Split a signed text into its parts; None if the text is not signed."""
     match = _FORM.match(value)
     return Envelope(int(match[1]), int(match[2]), match[3], value[match.end() :]) if match else None
 
 
 def is_valid(keys: Keyring, purpose: Purpose, name: str, envelope: Envelope) -> bool:
-    """Return whether a member with one of the keys has signed the text for this name."""
+    """Return whether the text was signed for this name with one of the keys."""
     return keys.verifies(envelope.signature, purpose, name, envelope.stamp, envelope.epoch, envelope.text)
 
 
 def is_newest(keys: Keyring, purpose: Purpose, name: str, envelope: Envelope) -> bool:
-    """Return whether the text is signed with the key that signs now."""
+    """Return whether the text was signed with the current signing key."""
     return keys.is_newest(envelope.signature, purpose, name, envelope.stamp, envelope.epoch, envelope.text)
 
 

@@ -1,9 +1,9 @@
-"""The state in a SQLite database of this machine.
+"""State in a SQLite database on this machine.
 
-The lease is a lock file: one process at a time has the state, and the lock of a killed process is free at once. A
-database that cannot be used is renamed; the entries in it that are still as they were written are copied into a new
-database. If the disk is full, the process leads with the entries that it has read, and each write first tries to open
-the database again.
+The lease is a lock file: one process at a time uses the state, and the lock of a killed process is released
+immediately. A database that cannot be used is renamed, and its intact entries are copied into a new database. If the
+disk is full, the process leads with the entries that it has read, and each write first tries to open the database
+again.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ DATABASE = "lbctl.db"
 _LOCK = "lock"
 _SIDE_FILES = ("-wal", "-shm")
 _SET_ASIDE = 3
-"""How many renamed damaged databases are kept."""
+"""Maximum number of renamed damaged databases that are kept."""
 _POLL_INTERVAL = 0.5
 """Seconds between two reads of `watch`."""
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
-"""SQLite's primary result codes of a disk that takes no writes."""
+"""SQLite's primary result codes for a disk that rejects writes."""
 
 
 class SqliteStore:
@@ -60,14 +60,14 @@ class SqliteStore:
         self._database: sqlite3.Connection | None = None
         self._turn = threading.Lock()
         self._unwritable: tuple[StoreEntry, ...] | None = None
-        """The entries of a database that cannot be written yet; None: it is open."""
+        """Entries of a database that cannot be written yet; None if it is open."""
         self._reopening = threading.Lock()
 
     @classmethod
     def open(cls, directory: Path) -> SqliteStore:
-        """Open the state in `directory`, which is created (0700) where it is missing. Blocks.
+        """Open the state in `directory`, which is created (0700) if it is missing. Blocks.
 
-        Raises StoreError where the directory cannot be used.
+        Raises StoreError if the directory cannot be used.
         """
         with as_store_error(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class SqliteStore:
         return str(self.directory)
 
     def notes(self) -> tuple[str, ...]:
-        """What was repaired, what was lost and what is unsafe, as it was when the database was opened."""
+        """Return the repairs, losses and security problems at the time when the database was opened."""
         return tuple(self._notes)
 
     # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -98,11 +98,11 @@ class SqliteStore:
         return await asyncio.to_thread(self._acquire)
 
     async def renew(self) -> Lease:
-        """Check that the lease is still valid, and return it. Raises FencedError where it is lost."""
+        """Check that the lease is still valid, and return it. Raises FencedError if it is lost."""
         return await asyncio.to_thread(self._renew)
 
     async def release(self) -> None:
-        """Release the lease, where this process has it."""
+        """Release the lease, if this process has it."""
         self._lease = None
         self._lock.release()
 
@@ -122,7 +122,10 @@ class SqliteStore:
         return self._lease
 
     def _lead(self) -> int:
-        """Open the database as its leader, and return the new epoch. If the disk is full, its entries are kept."""
+        """Open the database as its leader, and return the new epoch.
+
+        If the disk is full, its entries are kept in memory.
+        """
         self._unwritable = None
         try:
             self._open_leading()
@@ -135,7 +138,7 @@ class SqliteStore:
             return epoch + 1
 
     def _reopen(self) -> None:
-        """Open the database that could not be written before. Raises StoreError while it still cannot be."""
+        """Open a database that could not be written before. Raises StoreError if it still cannot be written."""
         with self._reopening:
             if self._unwritable is None or self._lease is None:
                 return
@@ -216,9 +219,9 @@ class SqliteStore:
             database.execute("DELETE FROM entries WHERE key = ?", (key,))
 
     def _check_directory(self) -> None:
-        """Raise FencedError where the directory was removed or replaced: a write would go to a file without a name.
+        """Raise FencedError if the directory was removed or replaced: a write would go to a file without a name.
 
-        Raises StoreError where the database cannot be written yet.
+        Raises StoreError if the database cannot be written yet.
         """
         if self._lease is not None and not self._lock.held():
             raise FencedError(f"the directory {self.location} is not the one that this process has locked")
@@ -250,7 +253,7 @@ class SqliteStore:
         return database
 
     def _open_leading(self) -> None:
-        """Open the database with the lease. The good entries of a damaged one are copied into a new one."""
+        """Open the database with the lease. The intact entries of a damaged database are copied into a new one."""
         file = self.directory / DATABASE
         self._close_database()
         try:
@@ -265,17 +268,17 @@ class SqliteStore:
 
 
 def _is_open_to_others(mode: int) -> bool:
-    """Return whether users may write to a directory of this mode without an administrator's having meant it.
+    """Return whether a directory of this mode is writable by other users, probably by mistake.
 
     A directory with setgid is shared with its group on purpose: Kubernetes prepares the volume of a pod with an
-    `fsGroup` so (2775), and the group has no members but that pod.
+    `fsGroup` in this way (2775), and only that pod is in the group.
     """
     by_group, by_all = mode & stat.S_IWGRP, mode & stat.S_IWOTH
     return bool(by_all or (by_group and not mode & stat.S_ISGID))
 
 
 def _connect(file: Path, mode: str = "rw") -> sqlite3.Connection:
-    """Connect without implicit transactions. Damaged text is found by its checksum, not here."""
+    """Connect without implicit transactions. Damaged text is detected by its checksum, not here."""
     address = f"{file.absolute().as_uri()}?mode={mode}"
     database = sqlite3.connect(address, uri=True, check_same_thread=False, timeout=5.0, isolation_level=None)
     database.text_factory = _decoded
@@ -287,7 +290,7 @@ def _decoded(data: bytes) -> str:
 
 
 def _prepared(file: Path) -> sqlite3.Connection:
-    """Open, check and migrate the database. Raises DamagedError, and StoreError where the disk fails."""
+    """Open, check and migrate the database. Raises DamagedError, and StoreError if the disk fails."""
     for place in (file, *(file.with_name(file.name + end) for end in _SIDE_FILES)):
         if _is_irregular(place):
             raise DamagedError(f"{place.name} is not a regular file")
@@ -329,7 +332,7 @@ def _set_aside(file: Path) -> Path:
 
 
 def _salvaged(aside: Path, database: sqlite3.Connection) -> str:
-    """Copy the good entries of the renamed file. Returns what was copied and what was lost, for the log."""
+    """Copy the intact entries of the renamed file. Returns the copied and the lost ones, for the log."""
     if _is_irregular(aside) or not aside.is_file():
         return "empty"
     beside = [place for end in _SIDE_FILES if not (place := aside.with_name(aside.name + end)).exists()]
@@ -349,7 +352,7 @@ def _salvaged(aside: Path, database: sqlite3.Connection) -> str:
 
 
 def _store_error(directory: Path, error: Exception) -> StoreError:
-    """Return the error with which the store answers."""
+    """Return the error with which the store responds."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kind = UnwritableError if code in _FULL else StoreError
     return kind(f"the state in {directory}: {error}")
@@ -358,7 +361,7 @@ def _store_error(directory: Path, error: Exception) -> StoreError:
 def _read_only(file: Path) -> tuple[tuple[StoreEntry, ...], int]:
     """Return the entries of a database that cannot be written, sorted by key, and its epoch.
 
-    A connection with exclusive locking needs no file of its own, so that it also reads the write-ahead log.
+    A connection with exclusive locking needs no shared-memory file, so it also reads the write-ahead log.
     """
     entries: dict[str, StoreEntry] = {}
     epoch = int(time.time())

@@ -23,11 +23,11 @@ _OVERRIDE_KEYS = ("kind", "pool", "replica", "value", "reason", "since", "until"
 
 
 UNREADABLE = (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError)
-"""The exceptions of a damaged file: Python's module also fails to decode SQLite's own messages about it."""
+"""Exceptions raised for a damaged file. Python's module may even fail to decode SQLite's own messages about it."""
 
 
 class DamagedError(Exception):
-    """This lbctl cannot use the file as a state; the message says why."""
+    """This version of lbctl cannot use the file as a state. The message gives the reason."""
 
 
 def prepare(database: sqlite3.Connection) -> None:
@@ -68,7 +68,7 @@ def write(database: sqlite3.Connection, key: str, value: str) -> StoreEntry:
 
 
 def salvage(damaged: sqlite3.Connection, database: sqlite3.Connection) -> tuple[list[str], list[str]]:
-    """Copy every entry that is as it was written, and the epoch. Returns the keys that were copied and those lost."""
+    """Copy every intact entry, and the epoch. Returns the copied keys and the lost keys."""
     copied: list[str] = []
     lost: list[str] = []
     with database:
@@ -83,7 +83,10 @@ def salvage(damaged: sqlite3.Connection, database: sqlite3.Connection) -> tuple[
 
 
 def epoch_of(damaged: sqlite3.Connection) -> int:
-    """The epoch of the file; where it is unreadable, the clock, which is ahead of any epoch counted up from 1."""
+    """Return the epoch of the file.
+
+    If it is unreadable, return the clock's time, which is greater than any epoch counted from 1.
+    """
     with suppress(*UNREADABLE):
         return int(damaged.execute("SELECT epoch FROM leader").fetchone()[0])
     return int(time.time())
@@ -94,9 +97,9 @@ def _rows(database: sqlite3.Connection) -> Iterator[tuple[object, ...]]:
 
 
 def readable(damaged: sqlite3.Connection) -> Iterator[tuple[str, StoreEntry | None]]:
-    """Yield each key up to the first row that cannot be read, from either end, with its entry.
+    """Yield each readable key with its entry, reading from both ends up to the first unreadable row.
 
-    The entry is None if it is not as it was written.
+    The entry is None if it is not intact.
     """
     read_keys: set[object] = set()
     for order in ("ASC", "DESC"):
@@ -108,7 +111,7 @@ def readable(damaged: sqlite3.Connection) -> Iterator[tuple[str, StoreEntry | No
 
 
 def _entry(row: tuple[object, ...]) -> StoreEntry | None:
-    """The entry of a row; None where its checksum does not match."""
+    """Return the entry of a row; None if its checksum does not match."""
     key, value, version, checksum = row
     if not isinstance(key, str) or not isinstance(value, str) or checksum != _checksum(key, value):
         return None
@@ -123,7 +126,7 @@ def _checksum(key: str, value: str) -> str:
 
 
 def _migrate(database: sqlite3.Connection) -> None:
-    """Schemas 1 and 2 had a table for each kind of record."""
+    """Migrate from schemas 1 and 2, which had a table for each kind of record."""
     old = {str(row[0]) for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     entries = list(_old_entries(database, old)) if old else []
     with database:
@@ -139,7 +142,7 @@ def _migrate(database: sqlite3.Connection) -> None:
 
 
 def _old_entries(database: sqlite3.Connection, tables: set[str]) -> Iterator[tuple[str, str]]:
-    """The (key, value) pairs of the old tables in the current form; `records` validates the values."""
+    """Yield the (key, value) pairs of the old tables in the current format; `records` validates the values."""
 
     def rows(table: str, columns: str) -> list[tuple[object, ...]]:
         return database.execute(f"SELECT {columns} FROM {table}").fetchall() if table in tables else []
@@ -157,12 +160,12 @@ def _old_entries(database: sqlite3.Connection, tables: set[str]) -> Iterator[tup
 
 
 def _dumped(value: object) -> str:
-    """JSON; a value that JSON cannot express becomes text that no record accepts."""
+    """Return the value as JSON. A value that JSON cannot express becomes text that no record accepts."""
     return json.dumps(value, default=repr)
 
 
 def _loaded(text: object) -> object:
-    """The value of JSON text; other text is returned unchanged."""
+    """Return the value of JSON text; other text is returned unchanged."""
     try:
         return parse(str(text), MAX_TEXT_VALUES)
     except ValueError:
