@@ -1,1 +1,1 @@
-"""Envoy's configuration protocol (xDS v3): what is served, by which rules, and a reader that shares no code with it."""
+"""Envoy's configuration protocol (xDS v3): resources, the transport protocol, and a separate client implementation."""

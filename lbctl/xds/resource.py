@@ -19,17 +19,17 @@ SDS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 TYPES = (CDS, EDS, LDS, RDS, SDS)
 _MAY_BE_SECRET = (CDS, LDS, RDS, SDS)
 SHORT = {CDS: "cds", EDS: "eds", LDS: "lds", RDS: "rds", SDS: "sds"}
-"""The short names, as on the command line and in metrics."""
+"""Short names, as on the command line and in metrics."""
 
 
 class Resource:
     """One resource of a type.
 
-    `body`: the serialised message inside the `Any`. `path`: the part of the fleet that it was built from, as `("pools",
-    "llama")`. `secret`: it holds an API key, a private key or another credential. `in_clear`: what a
-    client that may receive no secrets gets in the place of a secret one; None: it gets nothing at all. `parent`: the
-    version of the resource with which it must be sent again, as the cluster of endpoints: Envoy warms a changed cluster
-    until they come.
+    `body`: the serialised message inside the `Any`. `path`: the part of the fleet from which it was built, for example
+    `("pools", "llama")`. `secret`: it contains an API key, a private key or another credential. `in_clear`: the
+    replacement of a secret resource for clients that may not receive secrets; None: no replacement. `parent`: the
+    version of the resource after which it must be sent again. For endpoints, this is the cluster: Envoy warms a changed
+    cluster until its endpoints arrive.
     """
 
     __slots__ = ("_delta", "_sotw", "body", "in_clear", "name", "parent", "path", "secret", "type_url", "version")
@@ -90,7 +90,7 @@ class Resources:
 
     @property
     def in_clear(self) -> Resources | None:
-        """What a client that may receive no secrets gets; None: nothing."""
+        """Resources for a client that may not receive secrets; None: no resources."""
         if not self.secret:
             return self
         if self._in_clear is None:

@@ -23,19 +23,18 @@ _Value = TypeVar("_Value")
 
 
 class BuiltResource(NamedTuple):
-    """A built resource, the inputs it was built from, the resources it refers to, and whether it is valid."""
+    """A built resource, its inputs, the resources it refers to, and whether it is valid."""
 
     inputs: Inputs
-    """What it was built from."""
     resource: Resource
     needs: frozenset[Reference]
-    """The resources that it refers to."""
+    """Resources that it refers to."""
     valid: bool = True
     """Whether Envoy accepts it."""
 
 
 class BuildCache:
-    """The resources built for one snapshot; a resource that is missing is taken from the previous snapshot's cache.
+    """The resources built for one snapshot; missing resources are taken from the previous snapshot's cache.
 
     `problems` collects a diagnostic for each message that Envoy would reject. A rejected message is never cached.
     """
@@ -83,7 +82,7 @@ class BuildCache:
         return entry
 
     def routed(self, pool: Pool) -> Pool:
-        """Return the part of a pool that route tables are built from, derived once for each pool object."""
+        """Return the part of a pool that route tables depend on, derived once for each pool object."""
         cached = self._routed.get(pool.name) or (self._previous and self._previous._routed.get(pool.name))
         if not cached or cached[0] is not pool:
             cached = pool, ads.routed(pool)
@@ -104,8 +103,8 @@ class BuildCache:
     ) -> BuiltResource:
         """Return the named resource, built by `build` only if no resource was built from equal `inputs`.
 
-        `secret` says whether the resource holds a credential, and `in_clear` is that of a `Resource`; the inputs
-        determine both. `parent` is that of a `Resource`, and one of the inputs.
+        `secret`: whether the resource contains a credential. `in_clear` and `parent` have the same meaning as in
+        `Resource`. The inputs determine all three.
         """
         slot = (type_url, name)
         own, previous = self._built.setdefault(slot, []), self._previous

@@ -1,7 +1,7 @@
 """Checks messages against the validation rules in Envoy's protobuf definitions (protoc-gen-validate).
 
-Envoy rejects a message that breaks such a rule. The rules are read from the descriptors of xds-protos, so none is
-copied here. Regular expressions are not compiled: Envoy uses RE2, and the model accepts only what RE2 can parse.
+Envoy rejects a message that breaks such a rule. The rules are read from the descriptors of xds-protos and not copied
+here. Regular expressions are not compiled: Envoy uses RE2, and the model accepts only expressions that RE2 can parse.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from google.protobuf.message import DecodeError, Message
 from validate import validate_pb2
 
 Broken = tuple[str, str]
-"""The path of a field, as `virtual_hosts[0].routes[2].match`, and the reason why its value is invalid."""
+"""Path of a field, for example `virtual_hosts[0].routes[2].match`, and the reason why its value is invalid."""
 Reference = tuple[str, str]
-"""The type URL and the name of a resource that another resource refers to."""
+"""Type URL and name of a resource that another resource refers to."""
 _Check = Callable[[Any], str]
 """Returns the reason why a value breaks the rule, or an empty string."""
 
 _ANY = "google.protobuf.Any"
 _MAX_VALID = 20_000
-"""The maximal number of valid messages remembered for each message type."""
+"""Maximum number of valid messages that are remembered for each message type."""
 _LOOSE = re.compile(r"[^\x00\n\r]*")
 _STRICT = {1: re.compile(r":?[0-9a-zA-Z!#$%&'*+,\-.^_|~`]+"), 2: re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")}
 """Patterns for the names (1) and values (2) of HTTP headers."""
@@ -55,9 +55,9 @@ class Examined(NamedTuple):
     """The broken rules of a message, and the resources that it refers to."""
 
     broken: list[Broken]
-    """The rules that the message breaks."""
+    """Rules that the message breaks."""
     needs: set[Reference]
-    """The resources that it refers to."""
+    """Resources that it refers to."""
 
 
 class FieldRules:
@@ -168,7 +168,7 @@ def _unpacked(packed: Any) -> Message | None:
 
 
 def _kind_of_items(field: FieldDescriptor) -> Descriptor | None:
-    """Return the type of the messages that a field holds; for a map, of its values."""
+    """Return the type of the messages in a field; for a map, of its values."""
     inner = _entry(field)["value"] if _is_map(field) else field
     return inner.message_type
 
@@ -201,7 +201,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 class _Field(NamedTuple):
     """The checks of one field, and an iterator over the messages in it.
 
-    `items` is None where the field holds nothing to check. Both give positions relative to the field.
+    `items` is None if nothing in the field needs a check. Both give positions relative to the field.
     """
 
     name: str
@@ -245,7 +245,7 @@ def _field(field: FieldDescriptor, contains_checks: bool) -> _Field:
 
 
 def _absent(field: FieldDescriptor) -> tuple[str, ...]:
-    """Return the rules that a field breaks when it is absent, or holds only its default value."""
+    """Return the rules that a field breaks if it is absent, or has its default value."""
     rules = _rules(field)
     if rules is None:
         return ()
@@ -295,7 +295,7 @@ def _required(rules: Any) -> bool:
 
 
 def _many(field: FieldDescriptor, rules: Any) -> tuple[tuple[_Check, ...], tuple[_Check, ...], tuple[_Check, ...]]:
-    """Return the checks of a repeated field: of the whole, of each item, and of each key of a map."""
+    """Return the checks of a repeated field: of the whole field, of each item, and of each key of a map."""
     if _is_map(field):
         inner = _entry(field)
         counts = _counts(rules.map.min_pairs, rules.map.max_pairs)

@@ -1,7 +1,7 @@
-"""Maps the error message of an Envoy's NACK to a place in the YAML.
+"""Maps the error message of an Envoy's NACK to a position in the YAML.
 
-Envoy gives no line numbers. Its message counts positions within the rejected resource (`VirtualHosts[0]… Routes[20]`)
-or quotes a name. Both are resolved against the resource as it was sent.
+Envoy does not report line numbers. Its message counts positions within the rejected resource (`VirtualHosts[0]…
+Routes[20]`) or quotes a name. Both are resolved against the resource as it was sent.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CAUSE = re.compile(r"(\w+)ValidationError\.(\w+(?:\[[^\]]*\])?): ((?:(?! \| cau
 _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 _LARGE = re.compile(r"regex '(.*)' RE2 program size", re.DOTALL)
 _MIN_QUOTED = 4
-"""The minimal length of a quoted text, in characters, that is searched for in the resource."""
+"""Minimum length of a quoted text, in characters, that is searched for in the resource."""
 
 
 def place(resource: Resource, message: str) -> Path:
-    """Return the fleet's path that the NACK message about `resource` refers to; replicas are given by name."""
+    """Return the fleet's path to which the NACK message about `resource` refers; replicas are identified by name."""
     _, broken, detail = message.rpartition(_BROKEN)
     position = detail if broken else message.partition(_DUMP)[0]
     return within(resource.type_url, message_of(resource), position) or resource.path
@@ -37,7 +37,7 @@ def place(resource: Resource, message: str) -> Path:
 def short(message: str) -> str:
     """Shorten a NACK message for display.
 
-    The dump of a message is removed, because it can contain keys. Of a broken rule only the last cause is kept.
+    The dump of a message is removed, because it can contain keys. For a broken rule, only the last cause is kept.
     """
     _, broken, detail = message.rpartition(_BROKEN)
     before, dump, _ = message.partition(_DUMP)
@@ -53,14 +53,14 @@ def short(message: str) -> str:
 
 
 def message_of(resource: Resource) -> Message:
-    """Decode the message that a resource holds."""
+    """Decode the message in a resource."""
     kind = symbol_database.Default().GetSymbol(resource.type_url.rpartition("/")[2])
     message: Message = kind.FromString(resource.body)
     return message
 
 
 def within(type_url: str, message: Any, text: str) -> Path:
-    """Return the path of the route or replica that `text` refers to, or an empty path if there is none."""
+    """Return the path of the route or replica to which `text` refers, or an empty path if there is none."""
     steps = {name.replace("_", "").lower(): int(number) for name, number in _STEP.findall(text)}
     if type_url == RDS:
         return _route(message, steps, text)
@@ -81,7 +81,7 @@ def _route(table: Any, steps: dict[str, int], text: str) -> Path:
 
 
 def _route_quoting(table: Any, message: str) -> str:
-    """Return the route with the regular expression that Envoy quotes: it is invalid, or its program is too large."""
+    """Return the route with the regular expression that Envoy quotes. It is invalid, or its program is too large."""
     large = _LARGE.search(message)
     text = (large[1] if large else message.strip().rpartition(": ")[2]).encode()
     if len(text) < _MIN_QUOTED:

@@ -1,11 +1,11 @@
 """Builds the resources of each proxy from a snapshot once, validates them, and shares them between proxies.
 
-Two proxies with the same listeners and the same share of the limits share everything but the order of zones, and where
-no pool uses locality, that too. A resource whose inputs are equal in two snapshots stays the same object: a new weight
-rebuilds only the endpoints of its own pool.
+Two proxies with the same listeners and the same part of the limits share everything except the order of zones. If no
+pool uses locality, they share that too. A resource whose inputs are equal in two snapshots stays the same object: a new
+weight rebuilds only the endpoints of the affected pool.
 
-Nothing is sent from here. A snapshot with a resource that an Envoy would reject is refused as a whole, and the previous
-snapshot stays in use.
+Nothing is sent from here. A snapshot with a resource that an Envoy would reject is rejected as a whole, and the
+previous snapshot stays in use.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ from lbctl.xds.resource import CDS, Resource, Resources
 
 REFUSED = "LB921"
 _OTHER_REGION = ""
-"""A region without replicas. It differs from None, since a zone of another region is not the proxy's own."""
+"""A region without replicas. It differs from None, because a zone of the same name in another region is not local."""
 _NACK_HINT = "it is not sent again before it changes; if the cause was elsewhere and has gone: lbctl reload"
 
 
 class UnsoundError(Exception):
-    """The built resources would be rejected or refer to nothing. `problems` have their places in the YAML."""
+    """The built resources would be rejected, or have unresolved references.
+
+    `problems` have their positions in the YAML.
+    """
 
     def __init__(self, problems: Iterable[Diagnostic]) -> None:
         self.problems = tuple(problems)
@@ -54,7 +57,7 @@ class CachedSnapshot:
     """One built snapshot, created by a `Builder`. A proxy's resources are built on the first request for them."""
 
     def __init__(self, loaded: Loaded, snapshot: Snapshot, previous: CachedSnapshot | None) -> None:
-        """Reuse everything from `previous`, the previous snapshot, that is still valid."""
+        """Reuse all parts of `previous`, the previous snapshot, that are still valid."""
         self.loaded = loaded
         self.snapshot = snapshot
         self.version = ""
@@ -79,7 +82,7 @@ class CachedSnapshot:
         self._cache.release_previous()
 
     def resources(self, proxy: Proxy) -> Resources:
-        """Return all resources of this proxy; proxies with equal resources get the same object.
+        """Return all resources of this proxy. Proxies with equal resources get the same object.
 
         Raises UnsoundError if any of them is invalid.
         """
@@ -92,7 +95,7 @@ class CachedSnapshot:
         return served
 
     def nack_diagnostic(self, type_url: str, name: str, message: str) -> Diagnostic:
-        """Return LB921: what an Envoy reports about a resource, at the place in the YAML that it was built from."""
+        """Return LB921: Envoy's error about a resource, with the position in the YAML from which it was built."""
         resource = self._find(type_url, name)
         path = nack_locator.place(resource, message) if resource else ()
         diagnostic = Diagnostic(
@@ -101,7 +104,7 @@ class CachedSnapshot:
         return self.loaded.compiled.sources.with_position(diagnostic)
 
     def redacted(self, message: str) -> str:
-        """Return a NACK message without secrets: Envoy quotes messages, and these can contain keys."""
+        """Return a NACK message without secrets. Envoy quotes messages, and these can contain keys."""
         secrets = self.snapshot.secrets
         keys = {item.key for tenant_keys in secrets.api_keys.values() for item in tenant_keys if item.key}
         keys |= {item.value for item in secrets.headers.values()}
@@ -138,7 +141,7 @@ class CachedSnapshot:
             raise UnsoundError(diagnostics)
 
     def _locality(self, proxy: Proxy) -> Locality:
-        """Return the part of the proxy's locality that can bring a replica nearer."""
+        """Return the part of the proxy's locality that affects the distance to a replica."""
         regions, zones = self._localities
         zone = proxy.zone if proxy.zone in zones else None
         if proxy.region is None or proxy.region in regions:
@@ -147,14 +150,14 @@ class CachedSnapshot:
 
     @cached_property
     def replica_locations(self) -> bytes:
-        """The localities of replicas, which are part of the version even if no configured proxy is near any."""
+        """Return the localities of replicas, which are part of the version even if no configured proxy is near any."""
         pools = [item for item in self.snapshot.topology.pools if item.locality]
         locations = [[(item.name, item.region, item.zone) for item in pool.replicas] for pool in pools]
         return repr(locations).encode() if locations else b""
 
     @cached_property
     def content_elsewhere(self) -> bytes:
-        """The content that proxies other than Envoys receive, which is the version if no Envoy is served."""
+        """Return the content for proxies other than Envoys, which determines the version if no Envoy is served."""
         live = self.snapshot
         weights = {pool: dict(sorted(by_replica.items())) for pool, by_replica in sorted(live.weights.items())}
         held = [{pool: sorted(names) for pool, names in sorted(each.items())} for each in (live.drained, live.out)]
@@ -191,7 +194,7 @@ class Builder:
 
 
 def _differ_in_weights_only(previous: CachedSnapshot, now: CachedSnapshot) -> bool:
-    """Return whether the two snapshots differ in nothing but weights and drains."""
+    """Return whether the two snapshots differ only in weights and drains."""
     if previous.loaded is not now.loaded:
         return False
     live = now.snapshot
@@ -205,14 +208,14 @@ def _changed_pools(before: Snapshot, now: Snapshot) -> frozenset[str]:
 
 
 def _kind(proxy: Proxy, topology: Topology) -> Hashable:
-    """Return the properties of a proxy that determine its resources, except for its locality."""
+    """Return the properties of a proxy that determine its resources, except its locality."""
     named = any(item.name == proxy.name for item in topology.proxies)
     instances = 0 if named else proxy.instances
     return proxy.kind, frozenset(proxy.listeners), proxy.version, proxy.include, instances
 
 
 def _version(served: Iterable[Resources], replica_locations: bytes) -> str:
-    """Return a digest of the content; equal fleets have equal versions in every process."""
+    """Return a digest of the content. Equal fleets have equal versions in every process."""
     whole = blake2b(replica_locations, digest_size=8)
     for item in served:
         whole.update(item.version.encode())

@@ -1,8 +1,8 @@
 """Predicts whether an Envoy accepts the built messages, each by itself and with the references between them.
 
-Messages are checked against the rules of Envoy's own definitions (`field_rules`). Endpoints are many and alike, so they
-have one specialised pass. What only Envoy can decide (whether RE2 accepts a regular expression, whether a port is free)
-is left to Envoy, and its answer is recorded.
+Messages are checked against the rules in Envoy's own definitions (`field_rules`). Endpoints are numerous and similar,
+so they have a specialised check. Some checks only Envoy can do (whether RE2 accepts a regular expression, whether a
+port is free). They are left to Envoy, and its response is recorded.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Findings(NamedTuple):
     """The problems of a message, and the resources that it refers to."""
 
     problems: tuple[Diagnostic, ...]
-    """What is wrong with the message."""
+    """Problems of the message."""
     needs: frozenset[Reference]
-    """The resources that it refers to."""
+    """Resources that it refers to."""
 
 
 def examine(type_url: str, message: Message, path: Path) -> Findings:
-    """Check one message: LB920 for each value that Envoy would reject or silently drop.
+    """Check one message. Return LB920 for each value that Envoy would reject or silently drop.
 
-    `path` is the part of the fleet that the message was built from. Of endpoints only the weights are checked here; see
-    `examine_addresses` for the rest.
+    `path` is the part of the fleet from which the message was built. For endpoints, only the weights are checked here;
+    see `examine_addresses` for the rest.
     """
     if type_url == EDS:
         return Findings(tuple(_problem(EDS, message, path, *each) for each in _weight_problems(message)), frozenset())
@@ -62,7 +62,7 @@ def unsound(reason: str, path: Path) -> Diagnostic:
 
 
 def unreadable(file: str, path: Path) -> Diagnostic:
-    """Return LB922: a file whose content the proxies should receive cannot be read."""
+    """Return LB922: a file whose content is meant for the proxies cannot be read."""
     message = f"{show(file)} cannot be read, and the proxies are to get what is in it"
     return Diagnostic(UNREADABLE, message, path=path, hint="put the file there, readable for lbctl")
 
@@ -89,13 +89,13 @@ def _route_action(part: Any) -> Iterator[Reference]:
 
 
 def _grpc_cluster(part: Any) -> Iterator[Reference]:
-    """Yield the cluster of a service; that of the control plane is in each Envoy's bootstrap."""
+    """Yield the cluster of a service. The control plane's cluster is part of each Envoy's bootstrap."""
     if part.cluster_name != CONTROL_PLANE:
         yield CDS, part.cluster_name
 
 
 def _secret(part: Any) -> Iterator[Reference]:
-    """Yield the secret; one without a source is in each Envoy's bootstrap."""
+    """Yield the secret. A secret without a source is part of each Envoy's bootstrap."""
     if part.HasField("sds_config"):
         yield SDS, part.name
 
@@ -111,7 +111,7 @@ _REFERENCE_EXTRACTORS: dict[str, Callable[[Any], Iterable[Reference]]] = {
 
 
 def _duplicates(message: Any) -> Iterator[Broken]:
-    """Yield the names that must be unique within a message and are not."""
+    """Yield duplicates of names that must be unique within a message."""
     if message.DESCRIPTOR.name == "RouteConfiguration":
         yield from _duplicated("virtual_hosts", (item.name for item in message.virtual_hosts))
         yield from _duplicated(
@@ -151,7 +151,7 @@ def _key_problems(message: Any) -> Iterator[Broken]:
 
 
 def examine_addresses(message: Any, path: Path) -> tuple[Diagnostic, ...]:
-    """Return LB920 for each problem of endpoints that does not depend on their weights."""
+    """Return LB920 for each problem of endpoints that is independent of their weights."""
     return tuple(_problem(EDS, message, path, field_path, reason) for field_path, reason in _address_problems(message))
 
 

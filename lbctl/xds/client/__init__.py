@@ -1,1 +1,1 @@
-"""An xDS client for people: reads any control plane's streams, and shares no code with the server."""
+"""An xDS client for diagnosis: reads the streams of any control plane, and shares no code with the server."""

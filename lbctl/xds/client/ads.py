@@ -1,4 +1,4 @@
-"""Reads one ADS stream of any control plane, for the commands that show what a proxy would receive."""
+"""Reads one ADS stream of any control plane, for the commands that show the resources of a proxy."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lbctl.xds.client.reader import Reader, ResponseChange
 
 _METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 MAX_MESSAGE_BYTES = 64 << 20
-"""The largest message that is read: all resources of one type."""
+"""Maximum size of a message, which contains all resources of one type."""
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 300_000),  # more often, and servers that lbctl did not write throw the client out
+    ("grpc.keepalive_time_ms", 300_000),  # servers other than lbctl may disconnect a client that sends more pings
     ("grpc.keepalive_timeout_ms", 20_000),
 )
 _REFUSALS = frozenset(
@@ -40,12 +40,12 @@ _HINTS = (
     ("WRONG_VERSION_NUMBER", " (it does not speak TLS)"),
 )
 _CONNECTION_CUT = "Internal error from Core"
-"""The details that gRPC reports for a connection that ends during a write."""
+"""Details that gRPC reports for a connection that ends during a write."""
 _CLOSE_TIMEOUT = 0.5
-"""Seconds to wait for a server to end a stream that the client has half-closed."""
+"""Seconds to wait for the server to end a half-closed stream."""
 
 _Call = Any
-"""A `StreamStreamCall` of bytes: grpc's types know no call without a serialiser."""
+"""A `StreamStreamCall` of bytes. grpc's type annotations have no call without a serialiser."""
 
 
 class UnreachableError(Exception):
@@ -53,15 +53,17 @@ class UnreachableError(Exception):
 
 
 class RefusedError(Exception):
-    """The control plane answers and refuses to serve this node."""
+    """The control plane answers, but does not serve this node."""
 
 
 @dataclass(frozen=True, slots=True)
 class XdsAddress:
-    """The address of a control plane in gRPC's form; `ca`, `certificate` and `key` are files. TLS requires `ca`."""
+    """The address of a control plane in gRPC's format.
+
+    `ca`, `certificate` and `key` are files. TLS requires `ca`.
+    """
 
     address: str
-    """Host and port."""
     ca: str = ""
     certificate: str = ""
     key: str = ""
@@ -70,8 +72,8 @@ class XdsAddress:
 async def read(server: XdsAddress, reader: Reader, patience: float = 5.0) -> AsyncGenerator[list[ResponseChange], None]:
     """Yield the changes of each response on one ADS stream until it ends; an empty list is a response without changes.
 
-    `patience` is the time to connect in seconds. Raises UnreachableError or RefusedError when the stream ends, and
-    OSError where a file of `server` cannot be read.
+    `patience` is the connection timeout in seconds. Raises UnreachableError or RefusedError when the stream ends, and
+    OSError if a file of `server` cannot be read.
     """
     async with _channel(server) as channel:
         await _connect(server, channel, patience)
@@ -111,8 +113,8 @@ async def _final_status(
 ) -> tuple[grpc.StatusCode, str | None]:
     """Return the status code and details of the ended call.
 
-    A call that ends during a write does not report its reason, so a second call with fewer requests is made to learn
-    it.
+    A call that ends during a write does not report the reason. In this case, a second call with fewer requests is made
+    to get it.
     """
     for requests in ((), first):
         code, details = await call.code(), await call.details()
@@ -131,7 +133,7 @@ async def _final_status(
 
 
 async def _close(call: _Call) -> None:
-    """Half-close the stream and wait for the server's end, so that the last requests are read."""
+    """Half-close the stream and wait until the server ends it, so that the last requests are read."""
     try:
         async with asyncio.timeout(_CLOSE_TIMEOUT):
             await call.done_writing()

@@ -1,6 +1,6 @@
-"""Decodes Envoy's messages with envoy-data-plane alone, and finds what they refer to.
+"""Decodes Envoy's messages with envoy-data-plane alone, and finds their references.
 
-The server encodes with xds-protos. This client uses none of it, so that a mistake in one library cannot hide in the
+The server encodes with xds-protos. This client does not use it, so that an error in one library cannot hide in the
 other. The import takes a third of a second, so only the commands that read xDS import this module.
 """
 
@@ -32,11 +32,11 @@ M = TypeVar("M", bound=Message)
 
 _TYPE = re.compile(r"type\.googleapis\.com/((?:[a-z][a-z0-9_]*\.)+)[A-Z][A-Za-z0-9_.]*", re.ASCII)
 _BROKEN = (ValueError, EOFError, TypeError, OverflowError, KeyError, AttributeError, struct.error, RecursionError)
-"""The exceptions that betterproto raises on bytes that are not a message of the type."""
+"""Exceptions that betterproto raises on bytes that are not a message of the type."""
 
 
 class DecodeError(Exception):
-    """The bytes are not a message of that type, or the type is unknown. The message says which."""
+    """The bytes are not a message of that type, or the type is unknown. The message gives the reason."""
 
 
 def decode(type_url: str, body: bytes) -> Message:
@@ -57,7 +57,7 @@ def parse(kind: type[M], body: bytes) -> M:
 
 
 def _class(type_url: str) -> type[Message] | None:
-    """Return the class for a type URL. Its package is imported on first use, because there are hundreds."""
+    """Return the class for a type URL. Its package is imported at first use, because there are hundreds."""
     kind = default_message_pool.url_to_type.get(type_url)
     package = _TYPE.fullmatch(type_url)
     if kind is None and package:
@@ -72,19 +72,19 @@ def _class(type_url: str) -> type[Message] | None:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Suppress deprecation warnings: which deprecated fields a control plane uses is its own affair."""
+    """Suppress deprecation warnings, because the control plane chooses the fields that it uses."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def type_name(message: Message) -> str:
-    """Return the full name, as `envoy.config.cluster.v3.Cluster`; empty for the entries of maps."""
+    """Return the full name, for example `envoy.config.cluster.v3.Cluster`; empty for the entries of maps."""
     return default_message_pool.type_to_url.get(type(message), "").rpartition("/")[2]
 
 
 def resource_name(message: Message) -> str:
-    """Return the name that a client subscribes to the resource by."""
+    """Return the name by which a client subscribes to the resource."""
     if isinstance(message, ClusterLoadAssignment):
         return message.cluster_name
     return str(getattr(message, "name", ""))
@@ -99,7 +99,7 @@ def set_fields(message: Message) -> Iterator[tuple[str, object]]:
 
 
 def references(message: Message) -> Iterator[tuple[str, str]]:
-    """Yield (type, name) of each resource that this one needs from the same stream: EDS, RDS and SDS."""
+    """Return (type, name) of each resource that this one needs from the same stream: EDS, RDS and SDS."""
     for part in _within(message):
         if isinstance(part, Cluster):
             wanted = part.eds_cluster_config

@@ -1,8 +1,8 @@
-"""The client's side of ADS: tracks what a control plane has sent to a node and produces the node's next requests.
+"""The client's side of ADS: tracks the resources that a control plane has sent to a node, and creates the requests.
 
 It uses the state-of-the-world variant, which every ADS server supports. Clusters and listeners are subscribed to with a
-wildcard. The endpoints, routes and secrets that they name are subscribed to by name, and dropped when nothing names
-them any more. It shares no code with the server and decodes with envoy-data-plane alone. This module does no I/O;
+wildcard. The endpoints, routes and secrets that they name are subscribed to by name, and dropped when they are no
+longer named. It shares no code with the server and decodes with envoy-data-plane alone. This module does no I/O;
 `client.ads.read` holds the stream.
 """
 
@@ -36,51 +36,46 @@ class ClientNode:
     id: str
     cluster: str = "lbctl"
     region: str = ""
-    """The region; empty: none is sent."""
+    """Empty: not sent."""
     zone: str = ""
-    """The zone; empty: none is sent."""
+    """Empty: not sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A resource as last received. `version` is its response's; `names` holds (type, name) of each reference."""
+    """A resource as last received. `names` contains (type, name) of each reference."""
 
     name: str
-    """The name of the resource."""
     version: str
-    """The version of the response that it came in."""
+    """Version of the response that contained it."""
     body: bytes
-    """The serialised resource."""
+    """Serialised resource."""
     message: Message
-    """The decoded resource."""
+    """Decoded resource."""
     names: frozenset[tuple[str, str]]
     """(type, name) of each resource that it refers to."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseChange:
-    """What a response changed, names in order.
-
-    `version` is empty where a resource was dropped because nothing names it any more. `refused` says what is wrong with
-    a response that was rejected as a whole.
-    """
+    """The changes made by a response. Names are sorted."""
 
     type_url: str
     version: str
-    """The version of the response; empty where resources were dropped because nothing names them any more."""
+    """Version of the response; empty if resources were dropped because they are no longer named."""
     added: tuple[str, ...] = ()
-    """The names of new resources, sorted."""
+    """Names of new resources, sorted."""
     changed: tuple[str, ...] = ()
-    """The names of resources with new content, sorted."""
+    """Names of resources with new content, sorted."""
     removed: tuple[str, ...] = ()
-    """The names of resources that are gone, sorted."""
+    """Names of removed resources, sorted."""
     refused: str = ""
-    """What is wrong with a response that was rejected as a whole; empty otherwise."""
+    """Problem with a response that was rejected as a whole; otherwise empty."""
 
 
 @dataclass(slots=True)
 class _Subscription:
-    """A subscription to one type. `names` is None for a wildcard; `nonce` is that of the last response."""
+    """A subscription to one type. `names` is None for a wildcard; `nonce` comes from the last response."""
 
     names: frozenset[str] | None
     nonce: str = ""
@@ -90,7 +85,7 @@ class _Subscription:
 
 
 class Reader:
-    """What one node has received, and its next requests. It does no I/O and outlives a broken stream."""
+    """The state of one node: received resources and next requests. It does no I/O and outlives a broken stream."""
 
     def __init__(self, node: ClientNode, wanted: Iterable[str] = TYPES) -> None:
         """Subscribe to the `wanted` type URLs, and to the types that name their resources."""
@@ -106,7 +101,7 @@ class Reader:
         return dict(sorted(subscription.resources.items())) if subscription else {}
 
     def waiting(self) -> dict[str, tuple[str, ...]]:
-        """Map each incomplete type to its missing names, or to no names for a wildcard; empty if all is received."""
+        """Map each incomplete type to its missing names, or to no names for a wildcard; empty if nothing is missing."""
         missing: dict[str, tuple[str, ...]] = {}
         for kind, wanted in self._by_type.items():
             names = tuple(sorted((wanted.names or frozenset()) - wanted.resources.keys()))
@@ -121,7 +116,7 @@ class Reader:
         return [self._request(kind) for kind, wanted in self._by_type.items() if wanted.names is None or wanted.names]
 
     def take(self, message: bytes) -> tuple[list[ResponseChange], list[bytes]]:
-        """Process a response: return its changes and the requests that answer it. Raises DecodeError."""
+        """Process a response. Return its changes and the requests that answer it. Raises DecodeError."""
         response = parse(DiscoveryResponse, message)
         wanted = self._by_type.get(response.type_url)
         if wanted is None:
@@ -150,7 +145,7 @@ class Reader:
         )
 
     def _update_subscriptions(self) -> tuple[list[ResponseChange], list[bytes]]:
-        """Subscribe to what clusters and listeners name now, and drop what they no longer name."""
+        """Subscribe to the names in the current clusters and listeners, and drop all others."""
         changes, requests = [], []
         for kind, parents in _NAMED_BY.items():
             wanted = self._by_type.get(kind)
@@ -198,7 +193,7 @@ def _resources(response: DiscoveryResponse, wanted: _Subscription) -> dict[str, 
 
 
 def _received(packed: Packed, response: DiscoveryResponse, received: Mapping[bytes, Received]) -> Received:
-    """Return the resource, unwrapped from its envelope if it has one. Bytes received before are not decoded again.
+    """Return the resource, without its envelope if it has one. Bytes received before are not decoded again.
 
     Raises DecodeError.
     """
@@ -217,7 +212,10 @@ def _received(packed: Packed, response: DiscoveryResponse, received: Mapping[byt
 
 
 def _store(response: DiscoveryResponse, wanted: _Subscription, resources: dict[str, Received]) -> ResponseChange:
-    """Store the resources. A wildcard response replaces all of them; a response by name only updates those it holds."""
+    """Store the resources.
+
+    A wildcard response replaces all of them. A response by name updates only its own resources.
+    """
     before, whole = wanted.resources, wanted.names is None
     wanted.resources = resources if whole else before | resources
     wanted.version, wanted.answered = response.version_info, True

@@ -1,7 +1,7 @@
 """Converts a decoded message to plain values for display: protobuf's JSON form with proto field names, redacted.
 
-Private keys, API keys and credentials are left out, whoever sent them; the path of a file that holds one is shown. A
-packed message of an unknown type is left out as a whole.
+Private keys, API keys and credentials are left out, for any sender. The path of a file with a secret is shown. A packed
+message of an unknown type is left out as a whole.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def tree(message: Message) -> Tree:
 
 
 def _hidden(message: Message, kind: str) -> tuple[str, ...]:
-    """Return the fields that are secret because of the values in them or beside them."""
+    """Return the fields that are secret because of their values or because of other fields."""
     if isinstance(message, HeaderValue) and is_credential(message.key, message.value):
         return ("value", "raw_value")
     if kind.endswith(".JwtProvider") and not _public(getattr(message, "local_jwks", None)):
@@ -88,7 +88,7 @@ def _hidden(message: Message, kind: str) -> tuple[str, ...]:
 
 
 def _public(keys: object) -> bool:
-    """Return whether a JSON web key set contains no private key; one that is not inline counts as public."""
+    """Return whether an inline JSON web key set contains no private key. A set that is not inline counts as public."""
     if not isinstance(keys, DataSource) or (keys.inline_string is None and keys.inline_bytes is None):
         return True
     try:
@@ -135,7 +135,7 @@ def _plain(value: object) -> object:
 
 
 def _redacted(value: object) -> object:
-    """Redact a value, but keep where a secret is stored: the path of a file or the name of a variable."""
+    """Redact a value, but keep the location of the secret: the path of a file or the name of a variable."""
     if isinstance(value, list):
         return [_redacted(item) for item in value]
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""Limits the memory for subscribed names that do not exist: each is kept until its stream ends.
+"""Limits the memory for subscribed names that do not exist. Each is kept until its stream ends.
 
 A name that exists costs no extra memory, so an Envoy with 10,000 clusters uses almost none of the budget. Names that do
-not exist are counted for each stream, so that one client is stopped early; for each peer, a host or the Unix socket, so
-that the streams of one cannot take what others need; and for the whole process, so that many peers together cannot fill
-its memory. Only the stream that exceeds a limit is ended.
+not exist are counted at three levels. The limit of a stream stops a single client early. The limit of a peer (a host or
+the Unix socket) protects other peers. The limit of the process protects its memory from many peers together. Only the
+stream that exceeds a limit is ended.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sys import getsizeof
 from lbctl.xds.protocol.wire import StreamError
 
 OVERHEAD = 150
-"""The bytes that a name costs in addition to its text, for its entries in three sets."""
+"""Memory of a name in bytes in addition to its text, for its entries in three sets."""
 
 
 class ExhaustedError(StreamError):
-    """A limit is exceeded: the stream ends with RESOURCE_EXHAUSTED and this message."""
+    """A limit is exceeded. The stream ends with RESOURCE_EXHAUSTED and this message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class SubscriptionLimits:
     """Limits of requests and subscriptions.
 
     `names` limits the names in one request. `unknown` limits the bytes of one stream's names that do not exist, with
-    `OVERHEAD` for each, `unknown_of_peer` the same for all streams of one peer, and `unknown_in_all` for all streams
-    together.
+    `OVERHEAD` for each. `unknown_of_peer` is the same limit for all streams of one peer, and `unknown_in_all` for all
+    streams.
     """
 
     names: int = 100_000
@@ -39,12 +39,12 @@ class SubscriptionLimits:
 
 @dataclass(slots=True)
 class Budget:
-    """The memory budget of a server. `used` is the bytes of unknown names that its streams keep."""
+    """The memory budget of a server. `used` is the number of bytes of unknown names in its streams."""
 
     limits: SubscriptionLimits = field(default_factory=SubscriptionLimits)
     used: int = 0
     of_peers: dict[str, int] = field(default_factory=dict)
-    """Peer → the bytes of its streams, without those that keep nothing."""
+    """Maps a peer to the bytes of its streams. Peers without any bytes are absent."""
 
     def add(self, peer: str, size: int) -> None:
         """Count bytes of a peer; a negative size returns them."""
@@ -57,7 +57,7 @@ class Budget:
 
 
 class StreamBudget:
-    """One stream's part of the budget, until `close`. `peer` is the host of the client, or the Unix socket."""
+    """One stream's part of the budget, until `close`. `peer` is the client's host, or the Unix socket."""
 
     def __init__(self, budget: Budget, peer: str = "") -> None:
         self._budget = budget
@@ -72,9 +72,9 @@ class StreamBudget:
     def keep(
         self, kind: str, names: Collection[str], versions: Mapping[str, str], existing: Mapping[str, object]
     ) -> None:
-        """Replace what the stream keeps of a type: the subscribed names, and the versions that the client claims.
+        """Replace the stored data of a type: the subscribed names, and the versions that the client claims.
 
-        Raises ExhaustedError if that exceeds a limit.
+        Raises ExhaustedError if this exceeds a limit.
         """
         self.count(kind, names, versions, existing)
         limits = self._budget.limits
@@ -92,7 +92,7 @@ class StreamBudget:
     def count(
         self, kind: str, names: Collection[str], versions: Mapping[str, str], existing: Mapping[str, object]
     ) -> None:
-        """Count as `keep` does, without a check: after a publication other names may exist than before."""
+        """Count as in `keep`, without a check. After a publication, other names may exist than before."""
         size = sum(OVERHEAD + getsizeof(name) for name in names if name not in existing)
         size += sum(
             OVERHEAD + getsizeof(name) + getsizeof(version)

@@ -1,9 +1,9 @@
-"""The call of one stream: its tasks, and how it is ended from the server's side.
+"""The call of one stream: its tasks, and how the server ends it.
 
-No task is cancelled, because a cancelled gRPC operation leaks its buffers. A call is ended by a task of its own; the
-read that the stream waits for then fails and ends the stream. It is ended between two writes: gRPC refuses a status
-while a message is being written (`GRPC_CALL_ERROR_TOO_MANY_OPERATIONS`), and sends none afterwards, so that the client
-would wait for ever. Where a client has not read a message in time, its connection is closed; that ends the write.
+No task is cancelled, because a cancelled gRPC operation leaks its buffers. A separate task ends a call; the pending
+read then fails and ends the stream. It ends the call between two writes: gRPC rejects a status while a message is being
+written (`GRPC_CALL_ERROR_TOO_MANY_OPERATIONS`), and sends none afterwards, so that the client would wait forever. If a
+client does not read a message in time, its connection is closed; this ends the write.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from lbctl.xds.protocol.peer import UNIX, Context, host_and_port
 _LOG = logging.getLogger(__name__)
 
 Status = tuple[grpc.StatusCode, str]
-"""The code and the reason that a call ends with."""
+"""The code and the reason with which a call ends."""
 INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
 
 
 class Call:
-    """One call of a client, with the tasks that work for it. It is used on the event loop only."""
+    """A client's call with its tasks. It must be used on the event loop."""
 
     __slots__ = ("_context", "_on_failure", "_read_within", "_tasks", "_timer", "_turn", "closed", "ending")
 
     def __init__(self, context: Context, on_failure: Callable[[BaseException], None], read_within: float) -> None:
-        """`on_failure` gets what a task of the call raises. `read_within`: seconds to read a message."""
+        """Start no task yet. `on_failure` is called with a task's exception.
+
+        `read_within`: timeout in seconds for the client to read a message.
+        """
         self._context = context
         self._on_failure = on_failure
         self._read_within = read_within
@@ -41,7 +44,7 @@ class Call:
         self.closed = False
         """Whether the stream has ended."""
         self.ending = asyncio.Event()
-        """Set when the server begins to end the call."""
+        """Set when the server starts to end the call."""
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Run `work` as a task, and keep a reference to it until it ends."""
@@ -50,7 +53,10 @@ class Call:
         task.add_done_callback(self._finished)
 
     async def write(self, message: bytes) -> None:
-        """Send a message. Raises grpc.aio.BaseError where the call has ended, also because nobody reads it."""
+        """Send a message.
+
+        Raises grpc.aio.BaseError if the call has ended, including because the client does not read.
+        """
         async with self._turn:
             self._expect_reading()
             try:
@@ -59,7 +65,7 @@ class Call:
                 self._timer.cancel()
 
     async def abort(self, code: grpc.StatusCode, reason: str) -> None:
-        """End the call with a status, as soon as no message is being written. Raises grpc.aio.AbortError."""
+        """End the call with a status when no message is being written. Raises grpc.aio.AbortError."""
         self.ending.set()
         async with self._turn:
             await self._context.abort(code, reason)
@@ -71,21 +77,21 @@ class Call:
             self.start(self._end(code, reason))
 
     def end_without_request(self, patience: float) -> asyncio.TimerHandle:
-        """Return a timer that ends the call after `patience` seconds; the first request cancels it."""
+        """Return a timer that ends the call after `patience` seconds. The first request cancels it."""
         reason = f"no request within {patience:g} seconds"
         return asyncio.get_running_loop().call_later(patience, self.end, grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
     def close(self) -> None:
-        """Note that the stream has ended: nothing is done with the call any more."""
+        """Record that the stream has ended. The call is not used any more."""
         self.closed = True
 
     def _expect_reading(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._read_within, self._give_up)
 
     def _give_up(self) -> None:
-        """Close the connection, and look again later whether that has ended the write.
+        """Close the connection, and check later whether this has ended the write.
 
-        Not by the Unix socket, whose clients have no address and are of the same user.
+        Clients of the Unix socket have no address and belong to the same user, so their connections are not closed.
         """
         self._expect_reading()
         if not self._context.peer().startswith(UNIX):

@@ -1,7 +1,7 @@
-"""The connections of this process, found among its sockets: gRPC does not name them.
+"""The connections of this process, found among its sockets because gRPC does not expose them.
 
-gRPC cannot end a call while a message of it waits for the client: it refuses a status, and a cancelled write leaks its
-buffers. So the socket is shut down, which gRPC then notices as it does the loss of any connection.
+gRPC cannot end a call while a message waits for the client: it rejects a status, and a cancelled write leaks its
+buffers. Instead, the socket is shut down, and gRPC handles this as a lost connection.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 Client = tuple[str, int]
-"""The host and the port of a client by TCP."""
+"""Host and port of a TCP client."""
 _DIRECTORY = Path("/proc/self/fd")
 
 
 def close_connection(host: str, port: int) -> bool:
-    """Shut down the connections of this process to that address of a client; False where there is none.
+    """Shut down this process's connections to a client's address. Return False if there is none.
 
-    It looks at every descriptor of the process, which takes milliseconds where there are thousands.
+    It checks every descriptor of the process, which takes milliseconds if there are thousands.
     """
     peer = normal_host(host), port
     closed = [_shut_down(descriptor, peer) for descriptor in descriptors()]
@@ -29,9 +29,9 @@ def close_connection(host: str, port: int) -> bool:
 
 
 def descriptors() -> list[int]:
-    """Return the descriptors of this process, which are more or less in the order in which they were opened.
+    """Return the descriptors of this process, approximately in the order in which they were opened.
 
-    Where all are in use, so that none is left to list them, all numbers are returned that one may have.
+    If no descriptor is free to list them, return all possible numbers.
     """
     try:
         return sorted(int(entry.name) for entry in _DIRECTORY.iterdir())
@@ -40,7 +40,7 @@ def descriptors() -> list[int]:
 
 
 def connections_of(port: int) -> dict[Client, int]:
-    """Return client → the descriptor of its connection to a port of this process, the oldest first."""
+    """Map each client to the descriptor of its connection to a port of this process, oldest first."""
     found: dict[Client, int] = {}
     for descriptor in descriptors():
         with suppress(OSError), borrowed(descriptor) as connection:
@@ -51,16 +51,16 @@ def connections_of(port: int) -> dict[Client, int]:
 
 
 def shut_down(chosen: Mapping[Client, int]) -> None:
-    """Shut down the connections of these clients, unless their descriptors have others by now."""
+    """Shut down the connections of these clients, unless their descriptors have been reused."""
     for client, descriptor in chosen.items():
         _shut_down(descriptor, client)
 
 
 @contextmanager
 def borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Yield the socket of a descriptor. Raises OSError if it is not one.
+    """Yield the socket of a descriptor. Raises OSError if it is not a socket.
 
-    The descriptor is neither duplicated nor closed: where it is of a file that would release the locks of the process.
+    The descriptor is neither duplicated nor closed: for a file, closing would release the locks of the process.
     """
     connection = socket.socket(fileno=descriptor)
     try:
@@ -70,7 +70,7 @@ def borrowed(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _shut_down(descriptor: int, peer: Client) -> bool:
-    """Shut down the socket if this is one, and connected to the peer."""
+    """Shut down the descriptor if it is a socket that is connected to the peer."""
     with suppress(OSError), borrowed(descriptor) as connection:
         if peer_of_socket(connection) == peer:
             connection.shutdown(socket.SHUT_RDWR)
@@ -79,7 +79,7 @@ def _shut_down(descriptor: int, peer: Client) -> bool:
 
 
 def peer_of_socket(connection: socket.socket) -> Client | None:
-    """Return the host and the port that a TCP connection leads to; None for another socket. Raises OSError."""
+    """Return host and port of the peer of a TCP connection; None for another socket. Raises OSError."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
         return None
     name = connection.getpeername()
@@ -87,7 +87,7 @@ def peer_of_socket(connection: socket.socket) -> Client | None:
 
 
 def normal_host(host: str) -> str:
-    """Return the address without brackets and zone; that of IPv4 in IPv6 as IPv4."""
+    """Return the address without brackets and zone. IPv4-mapped IPv6 becomes IPv4."""
     address = ip_address(host.strip("[]").partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address)

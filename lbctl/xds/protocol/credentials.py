@@ -1,7 +1,7 @@
-"""Reloads the server's certificate when its files change, and keeps the current one when the new files are invalid.
+"""Reloads the server's certificate when its files change, and keeps the current one if the new files are invalid.
 
-gRPC asks before every handshake, from its own threads. A check costs one `stat` for each file. A rotation does not
-interrupt established connections.
+gRPC calls this before every handshake, from its own threads. A check costs one `stat` for each file. A rotation does
+not interrupt established connections.
 """
 
 from __future__ import annotations
@@ -26,20 +26,26 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _Stamp = tuple[tuple[int, int, int, int] | None, ...]
 _MAX_FILE_BYTES = 1 << 20
-"""The largest accepted file, in bytes."""
+"""Maximum size of a file in bytes."""
 _RETRY = 1.0
 """Seconds after which invalid files are read again even if their metadata is unchanged."""
 
 
 class CredentialsError(Exception):
-    """The files are not a valid server identity. The message says which and why, and holds no part of a key."""
+    """The files are not a valid server identity. The message gives the reason, and contains no part of a key."""
 
 
 class ServerCredentials:
-    """The server identity in the files of `tls` (absolute paths). `problem` says why the current files are not used."""
+    """The server identity in the files of `tls` (absolute paths).
+
+    `problem` is the reason why the current files are not used.
+    """
 
     def __init__(self, tls: ServerTls) -> None:
-        """Load the files. Raises CredentialsError if they are invalid, because there is no earlier identity to keep."""
+        """Load the files.
+
+        Raises CredentialsError if they are invalid, because there is no previous identity to keep.
+        """
         self._tls = tls
         self._lock = threading.Lock()
         self._stamp = self._read_stamp()
@@ -49,7 +55,7 @@ class ServerCredentials:
         self.problem = ""
 
     def server(self) -> grpc.ServerCredentials:
-        """Return the gRPC credentials. With a `client_ca` each client must present a certificate that it signed."""
+        """Return the gRPC credentials. With a `client_ca`, each client must present a certificate that it signed."""
         return grpc.dynamic_ssl_server_credentials(
             self._initial,
             self._changed_configuration,  # type: ignore[arg-type]  # None means no change, which the stubs lack
@@ -57,7 +63,7 @@ class ServerCredentials:
         )
 
     def interceptors(self) -> tuple[RevokedClients, ...]:
-        """Return what refuses calls by revoked clients; nothing without a `client_crl`."""
+        """Return interceptors that reject calls by clients with revoked certificates; none without a `client_crl`."""
         if self._tls.client_crl is None:
             return ()
         from lbctl.xds.protocol.revocation import RevokedClients

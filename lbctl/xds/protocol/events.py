@@ -23,13 +23,13 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """The client has rejected a response (NACK). `names` are those in its message, or else all of the response."""
+    """The client has rejected a response (NACK)."""
 
     type_url: str
     nonce: str
     version: str
     names: tuple[str, ...]
-    """The resources that its message names, or else all of the response."""
+    """Resources in the client's message, or else all resources of the response."""
     message: str
     """The client's error."""
 
@@ -40,38 +40,37 @@ class TypeStatus:
 
     SYNCED: all content has been accepted. STALE: something is sent or due, and not yet accepted. NACKED: something was
     rejected, and is not sent again. WAITING: the server has no content for the subscription yet. The versions are
-    digests of the subscribed content, equal where all of it has been accepted, and empty before that.
+    digests of the subscribed content. They are equal if all of it has been accepted, and empty at first.
     """
 
     type_url: str
     wildcard: bool
-    """Whether the client asks for all resources of the type."""
+    """Whether the client subscribes to all resources of the type."""
     names: tuple[str, ...]
-    """The resources that it asks for by name."""
+    """Resources subscribed to by name."""
     count: int
-    """The number of names; the names themselves are dropped when the stream ends."""
+    """Number of names. The names themselves are dropped when the stream ends."""
     state: State
-    """How far the client has the content."""
     acked_version: str
-    """The digest of what it has accepted; empty before the first."""
+    """Digest of the accepted content; empty before the first ACK."""
     offered_version: str
-    """The digest of what was last sent; empty before the first."""
+    """Digest of the content that was last sent; empty before the first response."""
     message: str
-    """The client's error while it is NACKED; otherwise empty."""
+    """Client's error while it is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
-    """The resources that it rejects."""
+    """Resources that it rejects."""
 
 
 def blamed(names: Collection[str], message: str) -> tuple[str, ...]:
-    """Return the names that Envoy's message blames, or all names if it mentions none of them."""
+    """Return the names that Envoy's message blames, or all names if it blames none of them."""
     return mentioned(names, message) or tuple(names)
 
 
 def mentioned(names: Collection[str], message: str) -> tuple[str, ...]:
     """Return the names that Envoy's message blames; empty if it mentions none of them.
 
-    Envoy writes `Error adding/updating cluster(s) llama: …, gpt: …`. A name that is delimited like that or by quotes
-    takes precedence over one that might be any word of the sentence.
+    Envoy writes `Error adding/updating cluster(s) llama: …, gpt: …`. A name that is delimited in this way or by quotes
+    takes precedence over a name that might be any word of the sentence.
     """
     found = [name for name in names if name and name in message]
     delimited = tuple(name for name in found if re.search(rf"(?<![^\s,;('\"]){re.escape(name)}(?:['\"]|:\s)", message))

@@ -1,9 +1,10 @@
-"""Limits the memory for the first messages of calls that have not come completely.
+"""Limits the memory for incomplete first messages of calls.
 
-gRPC makes room for a whole message as soon as a call waits for it, and keeps what has come of it. A client with many
-calls could so fill the memory with messages that never end. Here few calls wait at once; of each other call gRPC keeps
-a window of 64 KiB at most. While a client with fewer turns waits, a turn ends soon after `TURN`, and the client with
-fewest turns gets the next one, so that clients whose messages do not end delay nobody else for long.
+gRPC allocates a whole message as soon as a call waits for it, and keeps the received part. A client with many calls
+could fill the memory with messages that never end. For this reason only a few calls wait at a time. For each other
+call, gRPC keeps at most a window of 64 KiB. While a client with fewer turns waits, a turn ends soon after `TURN`, and
+the client with the fewest turns gets the next one. Clients with incomplete messages therefore delay other clients only
+briefly.
 """
 
 from __future__ import annotations
@@ -18,37 +19,40 @@ from lbctl.xds.protocol.call import Call
 from lbctl.xds.protocol.shares import Shares
 
 TURN = 0.05
-"""Seconds after which the turn of a call may end. It ends after the next such time at the latest."""
+"""Seconds after which the turn of a call may end. It ends at the second check at the latest."""
 _CROWDED = "too many calls wait for their first message"
 
 T = TypeVar("T")
 
 
 class CrowdedError(Exception):
-    """A call must end, since too many others wait as it does."""
+    """The call must end, because too many calls are waiting for their first message."""
 
     def __init__(self) -> None:
         super().__init__(_CROWDED)
 
 
 class FirstMessages:
-    """The calls of a server that wait for their first message, or for their turn to do so."""
+    """The calls of a server that are waiting for their first message, or for their turn to do so."""
 
     def __init__(self, reading: int, waiting: int = 256) -> None:
-        """`reading`: how many wait for a message at once, `waiting`: how many for their turn."""
+        """Wait for nothing yet.
+
+        `reading`: number of calls that read a message at a time. `waiting`: number of calls that wait for their turn.
+        """
         self._max_reading, self._max_waiting = reading, waiting
         self._reading: Shares[Call] = Shares()
         self._waiting: Shares[Call] = Shares()
         self._turns: dict[Call, asyncio.Future[None]] = {}
-        """Call that waits → what tells it that it is its turn."""
+        """Maps a waiting call to the future that starts its turn."""
         self._looks: dict[Call, int] = {}
-        """Call that reads → how many times its turn was found to last."""
+        """Maps a reading call to the number of checks that have found it reading."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def read(self, client: Hashable, call: Call, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what `read` does, once it is the turn of the client's call.
+        """Return the result of `read`, which is called when it is the call's turn.
 
-        Raises CrowdedError for a call too many.
+        Raises CrowdedError if there are too many calls.
         """
         if len(self._reading) < self._max_reading:
             self._begin(client, call)
@@ -60,7 +64,7 @@ class FirstMessages:
             self._end(client, call)
 
     async def _turn(self, client: Hashable, call: Call) -> None:
-        """Wait for the turn of the call. It has begun when this returns."""
+        """Wait for the turn of the call. It has started when this returns."""
         turn = self._turns[call] = asyncio.get_running_loop().create_future()
         self._waiting.add(client, call)
         if len(self._waiting) > self._max_waiting:
@@ -79,7 +83,7 @@ class FirstMessages:
         self._looks[call] = 0
 
     def _end(self, client: Hashable, call: Call) -> None:
-        """End a turn, and give the free ones to the clients with fewest."""
+        """End a turn, and give the free turns to the clients with the fewest."""
         if self._reading.discard(client, call):
             del self._looks[call]
         while self._waiting and len(self._reading) < self._max_reading:
@@ -94,7 +98,7 @@ class FirstMessages:
             turn.set_result(None)
 
     def _drop(self) -> None:
-        """End the oldest call of the client that waits with most."""
+        """End the oldest call of the client with the most waiting calls."""
         client = self._waiting.largest()
         call = self._waiting.items(client)[0]
         self._waiting.discard(client, call)
@@ -107,9 +111,9 @@ class FirstMessages:
             self._timer = asyncio.get_running_loop().call_later(TURN, self._look)
 
     def _look(self) -> None:
-        """End the turns of clients that have more than one that waits, once this has found them for the second time.
+        """End the second and further turns of a client at the second check that finds them.
 
-        The event loop may have been too busy for those that it finds for the first time.
+        The event loop may have been too busy to process calls that are found for the first time.
         """
         self._timer = None
         if not self._waiting:

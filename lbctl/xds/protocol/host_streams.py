@@ -1,8 +1,8 @@
-"""Limits the streams of clients that nothing but their host identifies.
+"""Limits the streams of clients that are identified only by their host.
 
-Each user of a machine is such a client of its own control plane by TCP. At the limit another stream of the same host
-ends for a new one: of the connection with most streams, the oldest that has not accepted anything. So somebody who
-opens streams keeps no Envoy out: it can always connect again.
+Each user of a machine is such a TCP client of the control plane on that machine. At the limit, a new stream ends
+another stream of the same host: on the connection with the most streams, the oldest stream without an ACK. A client
+that opens many streams therefore cannot lock out an Envoy, which can always reconnect.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lbctl.xds.protocol.shares import Shares
 
 
 class HostStream(Hashable, Protocol):
-    """A stream."""
+    """A stream that counts towards its host's limit."""
 
     @property
     def peer(self) -> str:
-        """The address of the client."""
+        """Address of the client."""
 
     @property
     def is_proven(self) -> bool:
@@ -38,7 +38,7 @@ class HostStreams:
         self._streams: dict[str, Shares[HostStream]] = {}
 
     def enter(self, host: str, stream: HostStream) -> None:
-        """Count a stream, and end another one where it is one too many."""
+        """Count a stream, and end another one if the limit is exceeded."""
         streams = self._streams.setdefault(host, Shares())
         if len(streams) >= self._most:
             client = streams.largest()
@@ -49,7 +49,7 @@ class HostStreams:
         streams.add(stream.peer, stream)
 
     def leave(self, host: str, stream: HostStream) -> None:
-        """Count a stream no longer."""
+        """Stop counting a stream."""
         streams = self._streams[host]
         streams.discard(stream.peer, stream)
         if not streams:

@@ -1,4 +1,4 @@
-"""Who a client is: what the first message of its stream says, and the names in its certificate."""
+"""Identifies a client by the first message of its stream and the names in its certificate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_IDENTITY = 253
 
 
 def identity_of(node: XdsNode | None, context: Context) -> NodeIdentity:
-    """Return the client's identity. Raises StreamError for a node without an id, or that no log may show."""
+    """Return the client's identity. Raises StreamError for a node whose id is missing or not printable."""
     if node is None or not node.id:
         raise StreamError("the first request of a stream must name its node, with an id")
     if not all(len(text) <= _MAX_IDENTITY and text.isprintable() for text in astuple(node)):
@@ -21,6 +21,6 @@ def identity_of(node: XdsNode | None, context: Context) -> NodeIdentity:
 
 
 def certificate_names(context: Context) -> frozenset[str]:
-    """Return the alternative names of the client certificate, empty without one."""
+    """Return the alternative names of the client certificate; empty without a certificate."""
     names = context.auth_context().get("x509_subject_alternative_name", ())
     return frozenset(name.decode(errors="replace") for name in names)

@@ -1,8 +1,8 @@
-"""Closes the connections of a gRPC server that have no call, where these are too many: the oldest first.
+"""Closes excess connections of a gRPC server that have no call, oldest first.
 
-gRPC can refuse new connections at a limit, which would keep out the clients that need one. It does not name its
-connections either, so the sockets of the process are looked at. A new connection has no call yet: it counts after
-`GRACE`, so that a thousand Envoys can connect at once.
+gRPC can reject new connections at a limit, but this would lock out clients that need one. gRPC does not expose its
+connections, so the sockets of the process are examined. A new connection has no call yet. It counts after `GRACE`, so
+that a thousand Envoys can connect at the same time.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from lbctl.xds.protocol.connection import Client, connections_of, shut_down
 
 MAX_IDLE = 256
 MAX_NEW = 2_048
-"""Connections without a call, the new ones included."""
+"""Maximum number of connections without a call, including new ones."""
 GRACE = 10.0
-"""Seconds in which a new connection needs no call: for its TLS handshake, and until the event loop takes the call."""
+"""Seconds in which a new connection needs no call: for its TLS handshake, and until the event loop handles the call."""
 _DESCRIPTORS, _DESCRIPTORS_OF_NEW = 8, 4
-"""Idle connections, and those together with new ones, have one of so many parts of the descriptors of the process."""
+"""Divisors of the number of descriptors of the process: maximum idle connections, and the same together with new
+ones."""
 _INTERVAL = 1.0
 """Seconds between two counts of the descriptors."""
 _LOOK_INTERVAL = 30.0
-"""Seconds between two looks at all sockets, if their number has not grown: a look takes a while where it is large."""
+"""Seconds between two scans of all sockets, if their number has not grown. A scan is slow if there are many."""
 
 
 class IdleConnections:
-    """The connections to one port. `busy` returns the clients, as host and port, that have calls."""
+    """The connections to one port. `busy` returns the clients, as host and port, with calls."""
 
     def __init__(
         self,
@@ -39,21 +40,25 @@ class IdleConnections:
         new: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`most`, `new`: by default `MAX_IDLE` and `MAX_NEW`, or parts of the descriptors where these are fewer."""
+        """Close nothing yet.
+
+        `most` and `new` default to `MAX_IDLE` and `MAX_NEW`, or to fractions of the number of descriptors if these are
+        lower.
+        """
         self._port = port
         self._busy = busy
         self._max_idle = most or _part(MAX_IDLE, _DESCRIPTORS)
         self._max_new = new or _part(MAX_NEW, _DESCRIPTORS_OF_NEW)
         self._clock = clock
         self._seen: dict[Client, float] = {}
-        """Client that was connected at the last look → when it was first seen. The oldest is the first."""
+        """Maps a client that was connected at the last scan to the time when it was first seen, oldest first."""
         self._others = 0
-        """Descriptors that were not connections to the port at the last look."""
+        """Descriptors at the last scan that were not connections to the port."""
         self._looked_at = float("-inf")
 
     async def run(self) -> None:
-        """Look again and again."""
-        await asyncio.to_thread(connections_of, self._port)  # what a thread needs is loaded while descriptors are left
+        """Scan repeatedly until cancelled."""
+        await asyncio.to_thread(connections_of, self._port)  # load what a thread needs while descriptors are left
         while True:
             await asyncio.sleep(_INTERVAL)
             if self.is_due():
@@ -66,7 +71,7 @@ class IdleConnections:
         return spare > self._max_idle and (is_late or spare - self._others > self._max_idle)
 
     async def look(self) -> None:
-        """Close what is too much now."""
+        """Close the excess connections."""
         found = await asyncio.to_thread(connections_of, self._port)
         self._others, self._looked_at = _opened() - len(found), self._clock()
         self._seen = {client: since for client, since in self._seen.items() if client in found}
@@ -81,7 +86,7 @@ class IdleConnections:
 
 
 def _opened() -> int:
-    """Return the number of open descriptors; the limit where none is left to list them."""
+    """Return the number of open descriptors; if no descriptor is free to list them, return the limit."""
     try:
         return sum(1 for _ in os.scandir("/proc/self/fd"))
     except OSError:

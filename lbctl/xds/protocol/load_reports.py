@@ -1,8 +1,8 @@
-"""Load reports: what an Envoy counts at each endpoint of its clusters, and the request that makes it report.
+"""Load reports: an Envoy's counters for each endpoint of its clusters, and the request that enables reports.
 
-Envoy's Load Reporting Service (LRS) is a stream of its own beside ADS, and its counters are differences: each report
-has what was counted since the one before. An endpoint that had no request since then and has none in progress is
-absent. This module decodes reports one cluster at a time, so that a receiver can skip clusters that it does not know.
+Envoy's Load Reporting Service (LRS) is a separate stream next to ADS. Its counters are differences: each report counts
+from the previous one. An endpoint without requests since then and without requests in progress is absent. This module
+decodes reports one cluster at a time, so that a receiver can skip unknown clusters.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ from lbctl.xds.protocol.wire import StreamError, XdsNode, node_of
 SERVICE = "envoy.service.load_stats.v3.LoadReportingService"
 METHOD = "StreamLoadStats"
 KIND = "load"
-"""What the metrics call a stream of load reports."""
+"""Kind of a stream of load reports in the metrics."""
 MIN_INTERVAL, MAX_INTERVAL = 1.0, 5.0
-"""The bounds of the interval of reports in seconds. Without telemetry it is the longest."""
+"""Limits of the report interval in seconds. Without telemetry, the maximum is used."""
 
 Place = tuple[str, int]
-"""The IP address and the port of an endpoint; the path of a Unix socket and 0."""
+"""IP address and port of an endpoint; path and 0 for a Unix socket."""
 
 
 class EndpointLoad(NamedTuple):
-    """What an Envoy has counted at one endpoint of one cluster since its last report."""
+    """An Envoy's counters for one endpoint of one cluster since its last report."""
 
     place: Place
-    """The address of the endpoint."""
+    """Address of the endpoint."""
     issued: int
-    """Requests that were sent there, each attempt of a retry by itself."""
+    """Number of requests sent. Retries are counted separately."""
     failed: int
-    """Requests that ended with a status of 500 or more, without an answer, or without a connection."""
+    """Number of requests that ended with a status of 500 or more, without a response, or without a connection."""
     in_progress: int
-    """Requests that are there now."""
+    """Number of requests in progress."""
     answered: int
-    """Answers with a status below 500 that have begun."""
+    """Number of responses that have begun with a status below 500."""
 
 
 class ClusterLoad(NamedTuple):
-    """The load of one cluster; `endpoints` decodes while it is iterated."""
+    """The load of one cluster. `endpoints` decodes lazily."""
 
     cluster: str
     endpoints: Iterator[EndpointLoad]
 
 
 class LoadReport(NamedTuple):
-    """One message of the client. `node` is what it says of itself; clients say it in their first message alone."""
+    """One message of the client. `node` is the client's identity, which only its first message contains."""
 
     node: XdsNode | None
     clusters: Iterator[ClusterLoad]
-    """The load of each cluster, decoded while it is iterated."""
+    """Load of each cluster, decoded lazily."""
 
 
 class LoadReceiver(Protocol):
-    """Takes the load reports of all streams. Two Envoys with one node id have two streams."""
+    """Receives the load reports of all streams. Two Envoys with the same node id have two streams."""
 
     def reported(self, stream: object, node_id: str, clusters: Iterator[ClusterLoad]) -> None:
-        """A node has sent a report on this stream."""
+        """Process a report of a node on this stream."""
 
     def ended(self, stream: object, node_id: str) -> None:
-        """The stream has ended, or nothing that it reports counts any more."""
+        """Process the end of the stream, after which its reports no longer count."""
 
 
 def read(message: bytes) -> LoadReport:
-    """Decode a message of the client. Raises StreamError if the bytes are not one."""
+    """Decode a client's message. Raises StreamError if the bytes are not a valid message."""
     try:
         request = LoadStatsRequest.FromString(message)
     except DecodeError as error:
@@ -98,13 +98,13 @@ def place_of(address: Any) -> Place:
 
 
 def request_for_reports(interval: float) -> bytes:
-    """Return the response that makes a client report all its clusters by endpoint each `interval` seconds."""
+    """Return the response that makes a client report all its clusters by endpoint every `interval` seconds."""
     response = LoadStatsResponse(send_all_clusters=True, report_endpoint_granularity=True)
     response.load_reporting_interval.FromMilliseconds(round(interval * 1000))
     return bytes(response.SerializeToString())
 
 
 def interval_of(topology: Topology) -> float:
-    """Return the seconds between two reports: the shortest telemetry interval, which stalls are looked for at."""
+    """Return the seconds between two reports: the shortest telemetry interval, at which stalls are checked."""
     shortest = shortest_interval(topology)
     return MAX_INTERVAL if shortest is None else min(max(shortest, MIN_INTERVAL), MAX_INTERVAL)

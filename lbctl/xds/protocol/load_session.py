@@ -1,6 +1,6 @@
-"""One stream of load reports: it asks the node for reports, and passes them to the receiver.
+"""One stream of load reports: requests reports from the node, and passes them to the receiver.
 
-A client whose reports are not taken (`report_session`) gets no answer: an Envoy that is not asked reports nothing.
+A client whose reports are not accepted (`report_session`) gets no response: an Envoy reports nothing without a request.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class LoadSession(ReportSession):
         super().__init__(server, context)
         self._receiver = receiver
         self._interval: float | None = None
-        """Seconds between the reports that are wanted; None where none are."""
+        """Seconds between the requested reports; None if no reports are wanted."""
         self._requested: float | None = None
-        """The interval that the client was last sent."""
+        """Interval that was last sent to the client."""
         self._writing = False
 
     def _node(self, message: bytes) -> XdsNode | None:
@@ -42,7 +42,7 @@ class LoadSession(ReportSession):
         self._receiver.ended(self, self._identity.node.id)
 
     def _publication_changed(self, publication: Publication) -> None:
-        """Ask the node for reports, or no longer."""
+        """Request reports from the node, or stop them."""
         self._interval = publication.load_interval if self._takes else None
         if not self._writing and not self._call.closed and self._must_request():
             self._writing = True
@@ -52,7 +52,7 @@ class LoadSession(ReportSession):
         return self._interval is not None and self._interval != self._requested
 
     async def _write(self) -> None:
-        """Send the newest request; a client that does not read delays only itself."""
+        """Send the newest request. A client that does not read delays only itself."""
         try:
             while self._interval is not None and self._must_request() and not self._call.closed:
                 self._requested = self._interval

@@ -1,7 +1,7 @@
-"""The status of each node: what it was sent and how it answered. The streams write it, the API reads it.
+"""The status of each node: the content sent to it and its responses. The streams write it, the API reads it.
 
-A push stores only a time stamp; rows are computed when they are read. Disconnected nodes are kept for an hour, at most
-the latest thousand, so that clients with ever new ids cannot fill the memory.
+A push stores only a timestamp; rows are computed when they are read. Disconnected nodes are kept for an hour, and at
+most the latest thousand, so that clients with ever new ids cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lbctl.xds.protocol.stream import TypeStatus, XdsNode
 from lbctl.xds.resource import SHORT
 
 _Key = tuple[str, bool]
-"""A node id, and whether the client only reads: a reader uses an Envoy's id without being that Envoy."""
+"""Node id, and whether the client only reads: a reader uses an Envoy's id without being that Envoy."""
 READER = "lbctl"
-"""The user agent of clients that only read, as `lbctl xds`: their ACKs say nothing about the node whose id they use."""
+"""User agent of clients that only read, such as `lbctl xds`. Their ACKs do not concern the node whose id they use."""
 READER_KIND = "reader"
-"""The kind of such a client in its row."""
+"""Kind of such a client in its row."""
 _KEPT_FOR = 3600.0
 _KEPT_NODES = 1000
 _KEPT_NACKS = 10
 _MAX_NACK_TEXT = 8 << 20
-"""Characters of the NACKs that are kept of all nodes, with `_NACK_OVERHEAD` for each."""
+"""Maximum number of characters in the stored NACKs of all nodes, with `_NACK_OVERHEAD` for each."""
 _NACK_OVERHEAD = 500
 _KEPT_ENDED = 8
 _SHOWN_REFUSED = 60.0
-"""The seconds for which a rejected node is shown as REFUSED; Envoy reconnects within 30 s."""
+"""Seconds for which a rejected node is shown as REFUSED. Envoy reconnects within 30 s."""
 _WORST_FIRST = ("NACKED", "STALE", "WAITING", "SYNCED")
 
 
@@ -40,46 +40,46 @@ class StreamObserver(Protocol):
     """Receives the events of all streams as they happen; `kind` is `sotw` or `delta`."""
 
     def connected(self, kind: str) -> None:
-        """A stream was opened."""
+        """Process the start of a stream."""
 
     def disconnected(self, kind: str) -> None:
-        """A stream has ended."""
+        """Process the end of a stream."""
 
     def pushed(self, type_short: str, resources: int, size: int) -> None:
-        """A response was written; `size` is the bytes of the whole response."""
+        """Process a sent response; `size` is the size of the whole response in bytes."""
 
     def acked(self, type_short: str, seconds: float) -> None:
-        """A response was accepted `seconds` after it was written."""
+        """Process an ACK, `seconds` after the response was sent."""
 
     def nacked(self, type_short: str) -> None:
-        """A response was rejected."""
+        """Process a NACK."""
 
     def unmatched(self, node_id: str) -> None:
-        """A node connected that no entry of `proxies` matches."""
+        """Process the connection of a node that no entry of `proxies` matches."""
 
     def failed(self) -> None:
-        """A stream was closed because of an unexpected exception of the server."""
+        """Process the end of a stream because of an unexpected exception in the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """A NACK: the node's own message, and a finding for each rejected resource at its place in the YAML."""
+    """A NACK: the node's message, and a finding for each rejected resource at its position in the YAML."""
 
     at: float
-    """When it came, in seconds since the epoch."""
+    """Time of arrival, in seconds since the epoch."""
     type_url: str
     version: str
-    """The version that was rejected."""
+    """Rejected version."""
     names: tuple[str, ...]
-    """The resources that were rejected."""
+    """Rejected resources."""
     message: str
-    """The node's error."""
+    """Error message of the node."""
     findings: tuple[Diagnostic, ...] = ()
-    """The error for each resource at its place in the YAML."""
+    """Error of each resource at its position in the YAML."""
 
     @property
     def length(self) -> int:
-        """The characters that it counts."""
+        """Number of characters for the limit on stored NACKs."""
         return (
             _NACK_OVERHEAD
             + len(self.message)
@@ -90,30 +90,33 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class NodeTypeRow:
-    """The status of one resource type of a node. Times are seconds since the epoch, None for what never happened."""
+    """The status of one resource type of a node.
+
+    Times are in seconds since the epoch, or None if the event has not happened.
+    """
 
     type: str
-    """The short name of the type, for example `cds`."""
+    """Short name of the type, for example `cds`."""
     state: str
     """SYNCED, WAITING, STALE or NACKED."""
     since: float
-    """The time at which the type came into this state."""
+    """Time at which the type entered this state."""
     wildcard: bool
-    """Whether the node asks for all resources of the type."""
+    """Whether the node subscribes to all resources of the type."""
     names: int
-    """The number of resources that it asks for by name."""
+    """Number of resources subscribed to by name."""
     offered: str
-    """The version last sent; empty before."""
+    """Version last sent; empty before the first."""
     acked: str
-    """The version last accepted; empty before."""
+    """Version last accepted; empty before the first."""
     pushed_at: float | None
-    """The time at which a response was last sent."""
+    """Time at which a response was last sent."""
     acked_at: float | None
-    """The time at which a response was last accepted."""
+    """Time at which a response was last accepted."""
     message: str
-    """The node's error while it is NACKED; otherwise empty."""
+    """Node's error while it is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
-    """The names of the resources that it rejects."""
+    """Names of the resources that it rejects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,57 +124,56 @@ class NackRow:
     """A NACK of a node."""
 
     at: float
-    """The time of the NACK, in seconds since the epoch."""
+    """Time of the NACK, in seconds since the epoch."""
     type: str
-    """The short name of the type."""
+    """Short name of the type."""
     version: str
-    """The version that was rejected."""
+    """Rejected version."""
     names: tuple[str, ...]
-    """The resources that were rejected."""
+    """Rejected resources."""
     message: str
-    """The node's error."""
+    """Error message of the node."""
     findings: tuple[str, ...]
-    """The error for each resource at its place in the YAML, as one line each."""
+    """Error of each resource at its position in the YAML, as one line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """The status of a node over one connection."""
+    """The status of a node on one connection."""
 
     node: str
-    """The node id."""
     cluster: str
     region: str
     zone: str
     sub_zone: str
     envoy: str
-    """The version of the Envoy; empty if it sends none."""
+    """Version of Envoy; empty if the node does not send it."""
     proxy: str | None
-    """The entry of `proxies` that matches the node; None if none does."""
+    """Entry of `proxies` that matches the node; None if none matches."""
     kind: str
-    """The kind of the proxy, or `reader` for a client that only reads."""
+    """Kind of the proxy, or `reader` for a client that only reads."""
     peer: str
-    """The address of the client."""
+    """Address of the client."""
     delta: bool
-    """Whether it speaks delta xDS."""
+    """Whether it uses delta xDS."""
     connected: bool
     since: float
-    """The start of the connection, or its end if the node is GONE, in seconds since the epoch."""
+    """Start of the connection, or its end if the node is GONE, in seconds since the epoch."""
     state: str
-    """The state of the node, see `NodeStatus.proxies`."""
+    """State of the node, see `NodeStatus.proxies`."""
     reason: str
-    """Why the node is sent nothing new; empty otherwise."""
+    """Why updates to the node are withheld; otherwise empty."""
     version: str
-    """The version of the snapshot last sent; empty before."""
+    """Version of the snapshot last sent; empty before the first."""
     confirmed: bool
-    """Whether the client has proved that it is a proxy of the fleet."""
+    """Whether the client has proven that it is a proxy of the fleet."""
     last_good: str
-    """The version of the snapshot last accepted as a whole; empty before."""
+    """Version of the snapshot last accepted as a whole; empty before the first."""
     types: tuple[NodeTypeRow, ...]
     nacks: tuple[NackRow, ...]
-    """The last NACKs, the latest first."""
+    """Last NACKs, latest first."""
     reports_refused: str
-    """Why its load reports are not taken; empty if they are, or for a reader."""
+    """Why its load reports are not accepted; empty if they are, or for a reader."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,10 +181,9 @@ class StreamEntry:
     """The status of one stream.
 
     `authenticated`: the client is a process of this user, or has a certificate. `version`: the snapshot last offered,
-    at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`:
-    of the matching entry of `proxies`. `reason`: why the node is sent nothing new. `denied`: its stream was ended for
-    that reason. `nack_messages`: by type, the last NACK message, without secrets. `pushed`, `acked`, `refused`: by
-    type, the time of the last push, ACK and NACK.
+    at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`: of the matching entry of `proxies`.
+    `reason`: why updates are withheld. `denied`: the stream was ended for that reason. `nack_messages`: by type, the
+    last NACK message, without secrets. `pushed`, `acked`, `refused`: by type, the time of the last push, ACK and NACK.
     """
 
     node: XdsNode
@@ -204,36 +205,36 @@ class StreamEntry:
     nack_messages: dict[str, str] = field(default_factory=dict)
 
     def offer(self, version: str, at: float) -> None:
-        """Note that the node is offered this snapshot."""
+        """Record that the node is offered this snapshot."""
         self.version, self.offered, self.reason = version, at, ""
 
     def assign(self, proxy: Proxy | None) -> None:
-        """Note the entry of `proxies` that matches the node; None: none does."""
+        """Record the entry of `proxies` that matches the node; None if none matches."""
         self.proxy = proxy.name if proxy else None
         if proxy is not None:
             self.kind = proxy.kind
 
     def refuse(self, reason: str, *, denied: bool) -> bool:
-        """Note why the node is sent nothing new, and return whether that is another reason than before."""
+        """Record why updates are withheld, and return whether the reason has changed."""
         is_new = self.reason != reason
         self.reason = reason
         self.denied = self.denied or denied
         return is_new
 
     def push(self, type_url: str, at: float) -> None:
-        """Note when resources of this type were sent last."""
+        """Record when resources of this type were last sent."""
         self.pushed[type_url] = at
 
     def ack(self, type_url: str, at: float) -> None:
-        """Note when resources of this type were accepted last."""
+        """Record when resources of this type were last accepted."""
         self.acked[type_url] = at
 
     def nack(self, type_url: str, at: float, message: str) -> None:
-        """Note when resources of this type were rejected last, and with which message."""
+        """Record when resources of this type were last rejected, and the message."""
         self.refused[type_url], self.nack_messages[type_url] = at, message
 
     def accept(self) -> None:
-        """Note that the node has accepted all of the snapshot last offered."""
+        """Record that the node has accepted all of the snapshot last offered."""
         self.good = self.version
 
     @property
@@ -247,14 +248,14 @@ class StreamEntry:
         return self.node.id, self.is_reader
 
     def closed(self) -> StreamEntry:
-        """Return a copy with a final status that does not reference the stream."""
+        """Return a copy with a final status that does not refer to the stream."""
         last = tuple(replace(item, names=()) for item in self.status())
         return replace(self, status=lambda: last)
 
 
 @dataclass(slots=True)
 class _Record:
-    """The state of one node id. `streams` are open; `ended` are the last that ended, over one connection."""
+    """The state of one node id. `streams` are open; `ended` are the last ended streams of one connection."""
 
     streams: list[StreamEntry] = field(default_factory=list)
     ended: deque[StreamEntry] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDED))
@@ -269,12 +270,12 @@ class NodeStatus:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._connected: dict[_Key, _Record] = {}
-        self._disconnected: dict[_Key, _Record] = {}  # in the order in which they left
+        self._disconnected: dict[_Key, _Record] = {}  # in the order of disconnection
         self._nacks: deque[tuple[deque[Nack], Nack]] = deque()
-        """The NACKs of all nodes, the oldest first, each with those of its node. Some are not kept any more."""
+        """NACKs of all nodes, oldest first, each with its node's NACKs. Some may already be dropped there."""
         self._nack_text = 0
         self._reports_refused: dict[object, tuple[str, str]] = {}
-        """Open stream of reports → the id of its node, and why they are not taken."""
+        """Maps an open stream of reports to the node id and the reason why its reports are not accepted."""
 
     def now(self) -> float:
         """Return the current time in seconds since the epoch."""
@@ -303,7 +304,7 @@ class NodeStatus:
                 self._forget()
 
     def nacked(self, entry: StreamEntry, nack: Nack) -> None:
-        """Record a NACK of the stream's node."""
+        """Record a NACK by the stream's node."""
         of_node = self._connected[entry.key].nacks
         of_node.append(nack)
         self._nacks.append((of_node, nack))
@@ -315,7 +316,7 @@ class NodeStatus:
                 of_node.popleft()
 
     def good(self, entry: StreamEntry) -> None:
-        """Record that the client has accepted everything of the snapshot last offered on this stream.
+        """Record that the client has accepted everything in the snapshot last offered on this stream.
 
         Other connections do not count: any user of this machine can connect with the id of another node.
         """
@@ -325,18 +326,18 @@ class NodeStatus:
             record.good = entry.version
 
     def refuse_reports(self, stream: object, node_id: str, reason: str) -> None:
-        """Record why the reports of a node on this stream are not taken; an empty reason: they are."""
+        """Record why a node's reports on this stream are not accepted; an empty reason means that they are."""
         if reason:
             self._reports_refused[stream] = node_id, reason
         else:
             self._reports_refused.pop(stream, None)
 
     def reports_refused(self) -> dict[str, str]:
-        """Return node id → why its reports are not taken, for nodes that try to report."""
+        """Map each node id to the reason why its reports are not accepted, for nodes that try to report."""
         return dict(self._reports_refused.values())
 
     def connected_to(self, proxy: str) -> list[str]:
-        """Return the ids of the connected nodes that this entry of `proxies` matches, without readers."""
+        """Return the ids of the connected nodes, except readers, that this entry of `proxies` matches."""
         return [
             node_id
             for (node_id, is_reader), record in self._connected.items()
@@ -344,9 +345,10 @@ class NodeStatus:
         ]
 
     def admins(self) -> dict[str, str]:
-        """Return node id → where its admin interface listens, for Envoys connected by the Unix socket that state it.
+        """Map node ids to the address of the admin interface, for Envoys connected by the Unix socket that state it.
 
-        What others state is not used: a control plane connects only to what its own user names.
+        The statements of other clients are not used: a control plane connects only to addresses that its own user
+        names.
         """
         return {
             node_id: entry.node.admin
@@ -356,11 +358,11 @@ class NodeStatus:
         }
 
     def proxies(self) -> list[NodeRow]:
-        """Return a row for each node and connection, by node id, with recently disconnected nodes but not readers.
+        """Return a row for each node and connection, by node id, including recently disconnected nodes but no readers.
 
-        `state` is the worst of its types: SYNCED, WAITING (subscribed to what does not exist), STALE (sent or due, not
-        yet accepted) or NACKED. It is REFUSED where the node is sent nothing new (see `reason`) or was rejected in the
-        last minute, and GONE where the node has disconnected.
+        `state` is the worst state of its types: SYNCED, WAITING (subscribed to missing resources), STALE (sent or due,
+        not yet accepted) or NACKED. It is REFUSED if updates are withheld (see `reason`) or if the node was rejected in
+        the last minute, and GONE if the node has disconnected.
         """
         self._forget()
         records = sorted([*self._connected.items(), *self._disconnected.items()], key=lambda item: item[0])
@@ -388,7 +390,7 @@ def _rows(record: _Record, now: float, reports_refused: str) -> Iterator[NodeRow
 
 
 def _row(record: _Record, entries: list[StreamEntry], now: float, reports_refused: str, *, is_sole: bool) -> NodeRow:
-    """Return the row of a node's streams over one connection: one stream for ADS, otherwise one for each type.
+    """Return the row for a node's streams on one connection: one stream for ADS, otherwise one for each type.
 
     `is_sole`: the node has no other connection.
     """
@@ -422,7 +424,7 @@ def _row(record: _Record, entries: list[StreamEntry], now: float, reports_refuse
 
 
 def _good(entries: list[StreamEntry]) -> str:
-    """Return the snapshot that all streams of a connection have accepted; empty where there is none."""
+    """Return the snapshot that all streams of a connection have accepted; empty if there is none."""
     accepted = {entry.good for entry in entries}
     return accepted.pop() if len(accepted) == 1 else ""
 
@@ -453,7 +455,7 @@ def _type(record: _Record, entry: StreamEntry, status: TypeStatus) -> NodeTypeRo
 
 
 def _since(entry: StreamEntry, status: TypeStatus) -> float:
-    """Return when the type entered its state; content that is due and not sent counts from its offer."""
+    """Return when the type entered its state. Content that is due but not sent counts from its offer."""
     kind = status.type_url
     pushed, acked = entry.pushed.get(kind, 0.0), entry.acked.get(kind, 0.0)
     entered = {
@@ -466,7 +468,7 @@ def _since(entry: StreamEntry, status: TypeStatus) -> float:
 
 
 def _nacks(record: _Record) -> tuple[NackRow, ...]:
-    """Return the NACKs as rows, the latest first."""
+    """Return the NACKs as rows, latest first."""
     return tuple(
         NackRow(
             at=item.at,

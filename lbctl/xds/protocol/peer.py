@@ -1,4 +1,4 @@
-"""Where the client of a call is."""
+"""The address of a call's client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lbctl.xds.protocol.connection import Client, normal_host
 
 Context = grpc.aio.ServicerContext[object, bytes]
 UNIX = "unix:"
-"""How the peer of a Unix socket begins."""
+"""Prefix of the peer of a Unix socket."""
 
 
 def peer_of(context: Context, socket: str) -> str:
@@ -19,13 +19,13 @@ def peer_of(context: Context, socket: str) -> str:
 
 
 def host_and_port(context: Context) -> tuple[str, int]:
-    """Return the host, that of IPv6 in brackets, and the port of the peer, which is none of a Unix socket."""
+    """Return the host and the port of the peer, which must not be a Unix socket. IPv6 hosts are in brackets."""
     host, _, port = peer_of(context, "").rpartition(":")
     return host, int(port)
 
 
 def client_of(context: Context) -> Client | None:
-    """Return the host and the port of the peer as its socket has them; None for a Unix socket."""
+    """Return the host and the port of the peer in its socket's notation; None for a Unix socket."""
     if context.peer().startswith(UNIX):
         return None
     host, port = host_and_port(context)

@@ -1,7 +1,7 @@
-"""Creates a Unix socket that only its owner can connect to from the moment it exists.
+"""Creates a Unix socket to which only its owner can connect from the moment it exists.
 
-The socket is created in a directory of its own (0700), given its mode there, and renamed into place. Whatever the umask
-and the mode of the target directory, nobody else can connect in between, and a stale socket is replaced atomically.
+The socket is created in a temporary directory (0700), given its mode there, and moved into place. With any umask and
+any mode of the target directory, no other user can connect in between, and a stale socket is replaced atomically.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from pathlib import Path
 from lbctl.base.errors import reason_of
 
 MAX_PATH_BYTES = 107
-"""The longest path in bytes that Linux's `sockaddr_un` holds, without its NUL."""
+"""Maximum length of a path in Linux's `sockaddr_un`, without its NUL."""
 _BESIDE = len("/.12345678/s")
 """The length of the temporary path of the socket after its directory."""
 _MODE = 0o600
 _CONNECT_TIMEOUT = 1.0
-"""Seconds to wait for an answer of a process that may already listen at the path."""
+"""Seconds to wait for a process that may already listen at the path."""
 
 
 class BindError(Exception):
-    """The address cannot be bound; the message names it."""
+    """The address cannot be bound. The message contains it."""
 
 
 class PrivateSocket:
-    """A Unix socket at `path`. `open` creates it, `close` removes it if it is still the same file."""
+    """A Unix socket at `path`. `open` creates it; `close` removes it if it is still the same file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._created: tuple[int, int] | None = None
 
     def open(self, bind: Callable[[str], object]) -> None:
-        """Create the socket; `bind` must listen at the gRPC address that it is given.
+        """Create the socket. `bind` must listen on the gRPC address in its argument.
 
-        Raises BindError, and RuntimeError where `bind` does.
+        Raises BindError, and RuntimeError if `bind` does.
         """
         _check_encoding(self.path)
         _check_length(self.path)

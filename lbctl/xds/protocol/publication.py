@@ -1,4 +1,4 @@
-"""The published snapshot and the content of each node, shared by all streams and built once for each kind of proxy."""
+"""The published snapshot and the content of each node, shared by all streams and built once per kind of proxy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lbctl.xds.resource import Resources
 _REMEMBERED_FOR = 900.0
 _MAX_REMEMBERED = 1000
 _MAX_KINDS = 1000
-"""The maximal number of cached kinds of proxies. They differ by locality, which a client chooses freely."""
+"""Maximum number of cached kinds of proxies. They differ by locality, which a client chooses freely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class NodeIdentity:
     node: XdsNode
     """The node as it identifies itself."""
     sans: frozenset[str]
-    """The alternative names of its client certificate."""
+    """Alternative names of its client certificate."""
 
 
 class Publication:
-    """A published snapshot. `roster` stays the same object for as long as the fleet's proxies do not change."""
+    """A published snapshot. `roster` stays the same object while the fleet's proxies do not change."""
 
     def __init__(self, snapshot: CachedSnapshot, previous: Publication | None = None) -> None:
         self.cached_snapshot = snapshot
@@ -47,11 +47,11 @@ class Publication:
         return interval_of(self.cached_snapshot.snapshot.topology)
 
     def assign(self, identity: NodeIdentity) -> Proxy | RefusedNode:
-        """Return the entry of `proxies` that the node matches, or why there is none."""
+        """Return the entry of `proxies` that matches the node, or the reason why there is none."""
         return assign(self.roster, identity.node, identity.sans)
 
     def content(self, proxy: Proxy) -> Resources | RefusedNode:
-        """Return the proxy's resources, or RefusedNode if they are invalid: the proxy then keeps what it has."""
+        """Return the proxy's resources, or RefusedNode if they are invalid. The proxy then keeps its current ones."""
         content = self._content.get(proxy)
         if content is None:
             if len(self._content) >= _MAX_KINDS:
@@ -74,18 +74,18 @@ class EndedNodes:
         self._kept: dict[tuple[str, str | None], tuple[float, Resources]] = {}
 
     def keep(self, node_id: str, only: str | None, resources: Resources) -> None:
-        """Store what the node had when its stream ended; `only` is the type of a per-type service."""
+        """Store a node's resources at the end of its stream; `only` is the type of a per-type service."""
         self._kept.pop((node_id, only), None)
         self._kept[node_id, only] = (self._clock(), resources)
         self.forget()
 
     def last(self, node_id: str, only: str | None) -> Resources | None:
-        """Return what the node had when its last stream of this service ended, or None."""
+        """Return a node's resources at the end of its last stream of this service, or None."""
         entry = self._kept.get((node_id, only))
         return entry[1] if entry else None
 
     def forget(self) -> None:
-        """Drop expired entries, so that the content of old snapshots is freed."""
+        """Drop expired entries, so that the memory of old snapshots is freed."""
         oldest = self._clock() - _REMEMBERED_FOR
         while self._kept and (len(self._kept) > _MAX_REMEMBERED or next(iter(self._kept.values()))[0] < oldest):
             del self._kept[next(iter(self._kept))]

@@ -1,20 +1,20 @@
-"""What a client has rejected of one type, so that the same content is not sent to it again."""
+"""The client's rejections of one type, so that the same content is not sent to it again."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 MAX_REJECTED = 16
-"""The number of rejected versions of one resource that are remembered."""
+"""Maximum number of rejected versions of one resource that are remembered."""
 
 
 class Rejection(NamedTuple):
     """One NACK."""
 
     names: tuple[str, ...]
-    """The resources that were rejected."""
+    """Rejected resources."""
     message: str
-    """The client's error."""
+    """Error message of the client."""
 
 
 class RejectedVersions:
@@ -27,14 +27,14 @@ class RejectedVersions:
         return bool(self._by_name)
 
     def record(self, name: str, version: str, rejection: Rejection) -> None:
-        """Note that the client has rejected this version of the resource."""
+        """Record that the client has rejected this version of the resource."""
         versions = self._by_name.setdefault(name, {})
         versions[version] = rejection
         if len(versions) > MAX_REJECTED:
             del versions[next(iter(versions))]
 
     def get(self, name: str, version: str) -> Rejection | None:
-        """Return how this version was rejected; None where it was not."""
+        """Return the rejection of this version; None if it was not rejected."""
         versions = self._by_name.get(name)
         return versions.get(version) if versions else None
 

@@ -1,9 +1,9 @@
-"""One stream on which a node reports what it does: whether its reports are taken, and the end of the stream.
+"""One stream on which a node reports: whether its reports are accepted, and the end of the stream.
 
-What is reported moves traffic, as a request to the API does. So reports are taken only of a client that the fleet's
-secrets may be sent to: by the Unix socket, with a client certificate, or with `--insecure`. Those of another one, and
-of a node that no entry of `proxies` names, count for nothing. A node with a certificate for another name is refused, as
-on ADS.
+Reports influence traffic, as a request to the API does. For this reason, reports are accepted only from clients that
+may receive the fleet's secrets: over the Unix socket, with a client certificate, or with `--insecure`. Reports from
+other clients, and from a node that no entry of `proxies` matches, are ignored. A node whose certificate has another
+name is rejected, as on ADS.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lbctl.xds.protocol.wire import StreamError, XdsNode
 
 _LOG = logging.getLogger(__name__)
 _READ_INTERVAL = 0.5
-"""Seconds between two reports of a stream that are read."""
+"""Minimum seconds between two reports that are read from a stream."""
 _IN_CLEAR = RefusedNode(
     "reports are only taken by the Unix socket or with client certificates, since every user of the machine could send "
     "them over TCP"
@@ -35,17 +35,17 @@ _IN_CLEAR = RefusedNode(
 
 
 class ReportSession(ABC):
-    """One stream, from the start of its call to the end. It runs on the event loop only."""
+    """One stream, from the start of its call to the end. It must be used on the event loop."""
 
     what: str
-    """What the node reports, for the log."""
+    """Kind of reports, for the log."""
 
     def __init__(self, server: ServerContext, context: Context) -> None:
         self._server = server
         self._context = context
         self._call = Call(context, self._fail, server.read_within)
         self.client = client_of(context)
-        """The host and the port of the client; None for the Unix socket."""
+        """Host and port of the client; None for the Unix socket."""
         self._loop = asyncio.get_running_loop()
         self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._identity: NodeIdentity | None = None
@@ -53,7 +53,7 @@ class ReportSession(ABC):
         self._refused: RefusedNode | None = None
 
     async def run(self) -> None:
-        """Serve the stream until the client ends it or breaks the protocol, or `end` is called."""
+        """Serve the stream until the client ends it or violates the protocol, or `end` is called."""
         timer = self._call.end_without_request(self._server.patience)
         try:
             status = await self._receive(timer)
@@ -67,7 +67,7 @@ class ReportSession(ABC):
                 self._forget()
 
     async def _receive(self, timer: asyncio.TimerHandle) -> Status | None:
-        """Take reports until the stream ends. Return the status to end it with; None where the client has ended it.
+        """Process reports until the stream ends. Return the final status; None if the client has ended the stream.
 
         The first report cancels the timer. No report is kept longer than it is needed.
         """
@@ -88,7 +88,7 @@ class ReportSession(ABC):
             return grpc.StatusCode.INVALID_ARGUMENT, str(error)
         except grpc.aio.BaseError:
             raise
-        except Exception as error:  # noqa: BLE001 -- the other streams go on
+        except Exception as error:  # noqa: BLE001 -- the other streams continue
             self._report(error)
             return grpc.StatusCode.INTERNAL, INTERNAL_ERROR
         return None
@@ -100,12 +100,12 @@ class ReportSession(ABC):
 
     @property
     def peer(self) -> str:
-        """The address of the client."""
+        """Address of the client."""
         return self._context.peer()
 
     @property
     def is_proven(self) -> bool:
-        """Whether the reports of the node are taken."""
+        """Whether the node's reports are accepted."""
         return self._takes
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
@@ -113,7 +113,7 @@ class ReportSession(ABC):
         self._call.end(code, reason)
 
     def use_publication(self, publication: Publication) -> None:
-        """Take the reports of the node, or no longer, as this publication says."""
+        """Accept the node's reports, or stop, according to this publication."""
         if self._identity is None:
             return
         if self._roster is not publication.roster:
@@ -124,12 +124,12 @@ class ReportSession(ABC):
 
     @property
     def _takes(self) -> bool:
-        """Whether the reports of the node are taken."""
+        """Return whether the node's reports are accepted."""
         return self._identity is not None and self._roster is not None and self._refused is None
 
     @abstractmethod
     def _node(self, message: bytes) -> XdsNode | None:
-        """Return what the node says of itself in the first message. Raises StreamError."""
+        """Return the node's identity in the first message. Raises StreamError."""
 
     @abstractmethod
     def _take(self, message: bytes) -> None:
@@ -137,14 +137,14 @@ class ReportSession(ABC):
 
     @abstractmethod
     def _publication_changed(self, publication: Publication) -> None:
-        """A publication is there, and it is known whether reports are taken."""
+        """Handle a new publication, after it is known whether reports are accepted."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """Nothing that the node has reported of this moment counts any more."""
+        """Discard the node's reports about the current moment."""
 
     async def _pause(self) -> None:
-        """Wait before the next report is read: what a client sends faster waits in its own buffers."""
+        """Wait before the next report is read. The reports of a client that sends faster wait in its own buffers."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._pace()):
                 await self._call.ending.wait()
@@ -161,7 +161,7 @@ class ReportSession(ABC):
             self._take(message)
 
     def _refuse(self, refused: RefusedNode | None) -> None:
-        """Take no reports for this reason from now on, or take them."""
+        """Reject reports for this reason from now on, or accept them."""
         self._refused = refused
         if self._identity is None:
             return
@@ -177,7 +177,7 @@ class ReportSession(ABC):
             self.end(grpc.StatusCode.PERMISSION_DENIED, refused.reason)
 
     def _fail(self, error: BaseException) -> None:
-        """Report an unexpected exception and close the stream, so that the proxy connects again."""
+        """Report an unexpected exception and close the stream, so that the proxy reconnects."""
         self._report(error)
         self.end(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
 

@@ -1,7 +1,7 @@
-"""One stream of request logs: it passes their latencies to the receiver, at a bounded cost.
+"""One stream of request logs: passes their latencies to the receiver, at a limited cost.
 
-A stream is read as fast as its messages can be decoded in a small part of the time. What an Envoy logs faster it drops
-itself, without delaying a request; the latencies that are left are a sample of both sides of a rollout alike.
+A stream is read as fast as its messages can be decoded in a small share of the time. Envoy drops further log entries
+itself, without delaying a request. The remaining latencies are an equal sample of both sides of a rollout.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lbctl.xds.protocol.server_context import ServerContext
 from lbctl.xds.protocol.wire import XdsNode
 
 _PART = 0.02
-"""The part of the time that may be spent on the messages of one stream."""
+"""Maximum share of the time for the messages of one stream."""
 _MIN_PAUSE = 0.005
-"""The shortest pause between two messages in seconds."""
+"""Minimum pause between two messages in seconds."""
 
 
 class RequestLogSession(ReportSession):
@@ -31,9 +31,9 @@ class RequestLogSession(ReportSession):
         super().__init__(server, context)
         self._receiver = receiver
         self._spent = 0.0
-        """Seconds that the last message took."""
+        """Seconds spent on the last message."""
         self._failing = ""
-        """The pool whose own errors the stream has; empty for a stream of latencies."""
+        """Pool whose own errors the stream contains; empty for a stream of latencies."""
 
     def _node(self, message: bytes) -> XdsNode | None:
         self._failing = request_logs.failing_pool(message)
@@ -49,7 +49,7 @@ class RequestLogSession(ReportSession):
         return max(_MIN_PAUSE, self._spent / _PART) if self._takes else super()._pace()
 
     def _publication_changed(self, publication: Publication) -> None:
-        """Nothing has to be asked for: the node's listeners say what is sent."""
+        """Do nothing: the node's listeners determine the content of the stream."""
 
     def _forget(self) -> None:
-        """What has been observed stays."""
+        """Do nothing: past observations remain valid."""

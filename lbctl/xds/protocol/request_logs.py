@@ -1,7 +1,7 @@
-"""Request logs: an Envoy's gRPC access log, with the latencies of each replica and the errors of Envoy itself.
+"""Request logs: an Envoy's gRPC access log, with the latencies of each replica and Envoy's own errors.
 
-An Envoy sends the latencies of all requests, and its own errors for the pools that a rollout is judged by: its
-listeners say so. Envoy names itself and the log in the first message of a stream.
+Envoy's listeners are configured to send the latencies of all requests, and Envoy's own errors for the pools that a
+rollout analyses. Envoy identifies itself and the log in the first message of a stream.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ from lbctl.xds.protocol.wire import StreamError, XdsNode, node_of
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 METHOD = "StreamAccessLogs"
 KIND = "requests"
-"""What the metrics call a stream of request logs."""
+"""Kind of a stream of request logs in the metrics."""
 _FAILED = 400
-"""The status from which on an answer says nothing about how fast the pool works."""
+"""Status from which a response does not indicate the speed of the pool."""
 
 
 class RequestLatency(NamedTuple):
-    """How long one request took, from its last byte at the proxy on."""
+    """The latencies of one request, measured from its last byte at the proxy."""
 
     cluster: str
-    """The cluster that answered it."""
+    """Cluster that answered."""
     place: Place
-    """The endpoint that answered it."""
+    """Endpoint that answered."""
     first_byte: float
-    """Milliseconds until the first byte of the answer; where the client left before, until then."""
+    """Milliseconds until the first byte of the response, or until the client disconnected."""
     total: float
-    """Milliseconds until the last byte of the answer; where the client left before, until then."""
+    """Milliseconds until the last byte of the response, or until the client disconnected."""
     answered: bool = True
-    """Whether the answer has begun."""
+    """Whether the response has begun."""
 
 
 class OwnError(NamedTuple):
-    """Envoy answered a request with an error itself: the pool had no replica for it, or its limits refused it."""
+    """Envoy itself answered a request with an error: the pool had no replica for it, or its limits rejected it."""
 
     pool: str
 
 
 class LatencyReceiver(Protocol):
-    """Takes the latencies and Envoy's own errors of all streams."""
+    """Receives the latencies and Envoy's own errors from all streams."""
 
     def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
-        """A node has sent these requests, which are decoded while they are iterated."""
+        """Process these requests of a node, which are decoded lazily."""
 
 
 def node_in(message: bytes) -> XdsNode | None:
-    """Return what the node says of itself. Raises StreamError if the bytes are no message of a log."""
+    """Return the node's identity in the message. Raises StreamError if the bytes are not a log message."""
     return node_of(_parsed(message).identifier)
 
 
 def failing_pool(message: bytes) -> str:
-    """Return the pool whose own errors the log of this first message has; empty for a log of latencies.
+    """Return the pool whose own errors this log contains, by its first message; empty for a log of latencies.
 
-    An entry without a replica does not name its cluster, so each pool has a log. Raises StreamError.
+    An entry without a replica does not name its cluster, so each pool has a separate log. Raises StreamError.
     """
     prefix, _, pool = _parsed(message).identifier.log_name.partition(ERRORS_OF)
     return "" if prefix else str(pool)
 
 
 def read(message: bytes, failing: str = "") -> Iterator[RequestLatency | OwnError]:
-    """Yield the requests of a message that a replica has answered well, or has not answered in time.
+    """Yield the requests in a message that a replica answered successfully, or did not answer in time.
 
-    In the log of a `failing` pool each entry is an error of Envoy's own.
+    In the log of a `failing` pool, each entry is Envoy's own error.
 
-    Raises StreamError if the bytes are no message of a log.
+    Raises StreamError if the bytes are not a log message.
     """
     parsed = _parsed(message)
     return (OwnError(failing) for _ in parsed.http_logs.log_entry) if failing else _latencies(parsed)
@@ -94,7 +94,7 @@ def _latencies(parsed: Any) -> Iterator[RequestLatency]:
 
 
 def _latency(common: Any) -> RequestLatency:
-    """Return the latency of a request. An answer may begin before the whole request is there."""
+    """Return the latency of a request. A response may begin before the whole request has arrived."""
     end, answered = common.duration, common.HasField("time_to_first_upstream_rx_byte")
     first = common.time_to_first_upstream_rx_byte if answered else end
     last = common.time_to_last_upstream_rx_byte if common.HasField("time_to_last_upstream_rx_byte") else end

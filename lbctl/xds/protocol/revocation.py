@@ -1,6 +1,7 @@
-"""Which client certificates are revoked, by the lists in a file.
+"""Checks client certificates against the revocation lists in a file.
 
-gRPC for Python verifies the chain of a client and reads no revocation list, so a server checks it here in each call.
+gRPC for Python verifies a client's chain but does not support revocation lists, so a server checks them here in each
+call.
 """
 
 from __future__ import annotations
@@ -21,32 +22,31 @@ _BEGIN, _END = b"-----BEGIN X509 CRL-----", b"-----END X509 CRL-----"
 
 
 class RevocationError(Exception):
-    """A file of lists that cannot be used. The message states the reason."""
+    """A file of revocation lists cannot be used. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RevocationList:
-    """The list of an authority."""
+    """The revocation list of a CA."""
 
     issuer: x509.Name
-    """The name of the authority."""
     serials: frozenset[int]
-    """The serial numbers of its revoked certificates. The list itself would be searched from its beginning."""
+    """Serial numbers of its revoked certificates. A lookup in the list itself would be a linear search."""
     next_update: datetime | None
-    """When it expires; None: never."""
+    """Expiry; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """The revocation lists of authorities, each signed by its authority."""
+    """The revocation lists of CAs, each signed by its CA."""
 
     lists: tuple[RevocationList, ...]
     """At least one."""
 
     def refusal(self, certificate: bytes) -> str:
-        """Return why a client with this certificate (PEM) is refused; empty where it is not.
+        """Return why a client with this certificate (PEM) is rejected; empty if it is accepted.
 
-        As OpenSSL does, it refuses every client of an authority whose list has expired, or that has none.
+        Like OpenSSL, it rejects every client of a CA whose list is missing or expired.
         """
         subject = x509.load_pem_x509_certificate(certificate)
         mine = [item for item in self.lists if item.issuer == subject.issuer]
@@ -61,7 +61,7 @@ class Revocations:
 
 
 def read(lists: bytes, authorities: bytes) -> Revocations:
-    """Read lists and their authorities (PEM). Raises RevocationError."""
+    """Read revocation lists and their CAs (PEM). Raises RevocationError."""
     try:
         found = tuple(x509.load_pem_x509_crl(block) for block in _blocks(lists))
         known = x509.load_pem_x509_certificates(authorities)
@@ -92,9 +92,9 @@ def _signed(item: x509.CertificateRevocationList, key: CertificatePublicKeyTypes
 
 
 class RevokedClients(grpc.aio.ServerInterceptor):
-    """Refuses calls of clients whose certificate is revoked: UNAUTHENTICATED.
+    """Rejects calls by clients with revoked certificates: UNAUTHENTICATED.
 
-    `current` returns the lists that are in force, and None where there are none.
+    `current` returns the active lists, or None if there are none.
     """
 
     def __init__(self, current: Callable[[], Revocations | None]) -> None:
@@ -103,7 +103,7 @@ class RevokedClients(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
     ) -> Any:
-        """Return the handler of a call, which first checks the client's certificate."""
+        """Return the handler of a call, which checks the client's certificate first."""
         handler = await continuation(details)
         if handler is None or self._current() is None:
             return handler
@@ -130,7 +130,7 @@ class RevokedClients(grpc.aio.ServerInterceptor):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the client certificate is refused: {reason}")
 
     def refusal(self, context: _Context) -> str:
-        """Return why the client of a call is refused; empty where it is not."""
+        """Return why the client of a call is rejected; empty if it is accepted."""
         lists = self._current()
         certificates = context.auth_context().get("x509_pem_cert", ())
         return next(filter(None, (lists.refusal(item) for item in certificates)), "") if lists else ""

@@ -1,7 +1,7 @@
-"""The gRPC server: all of Envoy's discovery services, with one `StreamSession` for each stream, and what it reports.
+"""The gRPC server: all of Envoy's discovery services, with one `StreamSession` for each stream, and its metrics.
 
-Nothing is answered before the first `publish`: an empty answer would remove what proxies already have. The server reads
-no fleet files and makes no decisions; its caller publishes what it serves.
+No request is answered before the first `publish`: an empty response would remove the proxies' current resources. The
+server reads no fleet files and makes no decisions; its caller publishes the content.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ _SERVICES: dict[str, tuple[str, str | None]] = {
     "envoy.service.secret.v3.SecretDiscoveryService": ("Secrets", SDS),
 }
 _MAX_WAITING = 1_000
-"""Streams that wait for their turn to be read for the first time."""
+"""Maximum number of streams that wait for their turn for the first message."""
 _SPREAD = 0.8
 """The fraction of the grace period over which the ends of many streams are spread."""
 _FULL_SPREAD_STREAMS = 100
-"""The number of streams from which on the whole fraction is used."""
+"""Number of streams from which the whole fraction is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of the server.
 
-    `streams` is for the whole server, `connection_streams` for one connection. `host_streams` is for a host whose
-    clients show no certificate, and `first_messages` how many of all these clients are read for the first time at once.
-    `message` is the size of a request in bytes. `patience` is the time in seconds for a stream's first request, and
-    `handshake` for a TLS handshake.
+    `streams` applies to the whole server, `connection_streams` to one connection. `host_streams` applies to a host
+    whose clients have no certificate, and `first_messages` is the number of these clients whose first message is read
+    at the same time. `message` is the maximum size of a request in bytes. `patience` is the timeout in seconds for a
+    stream's first request, and `handshake` for a TLS handshake.
     """
 
     streams: int = 10_000
@@ -78,24 +78,24 @@ class Limits:
     message: int = 4 * 1024 * 1024
     patience: float = 10.0
     read_within: float = 120.0
-    """Seconds in which a client must read a message that is sent to it; otherwise its connection is closed."""
+    """Timeout in seconds for a client to read a message. After that, its connection is closed."""
     handshake: float = 20.0
     idle: float = 300.0
     """Seconds after which a connection without a stream is closed."""
     ping: float = 30.0
-    """The seconds between two keep-alive pings."""
+    """Seconds between two keep-alive pings."""
     ping_answer: float = 20.0
-    """Seconds of silence before a keepalive ping (`ping`), and for its answer."""
+    """Seconds to wait for the response to a keep-alive ping."""
 
 
 class XdsServer:
     """The xDS server. All methods must be called on the event loop that `start` ran on.
 
-    `tls` holds absolute paths. `socket`: an additional Unix socket, beside a TCP port, for proxies of this machine;
+    `tls` contains absolute paths. `socket`: an additional Unix socket next to a TCP port, for proxies on this machine;
     only its owner can connect to it. `secrets_in_clear`: every client over TCP may receive the fleet's secrets, with or
-    without a client certificate. `load_receiver` takes the load reports and `latency_receiver` the latencies in request
-    logs; without them their services are not offered. While `held` is true, a new stream waits for the next
-    publication, at most a second.
+    without a client certificate. `load_receiver` receives load reports and `latency_receiver` the latencies in request
+    logs; without them, these services are not offered. While `held` is true, a new stream waits for the next
+    publication, at most one second.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class XdsServer:
         if bind.path or socket:
             self._socket = PrivateSocket(Path(bind.path) if bind.path else socket or Path())
         self.socket_problem = ""
-        """The reason why the socket beside the TCP port could not be opened."""
+        """Why the socket next to the TCP port could not be opened."""
         self._limits = limits or Limits()
         authenticated = tls is not None and tls.client_ca is not None
         self._context = ServerContext(
@@ -149,16 +149,16 @@ class XdsServer:
 
     @property
     def streams(self) -> int:
-        """The number of open streams."""
+        """Number of open streams."""
         return len(self._sessions) + len(self._report_sessions)
 
     @property
     def socket(self) -> str:
-        """The path of the Unix socket that the server listens on, or an empty string."""
+        """Path of the Unix socket on which the server listens, or an empty string."""
         return str(self._socket.path) if self._socket and not self.socket_problem else ""
 
     async def start(self) -> int:
-        """Start the server and return its port, chosen by the system if 0 was requested (0 for a Unix socket).
+        """Start the server and return its port (0 for a Unix socket). The system chooses a port if 0 was requested.
 
         Raises BindError or CredentialsError.
         """
@@ -176,11 +176,11 @@ class XdsServer:
         return port
 
     def _busy(self) -> set[Client]:
-        """Return the clients by TCP that have streams."""
+        """Return the TCP clients with streams."""
         return {client for session in self._all_sessions() if (client := session.client) is not None}
 
     def _listen(self, server: grpc.aio.Server) -> int:
-        """Bind the addresses. Raises BindError, except for a socket beside the TCP port."""
+        """Bind the addresses. Raises BindError, except for a socket next to the TCP port."""
         try:
             if self._bind.path and self._socket:
                 self._socket.open(partial(self._add_port, server))
@@ -210,19 +210,19 @@ class XdsServer:
     def recall(self, snapshot: CachedSnapshot) -> None:
         """Set the snapshot that the previous process published.
 
-        Nodes that have not connected yet are assumed to have it, and nothing of it is removed from them before their
-        routes have changed.
+        It is assumed for nodes that have not connected yet: nothing in it is removed from them before their routes have
+        changed.
         """
         self._context.recall(snapshot)
 
     def retry_rejected(self) -> int:
-        """Send what nodes have rejected once more, and return the number of resources over all nodes."""
+        """Send rejected resources once more, and return their number over all nodes."""
         return sum(session.retry_rejected() for session in tuple(self._sessions))
 
     def check_certificate(self) -> str:
-        """Reload changed files now, not at the next handshake, and end the streams of clients that are revoked.
+        """Reload changed files immediately instead of at the next handshake, and end the streams of revoked clients.
 
-        Returns the problem of the files, or an empty string.
+        Returns the problem with the files, or an empty string.
         """
         problem = self._credentials.check() if self._credentials else ""
         for revoked in self._revoked:
@@ -232,9 +232,9 @@ class XdsServer:
         return problem
 
     async def stop(self, grace: float) -> None:
-        """Accept no new streams, and end the open ones spread over at most `grace` seconds.
+        """Stop accepting streams, and end the open ones over at most `grace` seconds.
 
-        The clients then do not all reconnect to the next server at once.
+        This way the clients do not all reconnect to the next server at the same time.
         """
         for watch in self._watches:
             watch.cancel()
@@ -274,7 +274,7 @@ class XdsServer:
             self._context.observer.disconnected(service.kind)
 
     def _report_handlers(self) -> Iterator[grpc.GenericRpcHandler]:
-        """Yield the services on which nodes report what they do."""
+        """Yield the services on which nodes report."""
         if self._load_receiver is not None:
             load = partial(self._receive, load_reports.KIND, partial(LoadSession, self._context, self._load_receiver))
             methods = {load_reports.METHOD: _method(load)}
@@ -300,7 +300,7 @@ class XdsServer:
 
     @contextmanager
     def _counted(self, context: Context, session: HostStream) -> Iterator[None]:
-        """Count the stream among those of its host, unless more than that identifies its client."""
+        """Count the stream for its host, unless the client is identified by more than its host."""
         if self._context.identifies(context):
             yield
             return
@@ -312,15 +312,15 @@ class XdsServer:
             self._host_streams.leave(host, session)
 
     async def _check_limit(self, context: Context) -> None:
-        """End a stream that is one too many."""
+        """End a stream that exceeds the limit."""
         if self.streams >= self._limits.streams:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limits.streams} streams are open already")
 
 
 def _bind_failure(address: Address) -> str:
-    """Return `: REASON` with the system's reason against listening at the address, which gRPC does not pass on.
+    """Return `: REASON` with the system's reason why it cannot listen on the address. gRPC does not report it.
 
-    It is empty where the system has no objection any more.
+    The result is empty if the address is available by now.
     """
     if address.path:
         return ""
@@ -340,7 +340,7 @@ def _method(serve: Callable[[object, Context], Awaitable[None]]) -> grpc.RpcMeth
 
 
 async def _await_grpc_tasks() -> None:
-    """Wait for gRPC's tasks, which outlive their calls and print a trace if the loop closes before them."""
+    """Wait for gRPC's tasks. They outlive their calls, and print a traceback if the loop closes first."""
     for _ in range(50):
         if not any(task.get_name() == "rpc_task" for task in asyncio.all_tasks()):
             return
@@ -348,13 +348,13 @@ async def _await_grpc_tasks() -> None:
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
-    """Return gRPC options: any rate of Envoy's pings is allowed, also without a stream, and dead peers are detected."""
+    """Return gRPC options: any rate of Envoy's pings is allowed, even without a stream, and dead peers are detected."""
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", limits.connection_streams),
         ("grpc.max_receive_message_length", limits.message),
-        ("grpc.per_message_decompression", 0),  # Envoy compresses no request, and a small one may become a large one
-        ("grpc.http2.bdp_probe", 0),  # otherwise the window grows of a client that sends fast
+        ("grpc.per_message_decompression", 0),  # Envoy does not compress requests; a small one may expand
+        ("grpc.http2.bdp_probe", 0),  # otherwise the window of a client that sends fast grows
         ("grpc.max_send_message_length", -1),
         ("grpc.server_handshake_timeout_ms", int(limits.handshake * 1000)),
         ("grpc.max_connection_idle_ms", int(limits.idle * 1000)),

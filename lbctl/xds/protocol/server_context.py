@@ -1,4 +1,4 @@
-"""What all streams of an xDS server share: the newest publication, each node's newest stream, bounds and memory."""
+"""State shared by all streams of an xDS server: newest publication, each node's newest stream, limits, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lbctl.xds.resource import Resources
 
 _LOG_INTERVAL = 60.0
-"""The seconds after which the rejection of the same node is logged again."""
+"""Seconds after which the rejection of the same node is logged again."""
 _MAX_DENIALS = 1000
 
 
@@ -30,7 +30,7 @@ class Service:
     """A method of a discovery service. `only` is the type of a per-type service."""
 
     delta: bool
-    """Whether it speaks the delta variant."""
+    """Whether it uses the delta variant."""
     only: str | None = None
 
     @property
@@ -43,9 +43,8 @@ class Service:
 class ServerContext:
     """The state that all streams of a server share.
 
-    `patience`: seconds within which the first request must arrive, `read_within`: within which a client must read a
-    message. `guarded`: clients over TCP may receive secrets. `socket`: the path of the Unix socket, whose clients
-    always may.
+    `patience`: timeout in seconds for the first request. `read_within`: timeout for a client to read a message.
+    `guarded`: clients over TCP may receive secrets. `socket`: path of the Unix socket, whose clients always may.
     """
 
     node_status: NodeStatus
@@ -54,30 +53,30 @@ class ServerContext:
     patience: float
     read_within: float
     first_messages: FirstMessages
-    """The turns of clients that nothing but their host identifies."""
+    """Turns of clients that are identified only by their host."""
     unread: UnreadMessages
     authenticated: bool = False
-    """Whether clients over TCP have shown a certificate."""
+    """Whether clients over TCP have presented a certificate."""
     guarded: bool = True
     socket: str = ""
     budget: Budget = field(default_factory=Budget)
     held: Callable[[], bool] = lambda: False
-    """Whether a newer publication is on its way, which new streams wait for."""
+    """Whether a newer publication is expected soon, for which new streams wait."""
     publication: Publication | None = None
     earlier: Publication | None = None
-    """The last publication of the previous process, if it differs."""
+    """Last publication of the previous process, if it differs."""
     remembered: EndedNodes = field(default_factory=EndedNodes)
     newest: dict[tuple[str, str | None], StreamSession] = field(default_factory=dict)
     """Maps (node id, type) to the newest open stream of the node and service."""
     denials: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Maps (node id, reason) to the time when it was last logged, the earliest first."""
+    """Maps (node id, reason) to the time when it was last logged, earliest first."""
 
     def identifies(self, context: Context) -> bool:
-        """Return whether more than its host identifies the client: its certificate, or that it uses the socket."""
+        """Return whether the client is identified by more than its host: by its certificate, or by using the socket."""
         return self.authenticated or context.peer().startswith(UNIX)
 
     async def first_message(self, call: Call, context: Context, client: Client | None) -> object:
-        """Return the first message of a call, once it is its turn. Raises CrowdedError for a call too many."""
+        """Return the first message of a call, when it is its turn. Raises CrowdedError if there are too many calls."""
         if client is not None:
             self.unread.begin(client)
         if self.identifies(context):
@@ -92,7 +91,7 @@ class ServerContext:
         return message
 
     def publish(self, snapshot: CachedSnapshot) -> Publication:
-        """Make this snapshot the newest publication, and return that."""
+        """Make this snapshot the newest publication, and return the publication."""
         self.publication = Publication(snapshot, self.publication)
         self.remembered.forget()
         return self.publication
@@ -102,7 +101,7 @@ class ServerContext:
         self.earlier = Publication(snapshot)
 
     def lose_socket(self) -> None:
-        """Note that nobody can connect to the Unix socket."""
+        """Record that clients cannot connect to the Unix socket."""
         self.socket = ""
 
     def enter(self, key: tuple[str, str | None], session: StreamSession) -> None:
@@ -110,19 +109,19 @@ class ServerContext:
         self.newest[key] = session
 
     def leave(self, key: tuple[str, str | None], session: StreamSession) -> None:
-        """Forget a stream that has ended, and remember what its node has, unless a newer stream of the node is open."""
+        """Forget an ended stream, and store its node's resources, unless a newer stream of the node is open."""
         if self.newest.get(key) is session:
             del self.newest[key]
             if last := session.last():
                 self.remembered.keep(*key, last)
 
     def last(self, key: tuple[str, str | None]) -> Resources | None:
-        """Return what a node (id, type) has by its newest stream, or by its last one; None where that is unknown."""
+        """Return a node's (id, type) resources by its newest or last stream; None if unknown."""
         session = self.newest.get(key)
         return session.last() if session else self.remembered.last(*key)
 
     def is_news(self, node_id: str, reason: str, now: float) -> bool:
-        """Return whether to log this rejection of the node; a rejected node reconnects continuously."""
+        """Return whether to log this rejection of the node. A rejected node reconnects continuously."""
         key = (node_id, reason)
         if self.denials.get(key, -_LOG_INTERVAL) + _LOG_INTERVAL > now:
             return False

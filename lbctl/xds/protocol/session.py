@@ -1,7 +1,7 @@
 """One stream's I/O: reads requests, writes the responses of `Stream`, and reports to `NodeStatus` and the observer.
 
-The call's own task reads. A second task exists only while a response is being written, so that a client that does not
-read delays only itself, and at most one message waits for it, until its connection is closed.
+The call's own task reads. A second task exists only while a response is being written. A client that does not read
+therefore delays only itself: at most one message waits for it, until its connection is closed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NO_KEY = (
 )
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
 _HELD = 1.0
-"""Seconds for which a new stream waits at most for a publication that is on its way."""
+"""Maximum seconds for which a new stream waits for an expected publication."""
 _HELD_POLL = 0.01
 _MIN_TIMER = 0.005
-"""The shortest timer in seconds for a stream on which nothing but the time has changed."""
+"""Minimum timer in seconds for a stream on which only time has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Sent:
 
 
 class StreamSession:
-    """One stream, from the start of its call to the end. It runs on the event loop only."""
+    """One stream, from the start of its call to the end. It must be used on the event loop."""
 
     __slots__ = (
         "_call",
@@ -82,7 +82,7 @@ class StreamSession:
         self._context = context
         self._call = Call(context, self._fail, server.read_within)
         self.client = client_of(context)
-        """The host and the port of the client; None for the Unix socket."""
+        """Host and port of the client; None for the Unix socket."""
         self._share = StreamBudget(server.budget, host_of(context))
         self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ class StreamSession:
         self._proxy: Proxy | RefusedNode
 
     async def run(self) -> None:
-        """Serve the stream until the client ends it, breaks the protocol or exceeds a limit, or `end` is called."""
+        """Serve the stream until the client ends it, violates the protocol or exceeds a limit, or `end` is called."""
         self._timer = self._call.end_without_request(self._server.patience)
         try:
             status = await self._receive()
@@ -107,9 +107,9 @@ class StreamSession:
             self._close()
 
     async def _receive(self) -> Status | None:
-        """Take requests until the stream ends. Return the status to end it with; None where the client has ended it.
+        """Process requests until the stream ends. Return the final status; None if the client has ended the stream.
 
-        No request is kept longer than it is needed: it may be large, and the next one may never come.
+        No request is kept longer than it is needed: it may be large, and the next one may never arrive.
         """
         try:
             message = await self._server.first_message(self._call, self._context, self.client)
@@ -128,13 +128,16 @@ class StreamSession:
             return grpc.StatusCode.INVALID_ARGUMENT, str(error)
         except grpc.aio.BaseError:
             raise
-        except Exception as error:  # noqa: BLE001 -- the other streams go on
+        except Exception as error:  # noqa: BLE001 -- the other streams continue
             self._report(error)
             return grpc.StatusCode.INTERNAL, INTERNAL_ERROR
         return None
 
     async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
-        """End the stream because of what the client has sent; what it holds is released first, if it reads or not."""
+        """End the stream because of a client's request.
+
+        Its memory is released first, even if the client does not read.
+        """
         self._close()
         await self._call.abort(code, reason)
 
@@ -145,7 +148,7 @@ class StreamSession:
 
     @property
     def peer(self) -> str:
-        """The address of the client."""
+        """Address of the client."""
         return self._context.peer()
 
     @property
@@ -158,16 +161,16 @@ class StreamSession:
         self._call.end(code, reason)
 
     def use_publication(self, publication: Publication) -> None:
-        """Offer the node its content of this publication, or close the stream if that fails unexpectedly."""
+        """Offer the node its content in this publication, or close the stream if this fails unexpectedly."""
         try:
             self._offer(publication)
-        except Exception as error:  # noqa: BLE001 -- the other streams get the publication all the same
+        except Exception as error:  # noqa: BLE001 -- the other streams still get the publication
             self._fail(error)
 
     def _offer(self, publication: Publication) -> None:
-        """Offer the node its content of this publication. A node that no entry matches any more keeps what it has.
+        """Offer the node its content in this publication. A node that no longer matches an entry keeps its content.
 
-        A stream whose end waits for a client that does not read gets nothing: what it holds is released already.
+        A stream that is ending while its client does not read gets nothing, because its memory is already released.
         """
         if self._entry is None or self._call.closed:
             return
@@ -183,7 +186,7 @@ class StreamSession:
         self._wake()
 
     async def _offer_soon(self) -> None:
-        """Offer the node its content when nothing newer is on its way, or after a moment."""
+        """Offer the node its content when no newer publication is expected, or after a moment."""
         deadline = self._loop.time() + _HELD
         while self._server.held() and self._offered is None and self._loop.time() < deadline:
             await asyncio.sleep(_HELD_POLL)
@@ -191,18 +194,18 @@ class StreamSession:
             self.use_publication(self._server.publication)
 
     def last(self) -> Resources | None:
-        """Return what the node has by this stream; None before it has all that it asked for."""
+        """Return the node's resources by this stream; None until it has everything that it subscribed to."""
         return self._stream.last()
 
     def retry_rejected(self) -> int:
-        """Offer once more what the node has rejected, and return the number of resources."""
+        """Offer rejected resources once more, and return their number."""
         count = self._stream.retry_rejected() if self._entry is not None else 0
         if count:
             self._wake()
         return count
 
     def _open_stream(self, message: bytes) -> None:
-        """Create the stream from its first request, with what the node has from an earlier stream."""
+        """Create the stream from its first request, with the node's resources from an earlier stream."""
         self._clear_timer()
         node = read(message, delta=self._service.delta).node
         before = self._before(node) if node and node.agent != READER else None
@@ -215,9 +218,9 @@ class StreamSession:
         )
 
     def _before(self, node: XdsNode) -> Resources | None:
-        """Return what the node has, as far as it is known: from its last stream, or from the previous process.
+        """Return the node's known resources: from its last stream, or from the previous process.
 
-        What is held of it may be sent again, so it is returned only if the client may receive its secrets.
+        Held resources may be sent again, so they are returned only if the client may receive their secrets.
         """
         before = self._presumed_resources(node)
         return self._receivable(before) if before is not None else None
@@ -275,12 +278,12 @@ class StreamSession:
         return receivable
 
     def _receivable(self, content: Resources) -> Resources | None:
-        """Return what the client may receive of the content; None: nothing."""
+        """Return the part of the content that the client may receive; None: nothing."""
         return content if self._guarded else content.in_clear
 
     @property
     def _guarded_ways(self) -> str:
-        """How a client connects that may receive secrets."""
+        """Return a description of the connections on which clients may receive secrets."""
         socket = self._server.socket
         return f"unix:{socket}, or by {_MTLS}" if socket else _MTLS
 
@@ -299,7 +302,7 @@ class StreamSession:
             self.end(grpc.StatusCode.PERMISSION_DENIED, refused.reason)
 
     def _wake(self) -> None:
-        """Send what may be sent now, unless a write is in progress: the write task then sends the newest content."""
+        """Send what may be sent now, unless a write is in progress. The write task then sends the newest content."""
         if self._writing or self._call.closed:
             return
         response = self._next()
@@ -312,11 +315,11 @@ class StreamSession:
     def _wake_by_timer(self) -> None:
         try:
             self._wake()
-        except Exception as error:  # noqa: BLE001 -- a callback of the event loop has nobody who would handle it
+        except Exception as error:  # noqa: BLE001 -- a callback of the event loop has no caller to handle it
             self._fail(error)
 
     def _next(self) -> Response | None:
-        """Return the next response, recorded as sent first: the answer may arrive before the write returns."""
+        """Return the next response, already recorded as sent: the answer may arrive before the write returns."""
         now = self._loop.time()
         response = self._stream.respond(now)
         if response is not None and response.type_url in SHORT and self._offered and self._entry:
@@ -339,7 +342,10 @@ class StreamSession:
             self._schedule_idle_work()
 
     def _schedule_idle_work(self) -> None:
-        """Schedule the removal of held resources, or record that all is accepted; called when nothing may be sent."""
+        """Schedule the removal of held resources, or record that all is accepted.
+
+        Called when there is nothing to send.
+        """
         self._clear_timer()
         due = self._stream.due()
         if due is not None:
@@ -376,7 +382,7 @@ class StreamSession:
             _LOG.error("%s", finding)
 
     def _fail(self, error: BaseException) -> None:
-        """Report an unexpected exception and close the stream, so that the proxy connects again."""
+        """Report an unexpected exception and close the stream, so that the proxy reconnects."""
         self._report(error)
         self.end(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
 
@@ -395,7 +401,7 @@ class StreamSession:
             self._timer = None
 
     def _close(self) -> None:
-        """Release what the stream holds, once."""
+        """Release the stream's memory, once."""
         if self._call.closed:
             return
         self._call.close()

@@ -1,4 +1,4 @@
-"""What clients have of something limited, by client: at the limit the one with most of it gives something back."""
+"""Tracks the clients' items of a limited resource. At the limit, the client with the most items gives one back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Shares(Generic[T]):
 
     def __init__(self) -> None:
         self._items: dict[Hashable, dict[T, None]] = {}
-        """Client → its items, the oldest first."""
+        """Maps a client to its items, oldest first."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -29,7 +29,7 @@ class Shares(Generic[T]):
         self._count += 1
 
     def discard(self, client: Hashable, item: T) -> bool:
-        """Remove an item of a client; False if it has none such."""
+        """Remove an item of a client. Return False if the client does not have it."""
         items = self._items.get(client)
         if items is None or item not in items:
             return False
@@ -40,7 +40,7 @@ class Shares(Generic[T]):
         return True
 
     def of(self, client: Hashable) -> int:
-        """Return how many items a client has."""
+        """Return the number of items of a client."""
         return len(self._items.get(client, ()))
 
     def clients(self) -> list[Hashable]:
@@ -48,9 +48,12 @@ class Shares(Generic[T]):
         return list(self._items)
 
     def items(self, client: Hashable) -> list[T]:
-        """Return the items of a client, the oldest first."""
+        """Return the items of a client, oldest first."""
         return list(self._items.get(client, ()))
 
     def largest(self) -> Hashable:
-        """Return the client with most items; the oldest of several. Raises ValueError without any."""
+        """Return the client with the most items, the oldest if there are several.
+
+        Raises ValueError if there are no clients.
+        """
         return max(self._items, key=self.of)

@@ -1,9 +1,9 @@
 """One stream: its subscriptions to all types, and the order of updates between the types.
 
 Updates are make-before-break. Clusters are sent before the listeners and routes that use them, which wait until the
-clusters are warm. What the new content lacks stays until nothing uses it any more. A rejected update leaves the client
-at its last accepted content. This module does no I/O and reads no clock: messages and times are arguments, responses
-are results.
+clusters are warm. Resources that the new content lacks stay until they are no longer used. A rejected update leaves the
+client at its last accepted content. This module does no I/O and reads no clock: messages and times are arguments,
+responses are results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ __all__ = ["Acked", "Nacked", "Response", "Stream", "StreamError", "TypeStatus",
 
 _GATED = (LDS, RDS)
 _ASK_SECONDS = 2.0
-"""How long listeners and routes wait for a client that has accepted a new cluster to ask for its endpoints."""
+"""Seconds for which listeners and routes wait until a client that has accepted a new cluster subscribes to its
+endpoints."""
 _HELD = tuple(kind for kind in TYPES if kind != LDS)
 
 Changes = Mapping[str, Collection[str]]
@@ -72,7 +73,7 @@ class Stream:
         self._settled = False
 
     def request(self, message: bytes, now: float) -> list[Acked | Nacked]:
-        """Process a request; one for a type that is not served is never answered. Raises `StreamError`."""
+        """Process a request. A request for a type that is not served is never answered. Raises `StreamError`."""
         request = read(message, delta=self._delta)
         self._identify_node(request)
         kind = self._kind(request)
@@ -141,7 +142,7 @@ class Stream:
             self._before = None
 
     def retry_rejected(self) -> int:
-        """Allow what was rejected to be sent once more, and return the number of resources."""
+        """Allow rejected resources to be sent once more, and return their number."""
         self._settled = False
         return sum(subscription.retry_rejected() for subscription in self._subscriptions.values())
 
@@ -162,7 +163,10 @@ class Stream:
             self._hold_used(kind, name, used)
 
     def _used(self, kind: str, name: str, held_by_client: Resource | None) -> Resource | None:
-        """Return what the client uses; until its first ACK here it may still use what it had on its last stream."""
+        """Return the resource that the client uses.
+
+        Until its first ACK here, it may still use its last stream's resource.
+        """
         subscription = self._subscriptions.get(kind)
         if held_by_client or self._before is None or (subscription and subscription.acked_once):
             return held_by_client
@@ -203,7 +207,7 @@ class Stream:
         return self._offered.of(kind) if self._offered else {}
 
     def last(self) -> Resources | None:
-        """Return what the client uses or may use: `before` for its next stream."""
+        """Return the resources that the client uses or may use: `before` for its next stream."""
         if self._offered is None:
             return self._before
         used = {kind: self._in_use(kind) for kind in (CDS, RDS)}
@@ -248,14 +252,14 @@ class Stream:
             return False
         warming = self._warming & self._offered_of(EDS).keys()
         if not accepted or endpoints is None or any(map(endpoints.covers, warming)):
-            self._ask_until = None  # it is the client's answer that is awaited, not its question
+            self._ask_until = None  # the client's ACK is awaited, not its subscription
             return True
         return self._awaits_subscription(warming, now)
 
     def _awaits_subscription(self, warming: set[str], now: float) -> bool:
-        """Return whether the client may still ask for the endpoints of these clusters, which it has just accepted.
+        """Return whether the client may still subscribe to the endpoints of these clusters, which it has just accepted.
 
-        Envoy asks before it accepts the clusters. Other clients may do so afterwards, and some never do.
+        Envoy subscribes before it accepts the clusters. Other clients may do so afterwards, and some never do.
         """
         if warming and self._ask_until is None:
             self._ask_until = now + _ASK_SECONDS
@@ -275,7 +279,7 @@ class Stream:
         self._force(name for name in changed if name in self._content[EDS])
 
     def _force(self, clusters: Iterable[str]) -> None:
-        """Send the endpoints of these clusters, whatever the client has."""
+        """Send the endpoints of these clusters, even if the client already has them."""
         if endpoints := self._subscriptions.get(EDS):
             for name in clusters:
                 endpoints.force(name)
@@ -306,7 +310,7 @@ class Stream:
             subscription.touch(names)
 
     def _update_settled(self, now: float) -> None:
-        """Note whether clusters, listeners and routes are all accepted: then nothing uses what is held."""
+        """Update whether clusters, listeners and routes are all accepted. If they are, held resources are unused."""
         self._settled = self._offered is not None and all(
             self._is_settled(kind, subscription)
             for kind in (CDS, LDS, RDS)
@@ -317,7 +321,7 @@ class Stream:
                 each.since = now
 
     def due(self) -> float | None:
-        """Return when a response may become due without any event, or None."""
+        """Return the time at which a response may become due without any event, or None."""
         gated = (subscription for kind, subscription in self._subscriptions.items() if kind in _GATED)
         if self._ask_until is not None and any(subscription.is_due for subscription in gated):
             return self._ask_until

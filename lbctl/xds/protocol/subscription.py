@@ -1,4 +1,4 @@
-"""One type on one stream: what the client subscribes to, what it has accepted, and what to send next.
+"""One type on one stream: the client's subscription, its accepted content, and the next response.
 
 It implements the rules of xDS within one type, in both variants, without I/O and without a clock. The rules between
 types (order, gating, delayed removal) are in `stream`.
@@ -17,21 +17,24 @@ from lbctl.xds.resource import CDS, LDS, Resource
 __all__ = ["Acked", "Nacked", "State", "Subscription", "TypeStatus"]
 
 MAX_NAMES = 100_000
-"""The maximal number of names that one stream may subscribe to for one type."""
+"""Maximum number of names in one stream's subscription to a type."""
 
 MAX_BYTES = 3 << 20
-"""The approximate maximal size of a divisible response: clients other than Envoy accept 4 MiB by default."""
+"""Approximate maximum size of a divisible response: clients other than Envoy accept 4 MiB by default."""
 
 _WILDCARD_TYPES = (CDS, LDS)
-"""The types that are subscribed to by a wildcard at first, and sent as a whole in the state-of-the-world variant."""
+"""Types that start with a wildcard subscription, and are sent as a whole in the state-of-the-world variant."""
 _WHOLE_SET = ""
-"""The name under which the rejection of a whole set is recorded."""
+"""Name under which the rejection of a whole set is recorded."""
 _ABSENT = ""
-"""The version of a resource that is removed."""
+"""Version of a resource that is removed."""
 
 
 class Subscription:
-    """The subscription to one type. `content` in its methods is all resources of the type, in the order of names."""
+    """The subscription to one type.
+
+    In its methods, `content` is all resources of the type, in the order of names.
+    """
 
     def __init__(self, type_url: str, nonces: Nonces, *, delta: bool) -> None:
         self.type_url = type_url
@@ -39,15 +42,15 @@ class Subscription:
         self.names: set[str] = set()
         self.accepted: dict[str, Resource] = {}
         self.initial_versions: dict[str, str] = {}  # name → version that a delta client has from an earlier stream
-        self.waiting: Response | None = None  # the response that was sent and not answered yet
+        self.waiting: Response | None = None  # the response that was sent and is not answered yet
         self.acked_once = False  # whether the client has accepted any response
-        self.rejected: dict[str, str] = {}  # name → message, where the newest content is rejected
+        self.rejected: dict[str, str] = {}  # name → message, if the newest content is rejected
         self._delta = delta
         self._nonces = nonces
         self._is_whole_set = not delta and type_url in _WILDCARD_TYPES
-        self._claimed_version = ""  # the version that a client of the state of the world has from an earlier stream
-        self._subscribed = False  # whether the client has sent a request
-        self._has_named = False  # whether it named resources: an empty list then no longer means a wildcard
+        self._claimed_version = ""  # the version that a state-of-the-world client has from an earlier stream
+        self._subscribed = False  # whether the client has sent a request.
+        self._has_named = False  # whether it named resources: then an empty list is not a wildcard.
         self._answer_wildcard = False  # whether to answer a new wildcard even without resources
         self._dirty: set[str] = set()  # names to compare with the accepted content
         self._must_send: set[str] = set()  # names to send even if they are accepted
@@ -80,7 +83,7 @@ class Subscription:
         if request.error is not None:
             return self._nack(response, request.error)
         if not self._delta and self._has_named and not request.names and request.version != response.version:
-            return None  # the client discarded it: it arrived after the type was unsubscribed
+            return None  # the client discarded it, because it arrived after the type was unsubscribed
         return self._ack(response)
 
     def _ack(self, response: Response) -> Acked:
@@ -109,7 +112,7 @@ class Subscription:
                 resource = sent[name]
                 version = resource.version if resource else _ABSENT
                 self._rejected_versions.record(name, version, Rejection((name,), message))
-        # Content that the message blames was not applied: the client keeps what it may have had before.
+        # Blamed content was not applied: the client keeps its possible earlier content.
         sent |= {name: self._uncertain.get(name) for name in mentioned(sent, message)}
         sent = {name: each for name, each in sent.items() if self.covers(name)}
         self._uncertain |= sent
@@ -186,7 +189,7 @@ class Subscription:
             )
 
     def _add(self, names: Collection[str]) -> None:
-        """Send names that are subscribed to anew, even if they were rejected or accepted before."""
+        """Send newly subscribed names, even if they were rejected or accepted before."""
         self._must_send.update(names)
         for name in names:
             self._forget_rejection(name)
@@ -222,7 +225,7 @@ class Subscription:
             self._claimed_version = ""
 
     def retry_rejected(self) -> int:
-        """Forget what was rejected, so that it is sent once more, and return the number of resources."""
+        """Forget the rejections, so that the resources are sent once more, and return their number."""
         rejected = tuple(self.rejected)
         if self._rejected_versions:
             self._dirty.update(rejected, self._uncertain)
@@ -235,11 +238,11 @@ class Subscription:
         return name in self._must_send
 
     def lacks(self, resource: Resource) -> bool:
-        """Return whether the client is not known to have accepted this very content."""
+        """Return whether the client is not known to have accepted exactly this content."""
         return resource.name in self._uncertain or not self._has(resource)
 
     def held_by_client(self, name: str) -> Resource | None:
-        """Return what the client has under this name, is about to have, or may have."""
+        """Return the resource that the client has under this name, is about to have, or may have."""
         sent = {resource.name: resource for resource in self.waiting.resources} if self.waiting else {}
         return sent.get(name) or self.accepted.get(name) or self._uncertain.get(name)
 
@@ -263,7 +266,7 @@ class Subscription:
     def next(self, content: Mapping[str, Resource], held: Collection[str], *, gated: bool) -> Response | None:
         """Return the next response, which counts as sent, or None. Call it only if `is_due`.
 
-        `held`: names whose removal is postponed. `gated`: what the client has of this type must not change for now.
+        `held`: names whose removal is postponed. `gated`: the client's content of this type must not change for now.
         """
         self.waiting = (
             self._next_whole_set(content, gated) if self._is_whole_set else self._next_partial(content, held, gated)
@@ -324,10 +327,10 @@ class Subscription:
         )
 
     def _partial_version(self, content: Mapping[str, Resource], sent: Iterable[Resource]) -> str:
-        """Return the version of a response that is not the whole set: empty means a digest of the response.
+        """Return the version of a response that is not the whole set; empty means a digest of the response.
 
-        In the state of the world it is the digest of everything that the client has with this response, since a version
-        stands for the whole type there.
+        In the state-of-the-world variant, it is the digest of the client's complete content after this response,
+        because a version identifies the whole type there.
         """
         if self.type_url in _WILDCARD_TYPES:
             return set_version(self._view(content))
@@ -358,7 +361,7 @@ class Subscription:
         return rejection is None
 
     def _choose(self, target: Resource, *, must_send: bool, gated: bool) -> Resource | None:
-        """Return the content to send, the last accepted content if that must not be sent, or None."""
+        """Return the content to send; if it must not be sent, the last accepted content; or None."""
         name = target.name
         if not must_send and name not in self._uncertain and self.initial_versions.get(name) == target.version:
             self.acked_once = True

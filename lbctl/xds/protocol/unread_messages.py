@@ -1,8 +1,9 @@
-"""Closes the connections that keep most of messages that do not end, while the process grows.
+"""Closes the connections with the largest incomplete messages when the memory of the process grows.
 
-A call waits for its next message all its life, and gRPC keeps what has come of one. What a client has sent is known to
-its socket, and what was read of it is counted here; the difference is what gRPC keeps. Only where the process has grown
-by much, the clients with the largest difference lose their connections: everybody else never notices.
+A call waits for its next message all its life, and gRPC keeps the received part. The number of bytes sent by a client
+is known from its socket, and the bytes of read messages are counted here. The difference is the amount that gRPC keeps.
+Only if the process has grown considerably, the clients with the largest difference lose their connections. Other
+clients are not affected.
 """
 
 from __future__ import annotations
@@ -23,51 +24,51 @@ from lbctl.xds.protocol.allocator import trim
 from lbctl.xds.protocol.connection import Client, borrowed, connections_of, shut_down
 
 MAX_GROWTH = 16 << 20
-"""Bytes by which the process may grow within `_WINDOW` before connections are closed."""
+"""Growth of the process in bytes within `_WINDOW` above which connections are closed."""
 MIN_UNREAD = 256 << 10
-"""Bytes that a client must have sent which were not read, for its connection to be closed."""
+"""Minimum number of unread bytes from a client for its connection to be closed."""
 _WINDOW = 30.0
-"""Seconds; the memory is compared with the least of this and the last window."""
+"""Window in seconds. The memory is compared with the minimum of this and the last window."""
 _INTERVAL, _IDLE_INTERVAL = 0.02, 0.5
 _PART_OF_TIME = 20
-"""How many times as long as a look that closes nothing is the pause after it."""
+"""Ratio of the pause after a scan that closes nothing to the duration of the scan."""
 _FREED, _TRIM = 2.0, 0.2
-"""Seconds after a close for which memory that is free is returned to the system, and seconds between two such times."""
+"""Seconds after a close in which free memory is returned to the system, and seconds between two such actions."""
 _PRUNE = 60.0
 _SLOW = 4 << 10
-"""Bytes of a connection in `_PRUNE` seconds that count as read: answers to pings and the like are not messages."""
+"""Bytes of a connection in `_PRUNE` seconds that count as read. Responses to pings, for example, are not messages."""
 _CALL, _MESSAGE, _PART = 2_048, 128, 64
-"""What is allowed for the frames around messages: bytes for a call and for a message, and a part of what was read."""
+"""Allowance for the framing of messages: bytes per call and per message, and a divisor of the bytes that were read."""
 _BYTES_RECEIVED = 128
-"""The place of `tcpi_bytes_received` in `struct tcp_info` of linux/tcp.h."""
+"""Offset of `tcpi_bytes_received` in `struct tcp_info` of linux/tcp.h."""
 _LOG = logging.getLogger(__name__)
 
 
 class UnreadMessages:
-    """The clients of one server. `busy` returns those that have calls."""
+    """The clients of one server. `busy` returns the clients with calls."""
 
     def __init__(self, busy: Callable[[], Collection[Client]], resident: Callable[[], int] | None = None) -> None:
-        """`resident` returns the bytes of memory that the process has."""
+        """Watch nothing yet. `resident` returns the resident memory of the process in bytes."""
         self._busy = busy
         self._resident = resident or _Memory().resident
         self._read: Counter[Client] = Counter()
-        """Client → the bytes that it may have sent, by the messages that were read of it."""
+        """Maps a client to the maximum number of bytes that it can have sent for the messages that were read."""
         self._unread: dict[Client, int] = {}
-        """Client → the bytes that were not read at the last look at the clients that are gone."""
+        """Maps a client to the number of unread bytes at the last scan."""
         self._least = self._least_before = float("inf")
 
     def begin(self, client: Client) -> None:
-        """Note that a client has begun a call."""
+        """Record that a client has started a call."""
         self._read[client] += _CALL
 
     def note_read(self, client: Client, size: int) -> None:
-        """Note that a message of a client was read."""
+        """Record that a message of a client was read."""
         self._read[client] += size + size // _PART + _MESSAGE
 
     async def run(self, port: int) -> None:
-        """Watch the memory for ever, for the connections to this port.
+        """Watch the memory until cancelled, for the connections to this port.
 
-        It is watched in a thread, because a client that opens many calls keeps the event loop busy.
+        This runs in a thread, because a client that opens many calls keeps the event loop busy.
         """
         over = threading.Event()
         threading.Thread(target=self._watch, args=(port, over), daemon=True).start()
@@ -98,7 +99,10 @@ class UnreadMessages:
                 trim()
 
     def look(self, port: int) -> int:
-        """Close connections until what the process has grown by was theirs, or no other keeps much. Return how many."""
+        """Close connections until they account for the growth of the process, or no other connection keeps much.
+
+        Returns the number of closed connections.
+        """
         found = connections_of(port)
         unread = self._unread_of(found)
         wanted = self._grown()
@@ -115,19 +119,19 @@ class UnreadMessages:
         return len(closed)
 
     def _grown(self) -> int:
-        """Return the bytes by which the process has grown within the window."""
+        """Return the growth of the process within the window, in bytes."""
         resident = self._resident()
         self._least = min(self._least, resident)
         return int(resident - min(self._least, self._least_before))
 
     def _forget(self, found: Mapping[Client, int]) -> None:
-        """Forget the clients that are gone."""
+        """Forget disconnected clients."""
         kept = found.keys() | set(self._busy())
         for client in [client for client in self._read if client not in kept]:
             del self._read[client]
 
     def _forgive(self, found: Mapping[Client, int]) -> None:
-        """Count as read what clients have sent slowly, so that none has much unread after some days."""
+        """Count slowly sent bytes as read, so that they do not add up over days."""
         unread = self._unread_of(found)
         for client in unread.keys() & self._read.keys():
             before = self._unread.get(client, 0)
@@ -142,7 +146,7 @@ class UnreadMessages:
 
 
 def _received(found: Mapping[Client, int]) -> dict[Client, int]:
-    """Return client → the bytes that it has sent on its connection; nothing on a system that does not count them."""
+    """Map each client to the number of bytes sent on its connection; empty on systems that do not count them."""
     received: dict[Client, int] = {}
     for client, descriptor in found.items():
         with suppress(OSError, struct.error), borrowed(descriptor) as connection:
@@ -152,7 +156,7 @@ def _received(found: Mapping[Client, int]) -> dict[Client, int]:
 
 
 class _Memory:
-    """The memory of this process. Its file stays open: there may be no descriptor left to open it again."""
+    """The memory of this process. Its file stays open, because there may be no free descriptor to reopen it."""
 
     def __init__(self) -> None:
         self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -161,5 +165,5 @@ class _Memory:
         os.close(self._file)
 
     def resident(self) -> int:
-        """Return the bytes that are resident."""
+        """Return the resident memory in bytes."""
         return int(os.pread(self._file, 100, 0).split()[1]) * resource.getpagesize()

@@ -1,7 +1,7 @@
 """Decodes xDS requests with Envoy's messages, and joins responses from bytes that all streams share.
 
 A resource is serialised once, and a response once with its content and nonce. A nonce only needs to be unique within
-its stream, so streams may share one. This module does not know what to send, to whom or when.
+its stream, so streams may share one. This module does not decide which content is sent to which client.
 """
 
 from __future__ import annotations
@@ -22,60 +22,57 @@ from lbctl.ir.proxies import ADMIN_METADATA
 from lbctl.xds.resource import Resource, field
 
 KEPT_BYTES = 4 << 20
-"""The maximal size in bytes of the serialised responses that are cached for other streams."""
+"""Maximum size in bytes of the serialised responses that are cached for other streams."""
 
 
 _MAX_ERROR_CHARACTERS = 16 * 1024
-"""The maximal length of a NACK message in characters: it is stored for as long as the rejected version is."""
+"""Maximum length of a NACK message in characters. It is stored as long as the rejected version."""
 
 
 class StreamError(Exception):
-    """The client broke the protocol: its stream ends with INVALID_ARGUMENT and this message."""
+    """The client violated the protocol: its stream ends with INVALID_ARGUMENT and this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class XdsNode:
-    """The client, as the first request of its stream identifies it.
-
-    `version`: of its build, as `1.40.0`, if it states one.
-    """
+    """The client, as the first request of its stream identifies it."""
 
     id: str
-    """The node id, which the client chooses."""
+    """Node id, which the client chooses."""
     cluster: str = ""
-    """The cluster of the node; empty where it states none."""
+    """May be empty."""
     region: str = ""
-    """The region of the node; empty where it states none."""
+    """May be empty."""
     zone: str = ""
-    """The zone of the node; empty where it states none."""
+    """May be empty."""
     sub_zone: str = ""
-    """The sub-zone of the node; empty where it states none."""
+    """May be empty."""
     version: str = ""
-    """The version of its build, as `1.40.0`; empty where it states none."""
+    """Version of its build, for example `1.40.0`; may be empty."""
     agent: str = ""
-    """The user agent name of the client's program."""
+    """User agent name of the client's program."""
     admin: str = ""
-    """Where the admin interface of an Envoy listens, as `lbctl bootstrap` writes it; empty where it states none."""
+    """Address of an Envoy's admin interface in the format of `lbctl bootstrap`; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class XdsRequest:
     """A request of either variant.
 
-    `names`: the whole list (state of the world), or the names added to it (delta). `version`: what a state-of-the-world
-    client has accepted. `versions`: the same of a delta client, by name, in the first request of a type. `error`: the
-    message of a NACK, which may be empty; None for an ACK.
+    `names`: the whole list (state of the world), or the added names (delta). `version`: the version that a
+    state-of-the-world client has accepted. `versions`: the same for a delta client, by name, in the first request of a
+    type. `error`: the message of a NACK, which may be empty; None for an ACK.
     """
 
     node: XdsNode | None
-    """The client; None where the request does not name it."""
+    """Client; None if the request does not identify it."""
     type_url: str
-    """The type that is asked for."""
+    """Requested type."""
     nonce: str
-    """The nonce of the response that is answered; empty in the first request."""
+    """Nonce of the response that is answered; empty in the first request."""
     names: tuple[str, ...]
     removed: tuple[str, ...] = ()
-    """The names that a delta client no longer wants."""
+    """Names from which a delta client unsubscribes."""
     version: str = ""
     versions: Mapping[str, str] = default(default_factory=dict)
     error: str | None = None
@@ -119,7 +116,7 @@ def _error(message: Any) -> str | None:
 
 
 def node_of(message: Any) -> XdsNode | None:
-    """Return the node that a request names, or None."""
+    """Return the node in a request, or None."""
     if not message.HasField("node"):
         return None
     node = message.node
@@ -154,16 +151,16 @@ def set_version(resources: tuple[Resource, ...]) -> str:
 
 
 class Nonces:
-    """The nonces of one stream; each is a greater number than the one before it."""
+    """The nonces of one stream. Each is a greater number than the previous one."""
 
     def __init__(self) -> None:
         self.last = 0
 
 
 class Response:
-    """A discovery response of either variant. `version` is by default a digest of the content.
+    """A discovery response of either variant. `version` defaults to a digest of the content.
 
-    Responses with equal content share their bytes, unless one stream is sent them again: then only the nonce differs.
+    Responses with equal content share their bytes, unless one stream gets them again: then only the nonce differs.
     """
 
     __slots__ = ("_data", "nonce", "removed", "resources", "type_url", "version")
