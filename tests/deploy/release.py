@@ -41,7 +41,7 @@ PLACES = (
     Place("deploy/kustomize/base/kustomization.yaml", rf'^ +newTag: "{_VERSION}"$'),
     Place("docs/how-to/ci-and-gitops.md", _SOURCE),
     Place("docs/how-to/install-in-production.md", rf"/lbctl-{_VERSION}-py3-none-any\.whl"),
-    Place("docs/how-to/upgrade-and-back-up.md", rf"way back:\n[^#]*?/?lbctl-{_VERSION}"),
+    Place("docs/how-to/upgrade-and-back-up.md", rf"previous version\n[^#]*?/?lbctl-{_VERSION}"),
     Place("examples/ci/action.yml", _SOURCE),
     Place("examples/ci/gitlab-ci.yml", _SOURCE),
     Place("examples/ci/pre-commit-config.yaml", rf"^ +rev: v{_VERSION}$"),
