@@ -20,6 +20,7 @@ import grpc
 
 from lbctl.xds.resource import CDS, EDS, LDS, RDS
 from tests.benchmarks.fleets import fleet
+from tests.benchmarks.picks import cpu
 from tests.benchmarks.xds_clients import Client, all_have, clients
 from tests.benchmarks.xds_process import Server, serve, server
 from tests.support.processes.certs import Authority
@@ -113,14 +114,16 @@ async def _start(directory: Path, runs: int) -> AsyncIterator[Line]:
             last = await client.has(_all_of(1000))
         yield Line("lbctl serve, 1,000 pools × 10: serving after its start", last - made.started, "s", None, 2)
         yield Line("    its memory", made.memory, "MB")
-        await asyncio.sleep(1)
-        client.forget()
-        since = time.monotonic()
-        _change_one_pool(path)
-        async with asyncio.timeout(_TIMEOUT):
-            last = await client.has([(EDS, "pool-500")], since)
-        await asyncio.sleep(1)
-        yield Line("    one pool changed in its file: until a proxy has it", last - since, "s", None, 0.5)
+        await _calm(made.process.pid)
+        took = []
+        for _ in range(runs):
+            client.forget()
+            since = time.monotonic()
+            _change_one_pool(path)
+            async with asyncio.timeout(_TIMEOUT):
+                took.append(await client.has([(EDS, "pool-500")], since) - since)
+            await asyncio.sleep(2)
+        yield Line("    one pool changed in its file: until a proxy has it", statistics.median(took), "s", None, 0.5)
         yield Line("    … pools whose resources were sent", len({name for _, name in client.came}), "", None, 1)
         await client.disconnect()
 
@@ -215,6 +218,16 @@ def _written(directory: Path, pools: int, replicas: int) -> Path:
     path = directory / f"{pools}x{replicas}.yaml"
     path.write_text(fleet(pools, replicas))
     return path
+
+
+async def _calm(pid: int) -> None:
+    """Wait until the process uses less than half of a core: at its start it checks every replica."""
+    deadline = time.monotonic() + _TIMEOUT
+    while time.monotonic() < deadline:
+        before = cpu(pid)
+        await asyncio.sleep(2)
+        if cpu(pid) - before < 1:
+            return
 
 
 def _change_one_pool(path: Path) -> None:

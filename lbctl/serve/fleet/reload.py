@@ -37,6 +37,8 @@ from lbctl.targets.load import Loaded
 
 _QUIET = 0.1
 """Seconds for which a file must be unchanged before it counts as completely written."""
+_TICK = 0.02
+"""Seconds after which every later change of a file has another time: clocks of kernels tick every 1 to 10 ms."""
 _PAUSE = 0.05
 """Seconds between two attempts to read files that are still being written."""
 _ATTEMPTS = 30
@@ -258,7 +260,10 @@ class FleetReloader:
         return key_files.unsettled_file(self._running.fleet.source, self._served_keys, time.time_ns())
 
     def _read_settled(self, pinned: Sequence[SourceText] | None) -> tuple[FleetContents, dict[Path, str], Path | None]:
-        """Return the fleet, the digests of its other files, and a file that was changed again in every attempt."""
+        """Return the fleet, the digests of its other files, and a file that was changed again in every attempt.
+
+        The first attempt does not wait until the files are old enough: they become so while they are read and compiled.
+        """
         paths = self._paths if pinned is None else ()
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -266,7 +271,8 @@ class FleetReloader:
             began = time.time_ns()
             watched = (*fleet_files(paths), *(self._running.files if self._running else ()))
             before = {file: signature(file) for file in watched}
-            changed = _changed_file(before, before, began)
+            oldest_change = began - int((_QUIET if attempt else _TICK) * 1e9)
+            changed = _changed_file(before, before, oldest_change)
             if changed is not None and attempt < _ATTEMPTS - 1:
                 continue
             diagnostics = Diagnostics()
@@ -274,7 +280,8 @@ class FleetReloader:
             own = unchanged if pinned is None else self._with_own()
             contents = self._contents(source_texts, {}, self._new_keys, diagnostics, own)
             files = self._fingerprints.of(contents.files())
-            changed = changed or _changed_file(before, (*fleet_files(paths), *files), began)
+            _wait_until_quiet((*watched, *files))
+            changed = changed or _changed_file(before, (*fleet_files(paths), *files), oldest_change)
             changed = changed or self._unsettled_key_file()
             if changed is None:
                 break
@@ -292,13 +299,22 @@ def _shrunk(before: Topology, after: Topology, discovered: Callable[[Topology], 
     return tuple(shrinks(discovered(before), discovered(after), before.control.max_shrink))
 
 
-def _changed_file(before: Mapping[Path, Signature], named: Iterable[Path], began: int) -> Path | None:
-    """Return a file that has changed since the reading began, or had only just changed then; else None."""
+def _changed_file(before: Mapping[Path, Signature], named: Iterable[Path], since: int) -> Path | None:
+    """Return a file that differs from `before`, or was changed after `since` (ns since the epoch); else None."""
     for file in named:
         current = signature(file)
-        if current != before.get(file, current) or _changed_between(current, began - int(_QUIET * 1e9), time.time_ns()):
+        if current != before.get(file, current) or _changed_between(current, since, time.time_ns()):
             return file
     return None
+
+
+def _wait_until_quiet(files: Iterable[Path]) -> None:
+    """Wait until none of the files is younger than `_QUIET`, as far as they have not changed again by then."""
+    now = time.time_ns()
+    changes = (changed_at(signature(file)) for file in files)
+    newest = max((at for at in changes if at is not None and at <= now), default=0)
+    if (rest := newest / 1e9 + _QUIET - now / 1e9) > 0:
+        time.sleep(rest)
 
 
 def _changed_between(stamp: Signature, first: int, last: int) -> bool:

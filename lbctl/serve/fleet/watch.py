@@ -32,7 +32,7 @@ class FleetWatcher:
         self,
         paths: Sequence[str],
         *,
-        settle: float = 0.1,
+        settle: float = 0.02,
         max_settle: float = 2.0,
         poll: float = 5.0,
         inotify: bool = True,

@@ -55,12 +55,17 @@ class VirtualClock:
         self.wall += seconds
 
 
+def _traffic(clock: VirtualClock, **arguments: Any) -> Traffic:
+    """Return the traffic by this clock. Its proxies count as connected: each publication forgets all others."""
+    return Traffic(**{**arguments, "clock": lambda: clock.elapsed, "nodes": lambda: ("edge", "other")})
+
+
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     virtual = VirtualClock()
     steady = SteadyClock(lambda: virtual.wall, lambda: virtual.elapsed)
     monkeypatch.setattr("lbctl.serve.wiring.Inputs", partial(Inputs, clock=steady))
-    monkeypatch.setattr("lbctl.serve.wiring.builders.Traffic", partial(Traffic, clock=lambda: virtual.elapsed))
+    monkeypatch.setattr("lbctl.serve.wiring.builders.Traffic", partial(_traffic, virtual))
     monkeypatch.setattr(Run, "clock", virtual, raising=False)
     monkeypatch.setattr("lbctl.serve.operator.rollouts._INTERVAL", 0.005)
     monkeypatch.setattr(StepsInForce, "own", lambda _, states, __: tuple(map(step_id, states)))  # there is no proxy
@@ -238,7 +243,7 @@ def test_dead_target_ends_a_rollout_and_needs_an_override(mode: str, tmp_path: P
             await run.wait(10)  # a target that is found dead at the beginning is awaited
 
             def is_dead(*_: object) -> bool:
-                """Report the dead replica again: each publication forgets proxies that the fleet does not have."""
+                """Report the dead replica again, before the report is too old."""
                 dead = {ReplicaKey("new", "r"): ReplicaCondition("down", "refused")}
                 traffic.ledger.set_conditions("edge", dead, traffic.clock())
                 return True
