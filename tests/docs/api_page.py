@@ -12,15 +12,15 @@ _INTRODUCTION = """\
 
 # The HTTP API
 
-What `lbctl serve` answers on `control.api.bind`, by default `http://127.0.0.1:18080`. The same as OpenAPI 3.1, for
-generators of clients: `GET /api/v1/openapi.json`. [Who may connect](../concepts/security-model.md#who-may-connect) says
-what is open to whom.
+`lbctl serve` answers these requests on `control.api.bind`, by default `http://127.0.0.1:18080`. `GET
+/api/v1/openapi.json` describes them in OpenAPI 3.1, for generators of clients. [Access to xDS and the
+API](../concepts/security-model.md#access-to-xds-and-the-api) lists the rights of each client.
 
-- Every field is always present; `null` where its description says None. Lists keep their order.
+- Every field is always present; `null` where its description states None. Lists keep their order.
 - A time is ISO 8601 in UTC with milliseconds. Durations and ages are seconds.
 - A client ignores fields and values of enumerations that it does not know: a later version may add both.
-- An answer of 400 or above holds an [Error](#error), except that of `/readyz`. Any endpoint may answer 500; an unknown
-  path is 404, an unknown method 405.
+- An answer of 400 or above contains an [Error](#error), except an answer of `/readyz`. Any endpoint may answer 500. An
+  unknown path is 404, an unknown method 405.
 - A write needs the header `Authorization: Bearer TOKEN` and `Content-Type: application/json`.
 
 """

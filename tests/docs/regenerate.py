@@ -9,7 +9,7 @@ from lbctl.cli import gpus, schema
 from lbctl.lint import pages as rule_pages
 from lbctl.signals import page as signals_page
 from lbctl.targets import capability_page
-from tests.docs import api_page, cli_page, completion_files, man_pages, reference_page, simulate_page
+from tests.docs import api_page, cli_page, completion_files, diagrams, man_pages, reference_page, simulate_page
 from tests.newer import results
 from tests.support.paths import ROOT
 
@@ -23,6 +23,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/simulate.md": simulate_page.page,
     "schemas/lbctl.schema.json": schema.page,
     **completion_files.pages(),
+    **diagrams.pages(),
     **man_pages.pages(),
     **reference_page.pages(),
 }
