@@ -39,7 +39,7 @@ Every option has an environment variable: `LBCTL_`, the command and the long nam
 command line takes precedence. `lbctl help environment` lists all variables; this table has the shared ones.
 
 `LBCTL_FILE_DIRS` has no option. It names directories in addition to those from which a fleet may read keys, separated
-by colons ([which files a fleet may name](configuration.md#which-files-a-fleet-may-name)).
+by colons ([allowed directories](configuration.md#allowed-directories)).
 
 | variable | option | commands |
 |---|---|---|
