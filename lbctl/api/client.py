@@ -39,12 +39,12 @@ TIMEOUTS = {"GET": 15.0}
 WRITE_TIMEOUT = 60.0
 """Seconds to wait for the whole answer of a request that writes, because a reload reads all files first."""
 MAX_ANSWER_BYTES = 48 << 20
-"""The maximal size of an answer, above that of a fleet with 10,000 replicas."""
+"""The maximal size of a response; a fleet with 10,000 replicas needs less."""
 MAX_VALUES = 5_000_000
-"""The maximal number of values of an answer."""
+"""The maximal number of values in a response."""
 _OK = 200
 _UNAUTHORIZED = 401
-_NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does not"
+_NO_HTTP = "the server at this address does not use HTTP; it may be the port for proxies"
 T = TypeVar("T")
 
 
@@ -90,7 +90,7 @@ class ServeClient:
     token_file: str | None
     """The file with the token; None: for the default server the one in its state, for others none."""
     ca: str | None
-    """The file of the authorities that sign its certificate; None: those of the system."""
+    """CA bundle to verify its certificate; None: the system's CAs."""
     trusted: tuple[Path, ...] = ()
     """Paths whose owners may get the token, in addition to root, this user and the owner of the token file."""
 
@@ -209,7 +209,7 @@ class ServeClient:
 
 
 def port_of(url: str) -> int:
-    """Return the port of a URL of HTTP. Raises InvalidUrlError for one that is not a port."""
+    """Return the port of an HTTP URL. Raises InvalidUrlError if it is not a valid port."""
     parts = urlsplit(url)
     try:
         return parts.port or ports.BY_SCHEME[parts.scheme]

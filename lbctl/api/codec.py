@@ -118,7 +118,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _any_of(union: Any, value: object) -> Any:
-    """Decode a value as the first member of an `AnyOf` that accepts it; the error is that of the last one."""
+    """Decode a value as the first member of an `AnyOf` that accepts it. If none does, raise the last member's error."""
     *others, last = union.members
     for member in others:
         with suppress(msgspec.ValidationError):

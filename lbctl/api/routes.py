@@ -1,4 +1,4 @@
-"""The routes of the HTTP API: the one table that the server registers and that the OpenAPI document is made of."""
+"""The routes of the HTTP API. The server registers this table, and the OpenAPI document is generated from it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from lbctl.api import schema
 from lbctl.api.fields import choices
 
 Access = Literal["public", "read", "write"]
-"""public: never a token. read: a token beyond loopback alone. write: always a token."""
-_READ = {401: "the token is missing or wrong", 403: "the Host or Origin is not served here, or there is no token"}
+"""public: no token needed. read: a token is needed except on loopback. write: a token is always needed."""
+_READ = {401: "the token is missing or wrong", 403: "the Host or Origin is not allowed, or there is no token"}
 _WRITE = {
-    400: "the body is not what it should be",
+    400: "the body is invalid",
     401: _READ[401],
-    403: f"{_READ[403]}; or the token may only read",
-    408: "the body does not come in time",
+    403: f"{_READ[403]}; or the token's role is `read`",
+    408: "the body does not arrive in time",
     413: "the body is larger than 64 KiB",
     415: "the body is not `application/json`",
 }
-_TOO_MANY = (503, "there are too many such streams already")
-_NOT_SAVED = {503: "the state cannot be written, or no member leads: nothing has changed"}
+_TOO_MANY = (503, "too many such streams are open")
+_NOT_SAVED = {503: "the state cannot be written, or there is no leader: nothing has changed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Parameter:
 
     name: str
     place: Literal["path", "query"]
-    """Where it stands."""
+    """The part of the URL that contains it."""
     about: str
-    """What it is, in words for the documents."""
+    """Description for the documents."""
     required: bool = False
-    """Whether the request is refused without it."""
+    """Whether the request is rejected without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class ApiRoute:
     """The HTTP method."""
     path: str
     summary: str
-    """What it does, for OpenAPI."""
+    """Description for OpenAPI."""
     answer: type | str
-    """The type of the JSON of a 200, or another content type."""
+    """The type of the JSON in a response with status 200, or another content type."""
     access: Access = "read"
-    """Which role may use it."""
+    """The access that it needs."""
     body: type | None = None
-    """The type of the JSON that it takes; None: it takes no body."""
+    """The type of the JSON in the request; None: it takes no body."""
     errors: tuple[tuple[int, str], ...] = tuple(_READ.items())
-    """Status → when it is answered; the body is an `Error`."""
+    """Status and its cause; the body is an `Error`."""
     unready: bool = False
-    """Whether a 503 has the type of the 200."""
+    """Whether a 503 has the same type as a 200."""
     parameters: tuple[Parameter, ...] = ()
     """The parts of the URL that the client chooses."""
 
@@ -84,8 +84,8 @@ def _question(
 _SERIES = (
     Parameter("pool", "query", "The pool", required=True),
     Parameter("metric", "query", f"One of {', '.join(choices(schema.SeriesMetric))}", required=True),
-    Parameter("replica", "query", "A replica, or `*` for every one; without it the pool's own values"),
-    Parameter("points", "query", "The most values of a series, 2 to 720; 240 without it"),
+    Parameter("replica", "query", "A replica, or `*` for all replicas; default: the values of the whole pool"),
+    Parameter("points", "query", "Maximal number of values in a series, from 2 to 720; default: 240"),
 )
 
 ROUTES = (
@@ -94,74 +94,82 @@ ROUTES = (
         errors=((403, _READ[403]),),
     ),
     ApiRoute(
-        "dashboard_file", "GET", "/dashboard/{name}", "The files of that page", "application/octet-stream", "public",
+        "dashboard_file", "GET", "/dashboard/{name}", "Files of the dashboard", "application/octet-stream", "public",
         errors=((403, _READ[403]), (404, "there is no such file")),
         parameters=(Parameter("name", "path", "The name of the file", required=True),),
     ),
-    _probe("healthz", "/healthz", "200 while the process works"),
+    _probe("healthz", "/healthz", "200 while the process is healthy"),
     _probe("readyz", "/readyz", "200 from the first complete fleet until the process ends", unready=True),
     ApiRoute("metrics", "GET", "/metrics", "Metrics for Prometheus", "text/plain"),
-    ApiRoute("status", "GET", "/api/v1/status", "What is served, from which files, and what waits", schema.Status),
-    ApiRoute("proxies", "GET", "/api/v1/proxies", "Every proxy, and what it has accepted and rejected", schema.Proxies),
+    ApiRoute("status", "GET", "/api/v1/status", "The published fleet, its files, and current problems", schema.Status),
+    ApiRoute(
+        "proxies", "GET", "/api/v1/proxies", "Every proxy with its state, and accepted and rejected versions",
+        schema.Proxies,
+    ),
     ApiRoute("pools", "GET", "/api/v1/pools", "Pools and replicas with weights, shares and drains", schema.Pools),
-    ApiRoute("fleet", "GET", "/api/v1/fleet", "Every setting of the fleet that is served", schema.FleetSettings),
+    ApiRoute("fleet", "GET", "/api/v1/fleet", "Every setting of the published fleet", schema.FleetSettings),
     ApiRoute("signals", "GET", "/api/v1/signals", "Every signal and source of every replica", schema.Signals),
-    ApiRoute("decisions", "GET", "/api/v1/decisions", "Every weight with all that led to it", schema.Decisions),
+    ApiRoute(
+        "decisions", "GET", "/api/v1/decisions", "Every weight with the values that it was derived from",
+        schema.Decisions,
+    ),
     ApiRoute("picks", "GET", "/api/v1/picks", "The picker, its counts, and samples of its decisions", schema.Picks),
     ApiRoute(
-        "pick_tables", "GET", "/api/v1/picks/tables", "The tables of replicas for a picker, and then what changes",
+        "pick_tables", "GET", "/api/v1/picks/tables", "The tables of replicas for a picker, and then their changes",
         "text/event-stream",
-        errors=((400, "a parameter is not what it should be"), *_READ.items(), _TOO_MANY),
+        errors=((400, "a parameter is invalid"), *_READ.items(), _TOO_MANY),
         parameters=(
-            Parameter("id", "query", "What names the picker among others"),
-            Parameter("address", "query", "Where the others send counts, as IP:PORT; needs the role picker or operate"),
+            Parameter("id", "query", "Unique id of the picker"),
+            Parameter("address", "query", "Address to which other pickers send their counts, as IP:PORT; needs the "
+            "role picker or operate"),
         ),
     ),
-    ApiRoute("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),
-    ApiRoute("rollouts", "GET", "/api/v1/rollouts", "How far each rollout is", schema.Rollouts),
+    ApiRoute("overrides", "GET", "/api/v1/overrides", "The active overrides", schema.Overrides),
+    ApiRoute("rollouts", "GET", "/api/v1/rollouts", "The state of every rollout", schema.Rollouts),
     ApiRoute(
-        "members", "GET", "/api/v1/members", "The members of the control plane, and which one leads", schema.Members
+        "members", "GET", "/api/v1/members", "The members of the control plane, and its leader", schema.Members
     ),
-    ApiRoute("history", "GET", "/api/v1/history", "The fleets that were served", schema.History),
+    ApiRoute("history", "GET", "/api/v1/history", "Previously published fleets", schema.History),
     ApiRoute(
-        "audit", "GET", "/api/v1/audit", "Who did what, as a chain of hashes", schema.Audit,
-        errors=((400, "a parameter is not what it should be"), *_READ.items(), (503, "the state cannot be read")),
-        parameters=(Parameter("last", "query", "Only so many records, the newest ones; all without it"),),
+        "audit", "GET", "/api/v1/audit", "The audit log: actions and their actors, as a chain of hashes", schema.Audit,
+        errors=((400, "a parameter is invalid"), *_READ.items(), (503, "the state cannot be read")),
+        parameters=(Parameter("last", "query", "Number of records to return, the newest ones; default: all"),),
     ),
     ApiRoute(
-        "events", "GET", "/api/v1/events", "What changes, as server-sent events", "text/event-stream",
+        "events", "GET", "/api/v1/events", "Changes as server-sent events", "text/event-stream",
         errors=(*_READ.items(), _TOO_MANY),
     ),
     ApiRoute(
-        "live", "GET", "/api/v1/live", "What the dashboard shows, and then what changes", "text/event-stream",
+        "live", "GET", "/api/v1/live", "The data of the dashboard, and then its changes", "text/event-stream",
         errors=(*_READ.items(), _TOO_MANY),
     ),
     ApiRoute(
         "series", "GET", "/api/v1/series", "The history of a metric, as far back as `control.dashboard.history`",
-        schema.Series, errors=((400, "a parameter is not what it should be"), *_READ.items()), parameters=_SERIES,
+        schema.Series, errors=((400, "a parameter is invalid"), *_READ.items()), parameters=_SERIES,
     ),
     ApiRoute("openapi", "GET", "/api/v1/openapi.json", "This document", "application/json"),
-    _write("reload", "POST", "/api/v1/reload", "Read the files now", schema.ReloadRequest, schema.ReloadResult, {}),
+    _write("reload", "POST", "/api/v1/reload", "Reload the files now", schema.ReloadRequest, schema.ReloadResult, {}),
     _write(
-        "rollback", "POST", "/api/v1/rollback", "Serve an earlier fleet until the files change",
+        "rollback", "POST", "/api/v1/rollback", "Publish an earlier fleet until the files change",
         schema.RollbackRequest, schema.RollbackResult, _NOT_SAVED,
     ),
     _question(
-        "explain_pick", "/api/v1/picks/explain", "Which replica a request would be given now, and why",
-        schema.PickQuestion, schema.PickExplanation, {503: "the picker of this control plane does not run"},
+        "explain_pick", "/api/v1/picks/explain", "Explain which replica the picker would choose for a request",
+        schema.PickQuestion, schema.PickExplanation, {503: "the picker of this control plane is not running"},
     ),
     _write(
-        "put_override", "POST", "/api/v1/overrides", "Hold a drain, a weight or a pool's weights",
+        "put_override", "POST", "/api/v1/overrides", "Set an override: drain a replica, set a weight, freeze a pool's "
+        "weights, or set a split",
         schema.OverrideRequest, schema.OverrideResult, _NOT_SAVED,
     ),
     _write(
-        "remove_override", "DELETE", "/api/v1/overrides", "End what is held",
+        "remove_override", "DELETE", "/api/v1/overrides", "Remove an override",
         schema.OverrideRemoval, schema.RemovalResult, _NOT_SAVED,
     ),
     _write(
-        "act_on_rollout", "POST", "/api/v1/rollouts", "Start, move or end a rollout",
+        "act_on_rollout", "POST", "/api/v1/rollouts", "Start, promote, pause, resume, set or abort a rollout",
         schema.RolloutRequest, schema.RolloutResult,
-        {503: "the state cannot be written: nothing has changed, but an abort is applied"},
+        {503: "the state cannot be written: nothing has changed, except that an abort is applied"},
     ),
 )  # fmt: skip
 """Every route, in the order of the documents."""

@@ -1,13 +1,12 @@
-"""Every document that the HTTP API answers, takes and streams, as frozen structs.
+"""Every document that the HTTP API returns, accepts and streams, as frozen structs.
 
 The server encodes these types and the commands decode them. The OpenAPI document and docs/reference/http-api.md are
-generated from them. A field is a field of the JSON object with the same name (`field(name=…)` where Python reserves
-it), and its docstring is its description. The module imports msgspec and the standard library alone, so that commands
-start fast.
+generated from them. A field has the same name in the JSON object (`field(name=…)` if Python reserves the name). Its
+docstring is its description. The module imports msgspec and the standard library alone, so that commands start fast.
 
-Rules that hold everywhere: a field is always present; None is JSON's null and its docstring says when; a `Timestamp` is
-ISO 8601 in UTC with milliseconds; durations and ages are seconds. A client ignores fields and enum values that it does
-not know: both may be added.
+Rules for all documents: A field is always present. None is JSON's null, and the docstring explains when a field is
+null. A `Timestamp` is ISO 8601 in UTC with milliseconds. Durations and ages are in seconds. A client ignores fields and
+enum values that it does not know, because new ones may be added.
 """
 
 from __future__ import annotations
@@ -35,41 +34,41 @@ ClosedReason = OneOf["shutdown", "slow"]
 
 
 class Probe(Struct, frozen=True):
-    """The answer to a probe of the process."""
+    """The response to a probe of the process."""
 
     status: str
-    """`ok`, or why the process is not ready."""
+    """`ok`, or the reason why the process is not ready."""
 
 
 class Error(Struct, frozen=True):
-    """Every answer with a status of 400 or above, except that of `/readyz`."""
+    """Every response with a status of 400 or above, except from `/readyz`."""
 
     error: str
-    """What is wrong, for people."""
+    """Description of the problem."""
 
 
 # ── `GET /api/v1/status` and the values that other documents share with it ────────────────────────────────────────────
 
 
 class Diagnostic(Struct, frozen=True):
-    """An error, a warning or a note about the files or about what the proxies cannot express of them."""
+    """An error, a warning or a note about the files, or about settings that a proxy cannot express."""
 
     code: str
     """`LB` and three digits; `lbctl rule CODE` explains it."""
     severity: Severity
-    """An error keeps the files from being served."""
+    """The severity; files with an error are not published."""
     message: str
-    """What is wrong."""
+    """The problem."""
     hint: str | None
-    """What would be right; None where the message says it."""
+    """How to fix it; None if the message already states it."""
     path: str | None
-    """The path of the value in the YAML, as `pools.chat.replicas[0]`; None where it is about no value."""
+    """The path of the value in the YAML, for example `pools.chat.replicas[0]`; None if it is not about a value."""
     file: str | None
-    """The file; None where it is about none."""
+    """The file; None if it is not about a file."""
     line: int | None
-    """The line, from 1; None where it is about the file as a whole."""
+    """The line, from 1; None if it is about the file as a whole."""
     column: int | None
-    """The column, from 1; None where it is about the file as a whole."""
+    """The column, from 1; None if it is about the file as a whole."""
     text: str
     """The line that the commands print: position, severity, code, path, message and hint."""
 
@@ -78,18 +77,18 @@ class Snapshot(Struct, frozen=True):
     """The fleet that is published to the proxies."""
 
     version: str
-    """The version that proxies acknowledge; the same content has the same version."""
+    """The version that proxies acknowledge. The same content has the same version."""
     at: Timestamp
-    """Since when this version is published."""
+    """When this version was published."""
     age: Number
     """Seconds since `at`."""
     origin: Origin = field(name="from")
-    """`files`; `state` while the files cannot be served and the last good fleet of the state is; `history` after a
-    rollback."""
+    """`files`: the files on disk. `state`: the last valid fleet from the state, because the files are not valid.
+    `history`: an earlier fleet, after a rollback. `leader`: the leader's fleet."""
     pools: int
     """The number of pools."""
     replicas: int
-    """The number of replicas, with those that are drained, ejected or removed."""
+    """The number of replicas, including drained, ejected and removed ones."""
 
 
 class FleetFiles(Struct, frozen=True):
@@ -98,21 +97,21 @@ class FleetFiles(Struct, frozen=True):
     paths: tuple[str, ...]
     """The files and directories of the command line."""
     directory: str
-    """The working directory of the process, in which relative `paths` are; empty where it is deleted."""
+    """The working directory of the process, to which `paths` are relative; empty if the directory was deleted."""
     valid: bool
-    """Whether the files are served."""
+    """Whether the files are published."""
     read: Timestamp | None
     """When the files were last read; None before the first read has ended."""
     refused: str | None
-    """Why the files are not served; None where they are."""
+    """The reason why the files are not published; None if they are."""
     shrink: tuple[Diagnostic, ...]
-    """Losses of replicas or keys that wait for `lbctl reload --allow-shrink`."""
+    """Removals of replicas or keys that are withheld until `lbctl reload --allow-shrink`."""
     diagnostics: tuple[Diagnostic, ...]
-    """Everything that the last read reported."""
+    """All diagnostics of the last read."""
 
 
 class Rollback(Struct, frozen=True):
-    """A rollback that is in force: an earlier fleet is served until the files change."""
+    """An active rollback: an earlier fleet is published until the files change."""
 
     ignored: str
     """The digest of the files that are ignored."""
@@ -121,39 +120,38 @@ class Rollback(Struct, frozen=True):
     author: str
     """The name of the token with which it was requested."""
     reason: str | None
-    """Why, in the operator's words; None where none was given."""
+    """The operator's reason; None if none was given."""
 
 
 class ServedFiles(Struct, frozen=True):
-    """The files that are served."""
+    """The files that are published."""
 
     digest: str
     """The digest of the YAML files: SHA-256 of their names and contents, in hexadecimal."""
     since: Timestamp
-    """Since when they are served; `lbctl history` has the ones before."""
+    """When they were published; `lbctl history` lists earlier ones."""
     commit: str | None
-    """The git commit that they were read from; None where they are in no git checkout."""
+    """The git commit that they were read from; None if they are not in a git checkout."""
     dirty: bool
     """Whether they differ from the commit."""
     rollback: Rollback | None
-    """The rollback because of which these are served, and not the files on disk; None without one."""
+    """The rollback that published these files in place of the files on disk; None if there is no rollback."""
 
 
 class UnmatchedNode(Struct, frozen=True):
-    """An Envoy that is connected and is given nothing."""
+    """A connected Envoy that gets no configuration."""
 
     node: str
     """The node id that it sent."""
     reason: str
-    """Why it is given nothing."""
+    """The reason why it gets no configuration."""
 
 
 class Override(Struct, frozen=True):
-    """What an operator holds by hand, over the files and over the control loop."""
+    """A manual override by an operator. It takes precedence over the files and the control loop."""
 
     kind: OverrideKind
-    """`drain` and `weight` are about a replica, `freeze` is about the weights of a pool, `split` about a
-    route."""
+    """`drain` and `weight` apply to a replica, `freeze` to the weights of a pool, `split` to a route."""
     pool: str
     """The pool; empty for `split`."""
     replica: str | None
@@ -165,13 +163,13 @@ class Override(Struct, frozen=True):
     shares: Mapping[str, int]
     """Pool → its share of the route's requests, relative to the others; empty for other kinds than `split`."""
     reason: str | None
-    """Why, in the operator's words; None where none was given."""
+    """The operator's reason; None if none was given."""
     author: str | None
-    """The name of the token with which it was set; None where an earlier version set it."""
+    """The name of the token that was used to set it; None if an earlier version of lbctl set it."""
     since: Timestamp | None
     """When it was set."""
     until: Timestamp | None
-    """When it ends by itself; None where somebody has to remove it."""
+    """When it expires; None if it lasts until an operator removes it."""
 
 
 class PoolControl(Struct, frozen=True):
@@ -180,63 +178,64 @@ class PoolControl(Struct, frozen=True):
     pool: str
     """The pool."""
     strategy: str
-    """The weighting strategy, as `weighting.strategy` names it."""
+    """The weighting strategy, with its name in `weighting.strategy`."""
     mode: str
-    """`acting`: signals move weights. `frozen`: too many replicas look bad at once, and weights stay. `blind`: too many
-    have no fresh sample, and weights return to the capacities. `held`: an operator has frozen the pool."""
+    """`acting`: signals change weights. `frozen`: too many replicas look bad at once, and weights stay. `blind`: too
+    many replicas have no fresh sample, and weights return to the capacities. `held`: an operator has frozen the
+    pool."""
     reason: str | None
-    """Why the mode is not `acting`; None while it is."""
+    """The reason why the mode is not `acting`; None if it is."""
     out: Mapping[str, tuple[str, ...]]
-    """Ejected replica → why deep health has ejected it."""
+    """Ejected replica → reasons of deep health for the ejection."""
     floor: Mapping[str, tuple[str, ...]]
-    """Replica kept at the floor weight → why."""
+    """Replica at the minimum weight → reasons."""
 
 
 class SourceCounts(Struct, frozen=True):
-    """Sources of telemetry, over all replicas that are watched."""
+    """Number of telemetry sources of all replicas."""
 
     total: int
     """The number of sources."""
     failing: int
-    """The number whose last scrape failed."""
+    """The number of sources whose last scrape failed."""
     pools: Mapping[str, int]
-    """Pool → its failing sources; a pool without any is absent."""
+    """Pool → its number of failing sources; pools without failing sources are absent."""
 
 
 class DiscoveredName(Struct, frozen=True):
     """A DNS name that is resolved for the fleet, or a Kubernetes service that is watched."""
 
     name: str
-    """The name; that of a service has `kubernetes` and its namespace before it."""
+    """The name; for a service with the prefix `kubernetes` and its namespace."""
     resolvers: tuple[str, ...]
-    """The resolvers that are asked; empty: the system's."""
+    """The resolvers that are used; empty: the system's resolvers."""
     pools: tuple[str, ...]
     """The pools that take replicas from it."""
     addresses: tuple[str, ...]
-    """The addresses of the last good answer."""
+    """The addresses in the last valid answer."""
     refused: tuple[str, ...]
     """Addresses of the answer that are not used."""
     left_out: int
     """How many addresses exceed the largest `max_replicas`."""
     answered: Timestamp | None
-    """When the last good answer came; None: never."""
+    """When the last valid answer arrived; None: never."""
     error: str | None
-    """Why the last question failed; None where it did not."""
+    """The reason why the last query failed; None if it succeeded."""
     failed: Timestamp | None
-    """When a question last failed; None: never."""
+    """When a query last failed; None: never."""
 
 
 class Listens(Struct, frozen=True):
-    """Where the process listens, and where it keeps its state."""
+    """Addresses of the process, and its state directory."""
 
     xds: str | None
-    """The address for Envoys; None until the first fleet can be served."""
+    """The address for Envoys; None until the first fleet is published."""
     xds_socket: str | None
-    """The Unix socket for Envoys of this machine; None without one."""
+    """The Unix socket for Envoys on this machine; None if there is none."""
     api: str | None
     """The address of this API."""
     state: str | None
-    """The state directory; None in a dry run, which keeps nothing."""
+    """The state directory; None in a dry run, which saves nothing."""
 
 
 class MemberStatus(Struct, frozen=True):
@@ -245,12 +244,12 @@ class MemberStatus(Struct, frozen=True):
     name: str
     """Its name."""
     role: str
-    """`leader`, `follower`, or `isolated`: the last leader, whose store does not answer."""
+    """`leader`, `follower`, or `isolated`: the last leader, which cannot reach the store."""
     leader: str | None
-    """The member that leads; null where none is known."""
+    """The leader; null if it is unknown."""
     age: Number | None
-    """Seconds since it has seen the leader's last sign of life, and so how old what it shows may be; null in the one
-    that decides."""
+    """Seconds since it received the leader's last heartbeat: the maximal age of the state that it shows; null in the
+    leader."""
 
 
 ProblemKind = OneOf[
@@ -262,74 +261,75 @@ ProblemKind = OneOf[
 
 
 class Problem(Struct, frozen=True):
-    """Something that is wrong now."""
+    """A current problem."""
 
     severity: ProblemSeverity
-    """`critical`: requests fail, or what the files say is not in force. `lbctl status --check` then fails."""
+    """`critical`: requests fail, or the configuration in the files is not in effect. `lbctl status --check` then
+    fails."""
     kind: ProblemKind
-    """What is wrong, as one word."""
+    """The kind of problem."""
     subject: str
-    """The pool, POOL/REPLICA, proxy or route that it is about; empty where it is about the control plane."""
+    """The pool, POOL/REPLICA, proxy or route that is affected; empty if it is the control plane."""
     text: str
-    """What is wrong, as a sentence."""
+    """Description of the problem, as a sentence."""
     command: str
     """The command to run next."""
 
 
 class ReplicaCounts(Struct, frozen=True):
-    """All replicas of the fleet by their states."""
+    """Number of replicas of the fleet by state."""
 
     total: int
-    """All of them."""
+    """The number of all replicas."""
     states: Mapping[str, int]
-    """State → how many are in it."""
+    """State → number of replicas."""
     away: Mapping[str, tuple[str, ...]]
-    """State, other than `in`, `ramping`, `slow` and `hot` → its replicas as POOL/REPLICA, at most ten."""
+    """State other than `in`, `ramping`, `slow` and `hot` → its replicas as POOL/REPLICA, at most ten."""
 
 
 class Status(Struct, frozen=True):
-    """What this control plane serves, and what it waits for."""
+    """The state of this control plane."""
 
     version: str
-    """The version of lbctl that runs."""
+    """The running version of lbctl."""
     since: Timestamp
     """When the process started."""
     ready: bool
-    """Whether proxies are answered with a complete fleet."""
+    """Whether a complete fleet is published to proxies."""
     waiting: str | None
-    """Why it is not ready; None when it is."""
+    """The reason why it is not ready; None if it is."""
     problems: tuple[Problem, ...]
-    """What is wrong now, the worst first."""
+    """Current problems, the most severe first."""
     replicas: ReplicaCounts
     """The replicas of the published fleet."""
     dry_run: bool
     """Whether nothing is sent to proxies."""
     snapshot: Snapshot | None
-    """What is published; None before the first fleet."""
+    """The published fleet; None before the first one."""
     fleet: FleetFiles
-    """The files."""
+    """The files on disk."""
     served: ServedFiles | None
-    """The files that are served, which may be earlier ones; None before the first fleet."""
+    """The published files, which may be earlier ones; None before the first fleet."""
     restart: tuple[str, ...]
-    """The keys of `control` that have changed in the files and are taken at the next start alone."""
+    """The keys of `control` that have changed in the files and take effect only at the next start."""
     proxies: Mapping[str, int]
     """State → the number of proxies in it."""
     unmatched: tuple[UnmatchedNode, ...]
-    """Envoys that are given nothing."""
+    """Connected Envoys that get no configuration."""
     overrides: tuple[Override, ...]
-    """What operators hold."""
+    """The active overrides."""
     control: tuple[PoolControl, ...]
-    """The pools with telemetry."""
+    """The control loop's state for each pool with telemetry."""
     sources: SourceCounts
-    """Sources of telemetry."""
+    """Number of telemetry sources."""
     names: tuple[DiscoveredName, ...]
     """DNS names and Kubernetes services of the fleet."""
     listens: Listens
     """Addresses and paths of this process."""
     picker: PickerStatus | None
-    """The picker of replicas; None where no pool needs it."""
+    """The picker; None if no pool needs it."""
     member: MemberStatus | None
-    """This process among the members of its control plane; None where it is alone."""
+    """This process as a member of its control plane; None if there are no other members."""
 
 
 # ── Overrides and reload ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -339,14 +339,14 @@ class Overrides(Struct, frozen=True):
     """The answer of `GET /api/v1/overrides`."""
 
     overrides: tuple[Override, ...]
-    """What operators hold."""
+    """The active overrides."""
 
 
 class OverrideRequest(Struct, frozen=True):
     """The body of `POST /api/v1/overrides`."""
 
     kind: OverrideKind
-    """What to hold."""
+    """The kind of override."""
     pool: str = ""
     """The pool; empty for `split`."""
     replica: str | None = None
@@ -358,16 +358,16 @@ class OverrideRequest(Struct, frozen=True):
     shares: Mapping[str, int] | None = None
     """Pool → its share, a whole number from 0, for each pool of the route's split; for `split` alone."""
     reason: str | None = None
-    """Why; at most 200 characters are kept."""
+    """The reason; at most 200 characters are kept."""
     ttl: Number | None = None
-    """Seconds after which it ends by itself; None: somebody has to remove it."""
+    """Seconds until it expires; None: it lasts until an operator removes it."""
 
 
 class OverrideRemoval(Struct, frozen=True):
     """The body of `DELETE /api/v1/overrides`."""
 
     kind: OverrideKind
-    """What is held."""
+    """The kind of override."""
     pool: str = ""
     """The pool; empty for `split`."""
     replica: str | None = None
@@ -380,11 +380,11 @@ class OverrideResult(Struct, frozen=True):
     """The answer of `POST /api/v1/overrides`."""
 
     override: Override
-    """The override as it is held from now on."""
+    """The new override."""
     snapshot: Snapshot | None
-    """What is published with it; None before the first fleet."""
+    """The published fleet with the override; None before the first fleet."""
     warnings: tuple[str, ...] = ()
-    """What else is to be known: pools without an available replica, and files that are not served."""
+    """Side effects and other problems: pools without an available replica, and files that are not published."""
 
 
 class RemovalResult(Struct, frozen=True):
@@ -393,69 +393,69 @@ class RemovalResult(Struct, frozen=True):
     removed: bool
     """Whether there was such an override."""
     snapshot: Snapshot | None
-    """What is published without it; None before the first fleet."""
+    """The published fleet without the override; None before the first fleet."""
     warnings: tuple[str, ...] = ()
-    """What else is to be known: pools without an available replica, and files that are not served."""
+    """Side effects and other problems: pools without an available replica, and files that are not published."""
 
 
 class ReloadRequest(Struct, frozen=True):
     """The body of `POST /api/v1/reload`."""
 
     allow_shrink: bool = False
-    """Whether to serve the files even where they lose more replicas or keys than `control.max_shrink` allows."""
+    """Whether to publish the files even if they remove more replicas or keys than `control.max_shrink` allows."""
 
 
 class ReloadResult(Struct, frozen=True):
     """The answer of `POST /api/v1/reload`."""
 
     result: ReloadOutcome
-    """`published`, `unchanged`, `invalid` (errors), `refused` (too large a loss), `unsound` (a proxy would reject it),
-    or `rolled_back` (the files have not changed since a rollback, which stays in force)."""
+    """`published`, `unchanged`, `invalid` (errors), `refused` (too many replicas or keys removed), `unsound` (a proxy
+    would reject it), or `rolled_back` (the files have not changed since a rollback, which stays active)."""
     refused: str | None
-    """Why the files are not served; None where they are."""
+    """The reason why the files are not published; None if they are."""
     offered_again: int
-    """How many resources that Envoys had rejected are sent to them once more."""
+    """Number of rejected resources that are sent to Envoys once more."""
     snapshot: Snapshot | None
-    """What is published now; None before the first fleet."""
+    """The published fleet; None before the first one."""
     diagnostics: tuple[Diagnostic, ...]
-    """Everything that the read reported."""
+    """All diagnostics of the read."""
 
 
 # ── `GET /api/v1/history` and `POST /api/v1/rollback` ─────────────────────────────────────────────────────────────────
 
 
 class HistoryEntry(Struct, frozen=True):
-    """A fleet that was served."""
+    """A fleet that was published."""
 
     digest: str
     """The digest of its YAML files: SHA-256 of their names and contents, in hexadecimal."""
     at: Timestamp
-    """Since when it was served."""
+    """When it was published."""
     current: bool
-    """Whether it is the fleet that is served now."""
+    """Whether it is the fleet that is published now."""
     commit: str | None
-    """The git commit that its files were read from; None where they were in no git checkout."""
+    """The git commit that its files were read from; None if they were not in a git checkout."""
     dirty: bool
     """Whether the files differed from the commit."""
     action: HistoryAction
-    """What led to it: a change of the files, `lbctl reload`, or `lbctl rollback`."""
+    """The cause: a change of the files, `lbctl reload`, or `lbctl rollback`."""
     actor: str
     """The name of the token that was used; `lbctl` for a change of the files."""
     reason: str | None
-    """Why, in the operator's words; None where none was given."""
+    """The operator's reason; None if none was given."""
     version: str
     """The version of the first snapshot that was built from it."""
     pools: int
     """The number of its pools."""
     replicas: int
-    """The number of its replicas, with those that were discovered at that time."""
+    """The number of its replicas, including the ones that were discovered at that time."""
 
 
 class History(Struct, frozen=True):
     """The answer of `GET /api/v1/history`."""
 
     entries: tuple[HistoryEntry, ...]
-    """The newest 20 at most, the oldest first; fewer where their files are large."""
+    """At most the newest 20, the oldest first; fewer if their files are large."""
 
 
 class RollbackRequest(Struct, frozen=True):
@@ -465,25 +465,25 @@ class RollbackRequest(Struct, frozen=True):
     """The digest of an entry of the history, or its first characters (4 or more); None: the newest fleet before the
     current one."""
     allow_shrink: bool = False
-    """Whether to serve it even where it loses more replicas or keys than `control.max_shrink` allows."""
+    """Whether to publish it even if it removes more replicas or keys than `control.max_shrink` allows."""
     reason: str | None = None
-    """Why; at most 200 characters are kept."""
+    """The reason; at most 200 characters are kept."""
 
 
 class RollbackResult(Struct, frozen=True):
     """The answer of `POST /api/v1/rollback`."""
 
     result: ReloadOutcome
-    """`rolled_back`; `published` or `unchanged` where that fleet is the one of the files; or why nothing has changed:
-    `invalid`, `refused`, `unsound`."""
+    """`rolled_back`; `published` or `unchanged` if the earlier fleet equals the files; or the reason why nothing has
+    changed: `invalid`, `refused`, `unsound`."""
     refused: str | None
-    """Why the files, or the earlier fleet, are not served; None where they are."""
+    """The reason why the earlier fleet is not published; None if it is."""
     digest: str
     """The digest of the earlier fleet."""
     snapshot: Snapshot | None
-    """What is published now."""
+    """The published fleet."""
     diagnostics: tuple[Diagnostic, ...]
-    """Everything that reading the earlier fleet reported."""
+    """All diagnostics of the earlier fleet."""
 
 
 # ── `GET` and `POST /api/v1/rollouts` ─────────────────────────────────────────────────────────────────────────────────
@@ -500,37 +500,37 @@ class RolloutStep(Struct, frozen=True):
     percent: Number
     """The share of the target pool."""
     hold: Number | None
-    """Seconds until the next step at the earliest; None where somebody has to promote it."""
+    """Seconds until the next step at the earliest; None if an operator has to promote it."""
 
 
 class RolloutCounts(Struct, frozen=True):
-    """Requests of one side of a rollout, as the proxies have counted them."""
+    """Requests to one side of a rollout, as counted by the proxies."""
 
     requests: int
     """Requests that have ended."""
     errors: int
-    """Those among them that failed: a status of 500 or more, or a connection that failed or broke."""
+    """Failed requests: a status of 500 or above, or a connection that failed or broke."""
     rate: Number | None
-    """The share of errors, from 0 to 1; None without requests."""
+    """The error rate, from 0 to 1; None without requests."""
 
 
 class RolloutMetric(Struct, frozen=True):
     """The values of a latency or of a PromQL metric in one evaluation."""
 
     name: str
-    """Its name in the file; of a latency what is measured and the percentile, such as `first_byte p95`."""
+    """Its name in the file; for a latency the measurement and the percentile, for example `first_byte p95`."""
     new: Number | None
-    """The value of the target pool, of a latency in milliseconds; None where there is none."""
+    """The value of the target pool, for a latency in milliseconds; None if there is none."""
     old: Number | None
-    """The value of the other pools; None where there is none."""
+    """The value of the other pools, in the same unit; None if there is none."""
     ratio: Number | None
-    """The first divided by the second; None where that is no number."""
+    """`new` divided by `old`; None if that is not a number."""
     max_ratio: Number
-    """The largest ratio that is good."""
+    """The maximal ratio for the verdict `good`."""
     verdict: RolloutVerdict
     """The verdict on this metric alone."""
     problem: str | None
-    """Why there is no verdict; None where there is one."""
+    """The reason why the verdict is `inconclusive`; None for other verdicts."""
 
 
 class RolloutEvaluation(Struct, frozen=True):
@@ -541,10 +541,10 @@ class RolloutEvaluation(Struct, frozen=True):
     step: int
     """The number of the step, from 1."""
     verdict: RolloutVerdict
-    """`good`: enough requests, and not worse than the other pools. `bad`: worse beyond chance. `inconclusive`: too
-    little is known, which neither ends a step nor the rollout."""
+    """`good`: enough requests, and not worse than the other pools. `bad`: significantly worse. `inconclusive`: not
+    enough data; neither the step nor the rollout ends."""
     reason: str | None
-    """Why it is not good; None where it is."""
+    """The reason why the verdict is not `good`; None if it is."""
     new: RolloutCounts
     """The target pool. An interval with too few requests is joined with the next one."""
     old: RolloutCounts
@@ -557,7 +557,7 @@ class RolloutAnalysis(Struct, frozen=True):
     """The evidence of a rollout in the mode `analysis`."""
 
     waits_for: str | None
-    """What keeps the step from ending besides its hold; None where nothing does, or where no step is held."""
+    """The condition that the step waits for in addition to its hold; None if there is none, or if no step is active."""
     new: RolloutCounts
     """The target pool since the step began or was resumed."""
     old: RolloutCounts
@@ -565,62 +565,62 @@ class RolloutAnalysis(Struct, frozen=True):
     failures: int
     """Bad evaluations in a row."""
     max_failures: int
-    """So many in a row end or pause the rollout."""
+    """Number of bad evaluations in a row that ends or pauses the rollout."""
     verdicts: Mapping[RolloutVerdict, int]
-    """Verdict → how many evaluations of this rollout had it."""
+    """Verdict → number of evaluations of this rollout."""
     evaluations: tuple[RolloutEvaluation, ...]
-    """The last ones, the oldest first."""
+    """The last evaluations, the oldest first."""
 
 
 class Rollout(Struct, frozen=True):
-    """How far the rollout of one route is."""
+    """The state of a route's rollout."""
 
     route: str
     """The route."""
     to: str
-    """The pool that the traffic moves to."""
+    """The target pool, to which the traffic moves."""
     mode: RolloutMode
-    """What ends a step: an operator, its hold, or its hold with good evaluations."""
+    """`manual`: an operator ends each step. `timed`: a step ends after its hold. `analysis`: a step ends after its hold
+    if evaluations are good."""
     phase: RolloutPhase
-    """`waiting`: it has not begun. `progressing`: a step is held. `paused`: the share stays. `promoted`: all steps are
-    done. `aborted`: the split of the files holds again. `rolled_back`: the same, because the analysis has found the
-    target pool bad, or the pool has no available replica. `superseded`: the files have another split, or another model
-    of an old pool, and their split holds."""
+    """`waiting`: it has not begun. `progressing`: a step is active. `paused`: the share stays. `promoted`: all steps
+    are done. `aborted`: the split in the files applies again. `rolled_back`: the same, because the verdict on the
+    target pool was bad, or the pool has no available replica. `superseded`: the files have another split, or another
+    model for an old pool, and their split applies."""
     step: int
     """The number of the current step, from 1."""
     steps: tuple[RolloutStep, ...]
     """All steps."""
     percent: Number | None
-    """The current share of the target pool; None where the rollout does not decide the split."""
+    """The current share of the target pool; None if the rollout does not decide the split."""
     split: Mapping[str, int]
-    """Pool → its current share, relative to the others, as the file would have it."""
+    """Pool → its current share, relative to the others, in the file's format."""
     since: Timestamp | None
     """When the current step or phase began."""
     next_at: Timestamp | None
-    """When the current step ends by itself, at the earliest; None where somebody has to end it, and while the hold of
-    the step is paused."""
+    """When the current step ends at the earliest; None if an operator has to end it, and while its hold is paused."""
     reason: str | None
-    """Why somebody, or the analysis, acted on it last; None without a reason."""
+    """The reason of the last action by an operator or the analysis; None if there is none."""
     analysis: RolloutAnalysis | None
     """The evidence; None in the modes `manual` and `timed`."""
     held_by: str | None = None
-    """Who holds the split of the route by hand, and why: it applies in place of that of the rollout. None where nobody
-    does."""
+    """Author and reason of a `split` override, which replaces the split of the rollout; None without such an
+    override."""
     hold_waits_for: str | None = None
-    """Why the hold of the current step is paused; None while it runs, and without a hold."""
+    """The reason why the hold of the current step is paused; None while it runs, and without a hold."""
     unavailable: str | None = None
-    """Why the target pool has no available replica, so that the rollout does not move on; None where it has one, where
-    an operator has allowed it, and after the end."""
+    """The reason why the target pool has no available replica, which blocks the rollout; None if it has one, if an
+    operator has allowed it, and after the end."""
     observed: Number | None = None
-    """The target's part of the last minute's requests to the pools of the split, from 0 to 1, as the proxies count
-    them, those of other routes to these pools included; None without reported requests."""
+    """The target pool's share of the last minute's requests to the pools of the split, from 0 to 1. Proxies count them,
+    including requests of other routes to these pools. None without reported requests."""
 
 
 class Rollouts(Struct, frozen=True):
     """The answer of `GET /api/v1/rollouts`."""
 
     rollouts: tuple[Rollout, ...]
-    """The rollouts of the served fleet, by route."""
+    """The rollouts of the published fleet, sorted by route."""
 
 
 class RolloutRequest(Struct, frozen=True):
@@ -629,13 +629,14 @@ class RolloutRequest(Struct, frozen=True):
     route: str
     """The route."""
     action: RolloutAction
-    """What to do. `set` needs `percent`."""
+    """The action. `set` needs `percent`."""
     percent: Number | None = None
     """The share of the target pool, from 0 to 100; for `set` alone."""
     reason: str | None = None
-    """Why; at most 200 characters are kept."""
+    """The reason; at most 200 characters are kept."""
     allow_unavailable: bool | None = None
-    """Whether the rollout may go on without an available replica in the target pool, until it starts again."""
+    """Whether the rollout may continue without an available replica in the target pool. It applies until the rollout is
+    started again."""
 
 
 class RolloutResult(Struct, frozen=True):
@@ -644,58 +645,58 @@ class RolloutResult(Struct, frozen=True):
     rollout: Rollout
     """The rollout after the action."""
     warnings: tuple[str, ...] = ()
-    """What else is to be known: pools without an available replica, and files that are not served."""
+    """Side effects and other problems: pools without an available replica, and files that are not published."""
 
 
 # ── `GET /api/v1/members` ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Member(Struct, frozen=True):
-    """A member of the control plane, as it has announced itself last."""
+    """A member of the control plane, by its last heartbeat."""
 
     name: str
     """Its name."""
     self: bool
-    """Whether it is the member that answers."""
+    """Whether it is the member that returned this response."""
     role: str
-    """`leader`, `follower`, or `isolated`: the last leader, whose store does not answer."""
+    """`leader`, `follower`, or `isolated`: the last leader, which cannot reach the store."""
     epoch: int
-    """The epoch in which it leads, or whose decisions it follows."""
+    """The epoch in which it leads, or the epoch of the leader that it follows."""
     api: str | None
-    """The URL of its API; null while that is closed."""
+    """The URL of its API; null while it does not listen."""
     xds: str | None
-    """The address for Envoys; null while that is closed."""
+    """The address for Envoys; null while it does not listen."""
     version: str
     """Its version of lbctl."""
     snapshot: str
-    """The version of the snapshot that it serves."""
+    """The version of the fleet that it publishes."""
     digest: str
     """The digest of the files on its disk, without `control`."""
     in_step: bool
-    """Whether it serves what the leader serves."""
+    """Whether it publishes the same fleet as the leader."""
     files_differ: bool
-    """Whether its files are not the leader's; the leader's are served then."""
+    """Whether its files differ from the leader's; it then publishes the leader's."""
     lag: Number | None
-    """Seconds since it has seen the leader's last sign of life; null in the leader."""
+    """Seconds since it received the leader's last heartbeat; null in the leader."""
     clock: Number
-    """Seconds that the leader's clock is ahead of its own."""
+    """Clock offset: seconds by which the leader's clock is ahead."""
     latency: Number | None
-    """Seconds of the store's last answer; null before the first."""
+    """Response time of the store for the last request, in seconds; null before the first one."""
     problem: str | None
-    """Why it cannot use the store; null where it can."""
+    """The reason why it cannot use the store; null if it can."""
     pools: tuple[str, ...]
-    """The pools whose replicas it scrapes, by the member that answers."""
+    """The pools whose replicas it scrapes, as known to the member that returned this response."""
     at: Timestamp
-    """When it said so, by its own clock."""
+    """The time of the heartbeat, by its own clock."""
 
 
 class Members(Struct, frozen=True):
     """The answer of `GET /api/v1/members`."""
 
     store: str | None
-    """The store of the members; null where there is one control plane with a state directory."""
+    """The store of the members; null for a single control plane with a state directory."""
     leader: str | None
-    """The member that leads; null where none is known."""
+    """The leader; null if it is unknown."""
     members: tuple[Member, ...]
     """The members, by name."""
 
@@ -704,18 +705,19 @@ class Members(Struct, frozen=True):
 
 
 class ResourceTypeStatus(Struct, frozen=True):
-    """What one Envoy has of one xDS resource type."""
+    """The state of one xDS resource type in one Envoy."""
 
     type: str
     """The short name of the type: `cds`, `eds`, `lds`, `rds`, `sds`."""
     state: str
-    """`SYNCED`, `WAITING` (it asked for what does not exist), `STALE` (sent or due, not yet accepted), `NACKED`."""
+    """`SYNCED`, `WAITING` (it requested a resource that does not exist), `STALE` (an update is due or sent, but not yet
+    accepted), `NACKED`."""
     since: Timestamp | None
-    """When the type came into this state."""
+    """When this state began."""
     wildcard: bool
-    """Whether the Envoy asks for all resources of the type."""
+    """Whether the Envoy requests all resources of the type."""
     names: int
-    """The number of resources that it asks for by name."""
+    """The number of resources that it requests by name."""
     offered: str
     """The version last sent; empty before."""
     acked: str
@@ -725,7 +727,7 @@ class ResourceTypeStatus(Struct, frozen=True):
     acked_at: Timestamp | None
     """When a response was last accepted; None: never."""
     message: str
-    """The Envoy's error while it is NACKED; otherwise empty."""
+    """The Envoy's error message if the state is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
     """The names of the resources that it rejects."""
 
@@ -734,7 +736,7 @@ class NackRecord(Struct, frozen=True):
     """A rejection by an Envoy."""
 
     at: Timestamp
-    """When it came."""
+    """When it arrived."""
     type: str
     """The short name of the resource type."""
     version: str
@@ -742,36 +744,36 @@ class NackRecord(Struct, frozen=True):
     names: tuple[str, ...]
     """The resources that were rejected."""
     message: str
-    """The Envoy's error."""
+    """The Envoy's error message."""
     findings: tuple[str, ...]
-    """The error for each resource at its place in the YAML, as one line each."""
+    """One line for each resource: its position in the YAML and its error."""
 
 
 class _ProxyStatus(Struct, frozen=True):
-    """What is common to all proxies."""
+    """Fields of all proxies."""
 
     node: str
     """The node id of an Envoy, the name of any other proxy."""
     proxy: str | None
-    """The name in `proxies` of the fleet; None for a node that is none of them."""
+    """The name in `proxies` of the fleet; None for a node that is not in `proxies`."""
     kind: str
     """`envoy`, `haproxy`, `nginx`, or `reader` for `lbctl xds get|watch`."""
     connected: bool
     """Whether it is connected now."""
     since: Timestamp
-    """When the connection, or the last attempt, began; of a proxy that is GONE, when it left."""
+    """When the connection, or the last attempt, began. For a proxy that is GONE: when it disconnected."""
     state: str
-    """The worst state of its types, or `REFUSED` (it is given nothing new), `GONE` (it has left); for HAProxy and nginx
-    `SYNCED`, `WAITING`, `FAILING` or `NOT DRIVEN`."""
+    """The worst state of its types, or `REFUSED` (it gets no updates), or `GONE` (it has disconnected). For HAProxy and
+    nginx: `SYNCED`, `WAITING`, `FAILING` or `NOT DRIVEN`."""
     reason: str
-    """Why it is not in sync; empty where it is or where its types say it."""
+    """The reason why it is not in sync; empty if it is, or if `types` has the reason."""
     version: str
     """The version last sent; empty before."""
     last_good: str
-    """The version that it last accepted as a whole; empty before."""
+    """The last version that it accepted completely; empty before the first one."""
     confirmed: bool
-    """Whether it counts as a proxy of the fleet: it has a client certificate, is connected by the Unix socket, is
-    driven, or has accepted a fleet over this connection. Any user of the machine can connect to a port of loopback."""
+    """Whether it counts as a proxy of the fleet: it has a client certificate, uses the Unix socket, is driven, or has
+    accepted a fleet over this connection. Any user of the machine can connect to a port on loopback."""
     types: tuple[ResourceTypeStatus, ...]
     """A row for each xDS type; empty for HAProxy and nginx."""
     nacks: tuple[NackRecord, ...]
@@ -779,33 +781,33 @@ class _ProxyStatus(Struct, frozen=True):
 
 
 class XdsProxy(_ProxyStatus, frozen=True):
-    """An Envoy, or a reader, as its xDS streams show it."""
+    """An Envoy or an `lbctl xds` command, by its xDS streams."""
 
     cluster: str
     """The cluster of its node."""
     region: str
-    """The region of its node; empty where it sends none."""
+    """The region of its node; empty if it does not send one."""
     zone: str
-    """The zone of its node; empty where it sends none."""
+    """The zone of its node; empty if it does not send one."""
     sub_zone: str
-    """The sub-zone of its node; empty where it sends none."""
+    """The sub-zone of its node; empty if it does not send one."""
     envoy: str
-    """Its version; empty where it sends none."""
+    """Its version; empty if it does not send one."""
     peer: str
     """The address that it connected from."""
     delta: bool
-    """Whether it speaks delta xDS."""
+    """Whether it uses delta xDS."""
     reports_refused: str
-    """Why its reports of traffic are not taken; empty where they are, or where it sends none."""
+    """The reason why its traffic reports are rejected; empty if they are accepted, or if it sends none."""
 
 
 class DrivenProxy(_ProxyStatus, frozen=True):
-    """A HAProxy or nginx that lbctl drives on its own machine."""
+    """A HAProxy or nginx that lbctl drives on the same machine."""
 
     reloads: int
-    """How many reloads lbctl has caused."""
+    """Number of reloads that lbctl has caused."""
     leaving: int
-    """Replicas that are to be removed and still have requests."""
+    """Number of replicas that are being removed and still have requests."""
 
 
 Proxy = AnyOf[XdsProxy, DrivenProxy]
@@ -815,7 +817,7 @@ class Proxies(Struct, frozen=True):
     """The answer of `/api/v1/proxies`."""
 
     proxies: tuple[Proxy, ...]
-    """Envoys by node id, then the driven proxies by name; an Envoy that has left stays for an hour."""
+    """Envoys by node id, then the driven proxies by name. A disconnected Envoy stays listed for an hour."""
 
 
 # ── `GET /api/v1/pools` and `GET /api/v1/fleet` ───────────────────────────────────────────────────────────────────────
@@ -827,84 +829,87 @@ ReplicaState = OneOf[
 
 
 class Replica(Struct, frozen=True):
-    """A replica with everything that acts on it."""
+    """A replica with its state, weights, shares and traffic."""
 
     name: str
     """The name, unique in its pool."""
     address: str
     """Host and port, or a Unix socket."""
     region: str | None
-    """The region; None where the fleet gives none."""
+    """The region; None if the fleet has none."""
     zone: str | None
-    """The zone; None where the fleet gives none."""
+    """The zone; None if the fleet has none."""
     gpu: str | None
-    """The GPU's name; None where the fleet gives none."""
+    """The GPU's name; None if the fleet has none."""
     priority: int
-    """0 gets requests first; higher numbers are reserves."""
+    """The priority: replicas with 0 get requests first, and higher numbers are reserves."""
     capacity: Number
-    """What it can carry, relative to the others of its pool."""
+    """Its capacity, relative to the other replicas of the pool."""
     state: ReplicaState
-    """`in`: it gets its share. `ramping`: its weight rises after it has joined or come back. `slow`: its
-    weight is clearly below its capacity, since it is slower than its peers. `hot`: so, since it is fuller or hotter.
-    `unknown`: it gets requests, and nothing shows whether it can be reached, or none of them is answered. `starting`: a
-    proxy sends it nothing until its first active checks have passed, and none has failed. `down`: an active check
-    fails, or lbctl cannot connect to it. `ejected`: deep health or a proxy's passive check keeps requests away.
-    `draining`: drained, with requests in flight, or not by all proxies yet. `drained`: drained. `removed`: its drain
-    deadline has passed, no proxy has it."""
+    """`in`: it gets its share. `ramping`: its weight rises after it has joined or recovered. `slow`: its weight is
+    clearly below its capacity, because it is slower than its peers. `hot`: its weight is clearly below its capacity,
+    because it is fuller or hotter. `unknown`: it gets requests, but no report shows whether it is reachable, or none of
+    them is answered. `starting`: a proxy sends it no requests until its first active checks have passed, and none has
+    failed. `down`: an active check fails, or lbctl cannot connect to it. `ejected`: deep health or a proxy's passive
+    check keeps requests away. `draining`: drained, but with requests in flight, or not yet in all proxies. `drained`:
+    drained in all proxies and without requests in flight. `removed`: its drain deadline has passed, and no proxy has
+    it."""
     state_reason: str
-    """Why it is in this state, as a sentence that names the check or the proxy; empty for `in`."""
+    """The reason for this state, as a sentence that names the check or the proxy; empty for `in`."""
     state_since: Timestamp | None
-    """When it came into this state; None where it is in it since before lbctl started."""
+    """When this state began; None if it began before lbctl started."""
     weight: Number
     """The published weight, on the scale of capacities."""
     declared: Number
-    """Its part of the pool's requests by the files alone, their capacities and drains, from 0 to 1."""
+    """Its share of the pool's requests by the files alone (capacities and drains), from 0 to 1."""
     share: Number
-    """Its part of the pool's requests as decided, from 0 to 1: the mean over the proxies, with measured weights,
-    drains, and what lbctl does for a proxy that lacks it (active checks, slow start)."""
+    """Its decided share of the pool's requests, from 0 to 1: the mean over the proxies. It includes measured weights,
+    drains, and the active checks and slow start that lbctl does for proxies without them."""
     acknowledged: Number | None
-    """The same part by the newest fleet that all connected proxies have; None where one of them has none yet."""
+    """Its share in the newest fleet that all connected proxies have applied; None if one of them has no fleet yet."""
     observed: Number | None
-    """Its part of the pool's requests in the last minute, as the proxies count them; None without reported requests."""
+    """Its share of the pool's requests in the last minute, as counted by the proxies; None without reported
+    requests."""
     requests_per_second: Number | None
-    """Requests in the last minute, per second; None where no proxy reports any counts."""
+    """Requests per second in the last minute; None if no proxy reports counts."""
     errors: Number | None
-    """The part of its requests in the last minute that failed, from 0 to 1: a status of 500 or more, or no whole
-    answer. None without reported requests."""
+    """Error rate in the last minute, from 0 to 1. An error is a status of 500 or above, or an incomplete response. None
+    without reported requests."""
     first_byte_p50: Number | None
-    """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
+    """Time to first byte in the last minute, 50th percentile, in seconds; None if no proxy reports it."""
     first_byte_p99: Number | None
-    """The same of 99 % of the answers."""
+    """Time to first byte in the last minute, 99th percentile, in seconds; None if no proxy reports it."""
     in_flight: int | None
-    """Requests that it has now, of the proxies that report them; None where none does."""
+    """Requests in flight, summed over the proxies that report them; None if no proxy does."""
     idle: bool | None
-    """Whether it is drained and has no requests in flight, by reports since all connected proxies have applied the
-    drain; None where it is not drained, or where not all of them report requests in flight."""
+    """Whether it is drained and has no requests in flight, by reports since all connected proxies applied the drain.
+    None if it is not drained, or if a proxy does not report requests in flight."""
     ramp: Number
-    """The factor of slow start by lbctl, from 0 to 1: the lowest of all proxies that need it."""
+    """The slow-start factor that lbctl applies, from 0 to 1: the lowest of all proxies that need it."""
     picker_ramp: Number
-    """The factor of slow start that the picker counts, from 0 to 1."""
+    """The slow-start factor in the picker, from 0 to 1."""
     drained: Timestamp | None
-    """When its drain began; None where it is not drained."""
+    """When its drain began; None if it is not drained."""
     out: bool
-    """Whether it is ejected by deep health, or removed since its drain deadline has passed."""
+    """Whether deep health has ejected it, or it was removed after its drain deadline."""
     reasons: tuple[str, ...]
-    """Why it is out, down or drained, and which weight an operator holds."""
+    """Reasons why it is out, down or drained, and the weight of an override."""
 
 
 class RecentPicks(Struct, frozen=True):
-    """The requests of a picked pool in the last minute."""
+    """Requests of a pool with the algorithm `pick` in the last minute."""
 
     requests: int
-    """Those that proxies have reported."""
+    """Requests that proxies have reported."""
     picked: int
-    """Those that the picker has picked and that have ended."""
+    """Finished requests whose replica the picker chose."""
     missed: int
-    """At least so many went without a pick, by `otherwise`; proxies may report requests ten seconds late."""
+    """Minimum number of requests that were balanced by `otherwise` without a pick. Proxies may report requests ten
+    seconds late."""
     in_flight: int
     """Picked requests that have not ended."""
     share: Number | None
-    """The part of the requests that were picked, from 0 to 1; None without reported requests."""
+    """Share of the requests that were picked, from 0 to 1; None without reported requests."""
 
 
 class Pool(Struct, frozen=True):
@@ -913,38 +918,42 @@ class Pool(Struct, frozen=True):
     name: str
     """The name."""
     model: str | None
-    """The model that it serves; None where the fleet names none."""
+    """The model that it serves; None if the fleet has none."""
     protocol: str
     """The protocol to its replicas."""
     algorithm: str
     """The load balancing algorithm."""
     drain_deadline_seconds: Number
-    """Seconds that a drained replica keeps its requests."""
+    """Seconds for which a drained replica keeps its requests."""
     requests_per_second: Number | None
-    """Requests in the last minute, per second; None where no proxy reports any counts."""
+    """Requests per second in the last minute; None if no proxy reports counts."""
     errors: Number | None
-    """The part of its requests in the last minute that failed, from 0 to 1, those included that proxies refused
-    themselves; None without reported requests."""
+    """Error rate in the last minute, from 0 to 1, including requests that proxies refused; None without reported
+    requests."""
     first_byte_p50: Number | None
-    """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
+    """Time to first byte in the last minute, 50th percentile, in seconds; None if no proxy reports it."""
     first_byte_p99: Number | None
-    """The same of 99 % of the answers."""
+    """Time to first byte in the last minute, 99th percentile, in seconds; None if no proxy reports it."""
     picks: RecentPicks | None
-    """Its picks; None without the algorithm `pick`, and where pickers that this control plane does not run pick too."""
+    """Recent picks; None without the algorithm `pick`, and if pickers of other control planes pick for this pool
+    too."""
     in_use: bool
     """Whether a route sends requests to it."""
     fail_open: bool
     """Whether it gets requests although the active checks of all its replicas fail."""
     failing: bool
-    """Whether all requests of the last seconds failed, three or more; where there were fewer, of the last minute."""
+    """Whether all requests (at least three) of the last seconds failed. If there were fewer than three: of the last
+    minute."""
     shedding: str | None
-    """Why proxies refuse its requests by `load_shedding`; None where they do not."""
+    """The reason why proxies refuse its requests (`load_shedding`); None if they do not."""
     reporting: tuple[str, ...]
-    """The proxies that report counts of this pool's replicas: Envoys by node id, the others by name."""
+    """Proxies that report counts for the replicas of this pool: Envoys by node id, others by name."""
     silent: tuple[str, ...]
-    """The proxies that may send to this pool and report nothing; an Envoy without a connected node by its name."""
+    """Proxies that may send requests to this pool but do not report counts. An Envoy without a connected node is listed
+    by name."""
     unable: Mapping[str, str]
-    """Those of `silent` that cannot report → why: what their entry in `proxies` lacks, or why reports are not taken."""
+    """Proxy of `silent` that cannot report → reason: a setting that is missing in `proxies`, or why its reports are
+    rejected."""
     replicas: tuple[Replica, ...]
     """All replicas, in the order of the fleet."""
 
@@ -960,7 +969,7 @@ class FleetSettings(Struct, frozen=True):
     """The answer of `/api/v1/fleet`."""
 
     settings: Mapping[str, str]
-    """Path in the YAML → value, of every setting of the files that are served, except replicas."""
+    """Path in the YAML → value, for every setting of the published files except replicas."""
 
 
 # ── `GET /api/v1/signals` ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -978,50 +987,50 @@ class Signal(Struct, frozen=True):
     source: str
     """The kind of the source that it was read from."""
     fresh: bool
-    """Whether it is younger than `stale_after`, and counts."""
+    """Whether it is younger than `stale_after` and is therefore used."""
 
 
 class RefusedMetric(Struct, frozen=True):
-    """A metric of a page that gave no sample."""
+    """A metric of a page that was rejected."""
 
     metric: str
     """The name of the metric."""
     reason: str
-    """Why it was refused."""
+    """The reason for the rejection."""
 
 
 class Source(Struct, frozen=True):
-    """A source of telemetry of a replica, as the last scrape left it."""
+    """A telemetry source of a replica, after its last scrape."""
 
     kind: str
-    """The kind, as `telemetry.sources` names it."""
+    """The kind, with its name in `telemetry.sources`."""
     url: str
     """The URL, without the values of its query."""
     ok: bool
-    """Whether the last scrape gave samples."""
+    """Whether the last scrape returned samples."""
     age: Number | None
-    """Seconds since it last gave samples; None: never."""
+    """Seconds since it last returned samples; None: never."""
     reason: str | None
-    """A short name for why the last scrape failed; None where it did not."""
+    """Short name of the reason why the last scrape failed; None if it succeeded."""
     message: str | None
-    """The same for people; None where it did not fail."""
+    """Description of the failure; None if the last scrape succeeded."""
     bytes: int
     """The size of the page."""
     seconds: Number
-    """The time that the scrape took."""
+    """The duration of the scrape."""
     refused: tuple[RefusedMetric, ...]
-    """Metrics of the page that gave no sample."""
+    """Rejected metrics of the page."""
 
 
 class ReplicaSignals(Struct, frozen=True):
-    """What is read of a replica."""
+    """Signals and telemetry sources of a replica."""
 
     pool: str
     """The pool."""
     replica: str
     """The replica."""
     stale_after: Number
-    """Seconds after which a signal no longer counts."""
+    """Seconds after which a signal is no longer used."""
     signals: Mapping[str, Signal]
     """Name → signal."""
     sources: tuple[Source, ...]
@@ -1039,7 +1048,7 @@ class Signals(Struct, frozen=True):
 
 
 class DecisionSignal(Struct, frozen=True):
-    """A signal that a decision was made from."""
+    """A signal that was used for a decision."""
 
     value: Number
     """The value."""
@@ -1050,18 +1059,18 @@ class DecisionSignal(Struct, frozen=True):
 
 
 class Acknowledged(Struct, frozen=True):
-    """Which proxies have the published version."""
+    """Number of proxies that have the published version."""
 
     proxies: int
-    """How many proxies should have it."""
+    """Number of proxies that should have it."""
     have_it: int
-    """How many have accepted it."""
+    """Number of proxies that have accepted it."""
     waiting: tuple[str, ...]
-    """The nodes that have not."""
+    """Nodes that have not accepted it yet."""
 
 
 class Decision(Struct, frozen=True):
-    """Every number between a replica's signals and its weight in the proxies."""
+    """All values that lead from a replica's signals to its weight in the proxies."""
 
     pool: str
     """The pool."""
@@ -1072,41 +1081,42 @@ class Decision(Struct, frozen=True):
     mode: str
     """The mode of the pool, as in `PoolControl`."""
     mode_words: str | None
-    """Why the mode is not `acting`; None while it is."""
+    """The reason why the mode is not `acting`; None if it is."""
     capacity: Number
     """The capacity of the replica."""
     signals: Mapping[str, DecisionSignal]
-    """Name → signal, with those that are stale."""
+    """Name → signal, including stale ones."""
     sampled_by: str | None
-    """The member of the control plane that has scraped the signals; None: the one that answers, or there is none."""
+    """The member of the control plane that scraped the signals; None if it is the member that returned this response,
+    or if there are no signals."""
     age: Number | None
-    """Seconds since the last sample; None: there never was one."""
+    """Seconds since the last sample; None: never."""
     evidence_age: Number | None
-    """Seconds since the evidence that the estimate rests on; None without evidence."""
+    """Age of the evidence for the estimate, in seconds; None without evidence."""
     speed: Number | None
-    """Speed per capacity, comparable within the pool alone; None without evidence and for `composite`."""
+    """Speed per capacity, comparable only within the pool; None without evidence, and for `composite`."""
     load: Number | None
-    """Load per capacity, comparable within the pool alone; None without evidence and for other strategies."""
+    """Load per capacity, comparable only within the pool; None without evidence, and for other strategies."""
     normalised: Number
     """The natural logarithm of its speed or load, relative to the upper median of its peers."""
     across_types: Number
-    """The natural logarithm of the median of its GPU type, relative to that of the pool."""
+    """The natural logarithm of the median of its GPU type, relative to the median of the pool."""
     proposed: Number | None
-    """The proposal of the strategy, as a factor of the capacity; None where it proposes nothing."""
+    """The weight that the strategy proposes, as a factor of the capacity; None if it proposes none."""
     wished: Number | None
     """Deprecated: the old name of `proposed`, until the next release."""
     clamped: Number
-    """The factor within floor and ceiling, or the one that health and stale samples impose."""
+    """The factor within floor and ceiling, or the factor that health and stale samples impose."""
     limited: Number
-    """The factor after the limits on the size of a step."""
+    """The factor after the step limits."""
     damped: Number
     """Deprecated: the old name of `limited`, until the next release."""
     beyond_deadband: Number
-    """The factor after the deadband: the decided one."""
+    """The factor after the deadband, which is the decided factor."""
     decided: Number
     """The decided weight, on the scale of capacities."""
     published: Number
-    """The published weight: an operator's where there is an override."""
+    """The published weight: the override's if there is one, otherwise the decided weight."""
     sent: Number
     """Deprecated: the old name of `published`, until the next release."""
     room: Number
@@ -1114,26 +1124,26 @@ class Decision(Struct, frozen=True):
     of_peers_speed: Number
     """The factor of the weight for the measured speed, relative to replicas with the same GPU."""
     held: Number
-    """The factor of the weight that is neither room nor speed: a floor, a trial, a limited step or a ramp."""
+    """The factor of the weight for everything other than room and speed: a floor, a trial, a limited step or a ramp."""
     share: Number
-    """Its part of the pool's requests, from 0 to 1."""
+    """Its share of the pool's requests, from 0 to 1."""
     quantised: Mapping[str, int]
-    """Kind of proxy → the integer weight there. `kind name` where proxies of a kind differ; absent where the replica
-    gets nothing new."""
+    """Kind of proxy → its integer weight. The key is `kind name` if proxies of a kind differ. A proxy is absent if it
+    sends no new requests to the replica."""
     notes: tuple[str, ...]
-    """Where a proxy's balancing does not follow the weight."""
+    """Notes on proxies whose load balancing does not follow the weight."""
     ramp: Number
-    """The factor of slow start by lbctl, from 0 to 1: the lowest of all proxies that need it."""
+    """The slow-start factor that lbctl applies, from 0 to 1: the lowest of all proxies that need it."""
     picker_ramp: Number
-    """The factor of slow start that the picker counts, from 0 to 1."""
+    """The slow-start factor in the picker, from 0 to 1."""
     verdict: str
-    """What deep health says: `in`, `floor` or `out`."""
+    """The verdict of deep health: `in`, `floor` or `out`."""
     reasons: tuple[str, ...]
-    """Why, and what is missing of its signals."""
+    """Reasons for the verdict, and missing signals."""
     overrides: tuple[Override, ...]
-    """Overrides about the replica or its pool."""
+    """Overrides for the replica or its pool."""
     acknowledged: Acknowledged
-    """Which proxies have the published version."""
+    """Proxies that have the published version."""
 
 
 class Decisions(Struct, frozen=True):
@@ -1143,32 +1153,32 @@ class Decisions(Struct, frozen=True):
     """A row for each replica of each pool with telemetry."""
 
 
-# ── `GET /api/v1/picks`: the picker of this control plane, what it has decided, and samples of its decisions ──────────
+# ── `GET /api/v1/picks`: the picker of this control plane, the numbers of its decisions, and samples of them ──────────
 
 
 class PickerStatus(Struct, frozen=True):
     """The process that picks replicas for the pools with `algorithm: pick`."""
 
     listens: str
-    """The address of gRPC; HTTP is on the next port."""
+    """The address for gRPC; HTTP uses the next port."""
     running: bool
     """Whether the process runs and has reported within 3 seconds."""
     alone: bool
-    """Whether it is an `lbctl picker` that somebody else has started at the address."""
+    """Whether it is an `lbctl picker` that this control plane did not start."""
     since: Timestamp | None
-    """When the process was started, also one that hangs; None while there is none."""
+    """When the process was started, even if it hangs; None if there is no process."""
     starts: int
-    """How many times it was started."""
+    """Number of times that it was started."""
     reason: str | None
-    """Why it does not run; None while it does, and while it starts."""
+    """The reason why it does not run; None while it runs or starts."""
     open: int
     """The number of picked requests that have not ended."""
     following: int
-    """How many pickers get the tables of this control plane, with those on other machines."""
+    """Number of pickers that get the tables of this control plane, including pickers on other machines."""
 
 
 class PickedPool(Struct, frozen=True):
-    """The decisions about one pool since the picker's process was started."""
+    """The decisions for one pool since the picker's process was started."""
 
     pool: str
     """The pool."""
@@ -1177,24 +1187,24 @@ class PickedPool(Struct, frozen=True):
     finished: int
     """The number of picked requests that have ended."""
     mean_seconds: Number | None
-    """How long a decision takes on average; None before the first."""
+    """Mean duration of a decision, in seconds; None before the first one."""
     cache_hits: Mapping[str, Number]
-    """Replica → the part of prompt tokens that its engine found in its prefix cache; absent where that is unknown."""
+    """Replica → share of prompt tokens that its engine found in its prefix cache; absent if unknown."""
 
 
 class PickSample(Struct, frozen=True):
-    """One decision. Nothing in it was sent by a client."""
+    """One decision. It contains no data from the client."""
 
     at: Timestamp
-    """When it was taken."""
+    """When it was made."""
     pool: str
     """The pool."""
     replica: str | None
-    """The replica that was picked; None where none was."""
+    """The replica that was picked; None if no replica was."""
     reason: str
-    """Why this one, as one word."""
+    """The reason for this choice, as one word."""
     seconds: Number
-    """How long the decision took."""
+    """The duration of the decision."""
     session: bool
     """Whether the request names a session."""
     blocks: int
@@ -1202,25 +1212,25 @@ class PickSample(Struct, frozen=True):
     tokens: Number
     """The estimated length of its prompt."""
     proxy: str
-    """The proxy that asked; empty where it does not say."""
+    """The proxy that sent the pick request; empty if it did not send its name."""
 
 
 class Picks(Struct, frozen=True):
     """The picker, its counts and samples of its decisions."""
 
     picker: PickerStatus | None
-    """The process; None where no pool needs it."""
+    """The picker's process; None if no pool needs it."""
     pools: tuple[PickedPool, ...]
     """The pools with decisions, by name."""
     samples: tuple[PickSample, ...]
     """Samples of decisions, at most ten a second and the last 500, the oldest first."""
 
 
-# ── `POST /api/v1/picks/explain`: which replica a request would be given now, and what speaks for each ────────────────
+# ── `POST /api/v1/picks/explain`: the replica that a request would get now, and the scores of all replicas ────────────
 
 
 class PickQuestion(Struct, frozen=True):
-    """A request as a client would send it. Nothing of it is kept."""
+    """A request as a client would send it. It is not stored."""
 
     pool: str
     """The pool."""
@@ -1229,30 +1239,30 @@ class PickQuestion(Struct, frozen=True):
     body: str | None
     """The beginning of the body; None: the request has none."""
     body_bytes: int | None = None
-    """The length of the whole body in bytes; None: it is given whole."""
+    """The length of the whole body in bytes; None: `body` is complete."""
     region: str | None = None
-    """The region of the asking proxy; None: it has none."""
+    """The region of the proxy; None: it has none."""
     zone: str | None = None
-    """The zone of the asking proxy; None: it has none."""
+    """The zone of the proxy; None: it has none."""
     tenant: str | None = None
-    """The tenant that sends the request; None: none that the route knows."""
+    """The tenant that sends the request; None: the route knows no tenant."""
 
 
 class PickRequest(Struct, frozen=True):
-    """What the picker reads of the request."""
+    """The parts of a request that the picker uses."""
 
     session: str | None
     """Its session; None: it has none."""
     body_bytes: int
     """The length of its body."""
     prompt_tokens: Number
-    """The estimated tokens of its prompt."""
+    """The estimated number of tokens in its prompt."""
     model: str | None
-    """The model that it names; None: none."""
+    """The model in the request; None: it has none."""
     adapter: str | None
-    """The adapter that it names; None: none."""
+    """The adapter in the request; None: it has none."""
     blocks: int
-    """Blocks of the prompt's beginning by which it can be recognised."""
+    """Number of blocks of the prompt's prefix that can be looked up."""
 
 
 class PickCandidate(Struct, frozen=True):
@@ -1261,24 +1271,24 @@ class PickCandidate(Struct, frozen=True):
     name: str
     """The name of the replica."""
     address: str
-    """Where it listens."""
+    """The replica's address."""
     eligible: bool
-    """Whether the request may go there."""
+    """Whether the request may be sent to it."""
     reason: str
-    """Why it may not; empty if it may."""
+    """The reason why it is not eligible; empty if it is."""
     rate: Number | None
-    """What it can do relative to the others, slow start included; None if it is not eligible."""
+    """Its speed relative to the other replicas, including slow start; None if it is not eligible."""
     ramp: Number
-    """The factor of slow start in `rate`, from 0 to 1."""
+    """The slow-start factor in `rate`, from 0 to 1."""
     work: Number | None
-    """The work in flight there, in tokens; None if it is not eligible."""
+    """The work in flight, in tokens; None if it is not eligible."""
     cached: Number | None
-    """The request's tokens that its cache may hold; None if none are known."""
+    """Number of the request's tokens that are probably in its cache; None if unknown."""
     counted: bool
-    """Whether its cache counts: its load is within the bound."""
+    """Whether its cache is taken into account, because its load is within the bound."""
     wait: Number | None
-    """The expected wait without the cache: the work divided by the rate, and the request's own tokens by the rate
-    without slow start; None if it is not eligible."""
+    """The expected wait without the cache: the work divided by the rate, plus the request's own tokens divided by the
+    rate without slow start. None if it is not eligible."""
 
 
 class PickExplanation(Struct, frozen=True):
@@ -1287,35 +1297,35 @@ class PickExplanation(Struct, frozen=True):
     pool: str
     """The pool."""
     sentence: str
-    """What would be chosen and why."""
+    """The choice and its reason, as a sentence."""
     reason: str
     """The reason, as one word."""
     choices: tuple[str, ...]
-    """The replicas of which one would be chosen at random; usually one."""
+    """The replicas from which one would be chosen at random; usually one."""
     request: PickRequest
-    """What was read of the request."""
+    """The parts of the request that were used."""
     candidates: tuple[PickCandidate, ...]
-    """Every replica of the pool, the best first."""
+    """All replicas of the pool, the best first."""
 
 
 # ── `GET /api/v1/audit` ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class AuditRecord(Struct, frozen=True):
-    """One action, and who did it."""
+    """One action and its actor."""
 
     number: int
     """The number of the record, from 1 and without gaps."""
     at: Timestamp
     """When it was done."""
     actor: str
-    """The name of the token that was used; `lbctl` for what the control plane did by itself."""
+    """The name of the token that was used; `lbctl` for actions of the control plane itself."""
     action: str
-    """What was done, as `drain`, `end drain`, `rollout promote`, `reload`, `publish`."""
+    """The action, for example `drain`, `end drain`, `rollout promote`, `reload`, `publish`."""
     subject: str
-    """What it was done to: a pool, a replica, a route, or the version of a fleet."""
+    """The target of the action: a pool, a replica, a route, or the version of a fleet."""
     reason: str
-    """Why, in the operator's words; empty where none was given."""
+    """The operator's reason; empty if none was given."""
     previous: str
     """The hash of the record before it; empty for the first."""
     hash: str
@@ -1326,41 +1336,42 @@ class Audit(Struct, frozen=True):
     """The kept records of the audit log."""
 
     records: tuple[AuditRecord, ...]
-    """At most 5,000, the oldest first. Where older ones were deleted, the first has the `previous` of a deleted one."""
+    """At most 5,000 records, the oldest first. If older ones were deleted, `previous` of the first record is the hash
+    of a deleted one."""
 
 
 # ── The events of `GET /api/v1/events` ────────────────────────────────────────────────────────────────────────────────
 
 
 class Published(Struct, frozen=True):
-    """A new version is published, or weights have moved."""
+    """A new version was published, or weights have changed."""
 
     at: Timestamp
     """When."""
     version: str
     """The version that is published now."""
     cause: str
-    """What caused it: `the files`, `the state`, `a rollback`, `discovery`, `an override`, a drain's deadline or the
-    control loop."""
+    """The cause: `the files`, `the state`, `a rollback`, `discovery`, `an override`, a drain's deadline or the control
+    loop."""
     changed: Mapping[str, int]
-    """Short name of the xDS type → the number of resources that are added, changed or removed."""
+    """Short name of the xDS type → number of resources that were added, changed or removed."""
     names: tuple[str, ...]
-    """Their names as `type/name` where they are few; otherwise empty."""
+    """Names of these resources as `type/name` if they are few; otherwise empty."""
     weights: Mapping[str, Mapping[str, Number]]
-    """Pool → replica → its new weight, of the first replicas that had another one."""
+    """Pool → replica → its new weight, for the first replicas whose weight has changed."""
     more_weights: int
-    """How many more weights have moved than `weights` lists; `/api/v1/pools` has all."""
+    """Number of further changed weights that `weights` does not list; `/api/v1/pools` has all."""
 
 
 class OverridesChanged(Struct, frozen=True):
-    """Operators hold something else than before, or an override has ended."""
+    """Overrides were added, replaced or removed, or have expired."""
 
     at: Timestamp
     """When."""
     added: tuple[Override, ...]
-    """New overrides, also those in the place of earlier ones about the same."""
+    """New overrides, including replacements of earlier ones."""
     removed: tuple[Override, ...]
-    """Overrides that were removed or replaced, or that have ended."""
+    """Overrides that were removed or replaced, or that have expired."""
 
 
 class Reloaded(Struct, frozen=True):
@@ -1371,7 +1382,7 @@ class Reloaded(Struct, frozen=True):
     result: ReloadOutcome
     """As in `ReloadResult`."""
     refused: str | None
-    """Why the files are not served; None where they are."""
+    """The reason why the files are not published; None if they are."""
     errors: int
     """The number of errors; `/api/v1/status` has them."""
     warnings: int
@@ -1379,26 +1390,26 @@ class Reloaded(Struct, frozen=True):
 
 
 class RolloutChanged(Struct, frozen=True):
-    """A rollout has moved, or its analysis has evaluated an interval."""
+    """The phase or step of a rollout has changed, or its analysis has evaluated an interval."""
 
     at: Timestamp
     """When."""
     route: str
     """The route."""
     phase: RolloutPhase
-    """The phase now."""
+    """The current phase."""
     step: int
-    """The number of the step now, from 1."""
+    """The number of the current step, from 1."""
     percent: Number | None
-    """The share of the target pool now; None where the rollout does not decide the split."""
+    """The current share of the target pool; None if the rollout does not decide the split."""
     reason: str | None
-    """Why somebody, or the analysis, acted on it last; None without a reason."""
+    """The reason of the last action by an operator or the analysis; None if there is none."""
     evaluation: RolloutEvaluation | None
-    """The new evaluation; None where there is none."""
+    """The new evaluation; None if there is none."""
 
 
 class RolledBack(Struct, frozen=True):
-    """An earlier fleet is served from now on, until the files change."""
+    """An earlier fleet was published. It stays until the files change."""
 
     at: Timestamp
     """When."""
@@ -1407,11 +1418,11 @@ class RolledBack(Struct, frozen=True):
     author: str
     """The name of the token that was used."""
     reason: str | None
-    """Why, in the operator's words; None where none was given."""
+    """The operator's reason; None if none was given."""
 
 
 class RoleChanged(Struct, frozen=True):
-    """This member of the control plane has another role."""
+    """The role of this member of the control plane has changed."""
 
     at: Timestamp
     """When."""
@@ -1420,33 +1431,33 @@ class RoleChanged(Struct, frozen=True):
     role: str
     """`leader`, `follower` or `isolated`."""
     epoch: int
-    """The epoch in which it leads or has led last."""
+    """The epoch in which it leads or last led."""
 
 
 class StoreChanged(Struct, frozen=True):
-    """The store of the control plane no longer answers this member, or answers it again."""
+    """The store of the control plane has become unreachable for this member, or reachable again."""
 
     at: Timestamp
     """When."""
     member: str
     """The name of this member."""
     up: bool
-    """Whether it answers."""
+    """Whether it is reachable."""
     reason: str | None
-    """Why it cannot be used; null where it can."""
+    """The reason why it cannot be used; null if it can."""
 
 
 class FilesDiffer(Struct, frozen=True):
-    """Other members have files that are not the leader's."""
+    """The files of other members differ from the leader's."""
 
     at: Timestamp
     """When."""
     members: tuple[str, ...]
-    """Their names; none: all members have the same files again."""
+    """Names of these members; empty if all members have the same files again."""
 
 
 class PoolsShared(Struct, frozen=True):
-    """Pools are scraped by other members than before."""
+    """The assignment of pools to the members that scrape them has changed."""
 
     at: Timestamp
     """When."""
@@ -1457,9 +1468,9 @@ class PoolsShared(Struct, frozen=True):
 
 
 class TaskFailed(Struct, frozen=True):
-    """A task of the control plane has failed. It starts again, or is called again with the next publication.
+    """A task of the control plane has failed. It is restarted, or called again at the next publication.
 
-    The log says why.
+    The log contains the reason.
     """
 
     at: Timestamp
@@ -1469,17 +1480,17 @@ class TaskFailed(Struct, frozen=True):
 
 
 class Missed(Struct, frozen=True):
-    """Events between `Last-Event-ID` and the next one are lost: read the state again."""
+    """Events after `Last-Event-ID` are lost: read the state again."""
 
     oldest: int
-    """The id of the oldest event that is still kept, or of the next one where none is."""
+    """The id of the oldest event that is still kept, or of the next event if none is kept."""
 
 
 class Closed(Struct, frozen=True):
-    """The last event of a stream that the server ends."""
+    """The last event of a stream that the server closes."""
 
     reason: ClosedReason
-    """`shutdown`: the process ends. `slow`: the client did not read as fast as events came."""
+    """`shutdown`: the process ends. `slow`: the client did not read the events fast enough."""
 
 
 Event = (
@@ -1510,11 +1521,11 @@ SeriesMetric = OneOf[
     "state", "observed", "share", "requests_per_second", "in_flight", "queue", "kv_cache", "gpu_utilisation",
     "temperature",
 ]  # fmt: skip
-"""What the dashboard keeps a history of."""
+"""Metrics for which the dashboard keeps a history."""
 
 
 class LiveReplica(Struct, frozen=True):
-    """A replica at this moment, on one row: what it is given, what it gets, and how full it is."""
+    """The current state, shares, traffic and load of a replica, as one row."""
 
     pool: str
     """The pool."""
@@ -1523,45 +1534,45 @@ class LiveReplica(Struct, frozen=True):
     address: str
     """Host and port, or a Unix socket."""
     gpu: str | None
-    """The GPU's name; None where the fleet gives none."""
+    """The GPU's name; None if the fleet has none."""
     zone: str | None
-    """The zone; None where the fleet gives none."""
+    """The zone; None if the fleet has none."""
     state: str
-    """`in`, or what keeps it from its full share, as in `Replica`."""
+    """`in`, or the state that keeps it from its full share, as in `Replica`."""
     reason: str
-    """Why it is in this state; empty for `in`."""
+    """The reason for this state; empty for `in`."""
     since: Timestamp | None
-    """When it came into this state; None where it is in it since before lbctl started."""
+    """When this state began; None if it began before lbctl started."""
     capacity: Number
-    """What it can carry, relative to the others of its pool."""
+    """Its capacity, relative to the other replicas of the pool."""
     weight: Number
     """The published weight, on the scale of capacities."""
     declared: Number | None
-    """Its share of the pool's requests by the files alone, from 0 to 1."""
+    """Its share of the pool's requests by the files alone, from 0 to 1; None if unknown."""
     share: Number
     """Its decided share of the pool's requests, from 0 to 1."""
     acknowledged: Number | None
-    """Its share in the snapshot that all connected proxies have; None where none is connected."""
+    """Its share in the fleet that all connected proxies have applied; None if no proxy is connected."""
     observed: Number | None
-    """Its share of the last minute's requests by the proxies' own counters; None where they report none."""
+    """Its share of the last minute's requests by the proxies' counters; None without reported requests."""
     requests_per_second: Number | None
-    """Requests a second over the last minute; None where no proxy reports them."""
+    """Requests per second in the last minute; None if no proxy reports counts."""
     errors: Number | None
-    """The part of the last minute's requests that failed, from 0 to 1; None without reported requests."""
+    """Error rate in the last minute, from 0 to 1; None without reported requests."""
     first_byte_p50: Number | None
-    """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
+    """Time to first byte in the last minute, 50th percentile, in seconds; None if no proxy reports it."""
     first_byte_p99: Number | None
-    """The same of 99 % of the answers."""
+    """Time to first byte in the last minute, 99th percentile, in seconds; None if no proxy reports it."""
     in_flight: int | None
-    """Requests in flight; None where no proxy reports them."""
+    """Requests in flight; None if no proxy reports them."""
     queue: Number | None
     """Requests that wait in the engine; None without a fresh signal."""
     kv_cache: Number | None
-    """The used part of the key-value cache, from 0 to 1; None without a fresh signal."""
+    """Utilisation of the key-value cache, from 0 to 1; None without a fresh signal."""
     gpu_utilisation: Number | None
-    """The part of the time in which the GPU was busy, from 0 to 1; None without a fresh signal."""
+    """GPU utilisation, from 0 to 1; None without a fresh signal."""
     temperature: Number | None
-    """Degrees Celsius of the hottest GPU; None without a fresh signal."""
+    """Temperature of the hottest GPU, in degrees Celsius; None without a fresh signal."""
 
 
 class LivePool(Struct, frozen=True):
@@ -1570,23 +1581,23 @@ class LivePool(Struct, frozen=True):
     name: str
     """The name."""
     model: str | None
-    """The model that it serves; None where the fleet names none."""
+    """The model that it serves; None if the fleet has none."""
     algorithm: str
     """The load balancing algorithm."""
     replicas: int
     """The number of its replicas."""
     requests_per_second: Number | None
-    """Requests a second over the last minute; None where no proxy reports them."""
+    """Requests per second in the last minute; None if no proxy reports counts."""
     errors: Number | None
-    """The part of the last minute's requests that failed, from 0 to 1; None without reported requests."""
+    """Error rate in the last minute, from 0 to 1; None without reported requests."""
     first_byte_p50: Number | None
-    """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
+    """Time to first byte in the last minute, 50th percentile, in seconds; None if no proxy reports it."""
     first_byte_p99: Number | None
-    """The same of 99 % of the answers."""
+    """Time to first byte in the last minute, 99th percentile, in seconds; None if no proxy reports it."""
     picked: Number | None
-    """The part of the last minute's requests that were picked, from 0 to 1; None where that is unknown."""
+    """Share of the last minute's requests that were picked, from 0 to 1; None if unknown."""
     silent: tuple[str, ...]
-    """The proxies that may send to this pool and report no counts."""
+    """Proxies that may send requests to this pool but do not report counts."""
 
 
 class LiveProxy(Struct, frozen=True):
@@ -1595,7 +1606,7 @@ class LiveProxy(Struct, frozen=True):
     node: str
     """The node id of an Envoy, the name of any other proxy."""
     proxy: str | None
-    """The name in `proxies` of the fleet; None for a node that is none of them."""
+    """The name in `proxies` of the fleet; None for a node that is not in `proxies`."""
     kind: str
     """As in `Proxies`."""
     connected: bool
@@ -1605,13 +1616,13 @@ class LiveProxy(Struct, frozen=True):
     state: str
     """As in `Proxies`."""
     reason: str
-    """Why it is not in sync; empty where it is."""
+    """The reason why it is not in sync; empty if it is."""
     version: str
     """The version last sent; empty before."""
     last_good: str
-    """The version that it last accepted as a whole; empty before."""
+    """The last version that it accepted completely; empty before the first one."""
     detail: str
-    """The version of an Envoy, or how many reloads a driven proxy has had."""
+    """The version of an Envoy, or the number of reloads of a driven proxy."""
 
 
 class LiveSplit(Struct, frozen=True):
@@ -1624,7 +1635,7 @@ class LiveSplit(Struct, frozen=True):
 
 
 class ReplicaName(Struct, frozen=True):
-    """Which replica is meant."""
+    """A reference to a replica."""
 
     pool: str
     """The pool."""
@@ -1633,28 +1644,28 @@ class ReplicaName(Struct, frozen=True):
 
 
 class Live(Struct, frozen=True):
-    """What has changed since the frame before, or everything."""
+    """Everything, or the changes since the previous frame."""
 
     frame: int
     """The number of the frame; it grows by 1 with each change."""
     complete: bool
-    """Whether the frame holds everything: what a client has from earlier frames no longer counts."""
+    """Whether the frame contains everything. The client then discards the data of earlier frames."""
     at: Timestamp
     """The time of the frame on the server's clock."""
     status: Status | None
-    """What is served, with an `age` of 0 in its snapshot; None where it has not changed."""
+    """The status, with an `age` of 0 in its snapshot; None if it has not changed."""
     pools: tuple[LivePool, ...] | None
-    """All pools; None where they have not changed."""
+    """All pools; None if none has changed."""
     replicas: tuple[LiveReplica, ...]
     """The replicas that have changed."""
     gone: tuple[ReplicaName, ...]
-    """The replicas that are no longer there."""
+    """Replicas that no longer exist."""
     proxies: tuple[LiveProxy, ...] | None
-    """All proxies; None where none has changed."""
+    """All proxies; None if none has changed."""
     rollouts: tuple[Rollout, ...] | None
-    """All rollouts; None where none has changed."""
+    """All rollouts; None if none has changed."""
     splits: tuple[LiveSplit, ...] | None
-    """All splits; None where none has changed."""
+    """All splits; None if none has changed."""
 
 
 class ReplicaSeries(Struct, frozen=True):
@@ -1663,7 +1674,8 @@ class ReplicaSeries(Struct, frozen=True):
     replica: str
     """The replica."""
     values: tuple[Number | None, ...]
-    """A value for each of `times`; None where it was unknown. `state` is the index in `states`."""
+    """A value for each of `times`; None if it was unknown. For the metric `state`, the value is an index in
+    `states`."""
 
 
 class Series(Struct, frozen=True):
@@ -1674,11 +1686,11 @@ class Series(Struct, frozen=True):
     metric: SeriesMetric
     """The metric."""
     states: tuple[str, ...]
-    """The states in the order of their numbers, for the metric `state`; empty for others."""
+    """The states by index, for the metric `state`; empty for other metrics."""
     times: tuple[Number, ...]
     """Seconds since the epoch, the oldest first."""
     total: tuple[Number | None, ...]
-    """The pool's own values, without `replica`: the sum of requests, the mean of a ratio or a temperature, the number
-    of replicas in the state `in`. Empty where replicas are asked for."""
+    """Values of the whole pool, if the request has no `replica`: the sum of requests, the mean of a ratio or a
+    temperature, the number of replicas in the state `in`. Empty if the request has a `replica`."""
     replicas: tuple[ReplicaSeries, ...]
-    """The replicas that were asked for, in the order of the fleet."""
+    """The requested replicas, in the order of the fleet."""

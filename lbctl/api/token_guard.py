@@ -1,8 +1,8 @@
-"""Which users' processes of this machine may get the token of the API.
+"""Check that the API token is sent only to processes of trusted users on this machine.
 
-Every user can listen at a port of loopback while `serve` does not. So the token is sent over a connection to loopback
-only if the listener belongs to this user, to root, to the owner of the token's file, or to the owner of the state
-directory of `serve`. TLS needs no such check: the certificate proves whose server it is.
+While `serve` does not run, any user can listen on its port on loopback. So the token is sent over loopback only to a
+listener of this user, of root, of the owner of the token file, or of the owner of the state directory of `serve`. TLS
+needs no such check, because the certificate identifies the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROOT = 0
 
 
 class UntrustedListenerError(Exception):
-    """The process at the address may be another user's. The message says whose, and what to do."""
+    """The process at the address may belong to another user. The message names the user and a remedy."""
 
 
 def trusted_users(*paths: Path) -> frozenset[int]:

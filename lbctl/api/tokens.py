@@ -1,8 +1,8 @@
 """The tokens of the API and their roles.
 
 A line of the token file is `name:role:token`. The role `read` may read, `operate` may also write, and `picker` may
-follow the tables of replicas and join the exchange of pickers. A line without a name is the token of `operator`, who
-may operate. Empty lines and lines that begin with `#` are ignored.
+subscribe to the tables of replicas and join the exchange of pickers. A line without a name is a token with the name
+`operator` and the role `operate`. Empty lines and lines that begin with `#` are ignored.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _LINE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9._@-]{0,62}):(read|operate|picker):(
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sends a request."""
+    """The sender of a request."""
 
     name: str
     """The name of the token, which the audit log records."""
     role: Role
-    """What the token permits."""
+    """The permissions of the token."""
 
 
 OPERATOR = Principal("operator", "operate")
-"""Who has the token of a line without a name."""
+"""The principal of a token without a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """One token, and whose it is."""
+    """A token and its principal."""
 
     principal: Principal
-    """Who uses the token."""
+    """The name and role of the token."""
     secret: bytes = field(repr=False)
     """The token itself."""
 
@@ -58,7 +58,7 @@ def _tokens(lines: Iterable[bytes]) -> Iterator[ApiToken]:
 
 
 def token_of(tokens: Iterable[ApiToken], given: bytes) -> ApiToken | None:
-    """Return the token that was given; None where there is no such token. The time that it takes reveals none."""
+    """Return the entry of the given token; None if there is none. The comparison takes constant time."""
     found = None
     for token in tokens:
         if hmac.compare_digest(given, token.secret):

@@ -491,7 +491,7 @@ def test_server_without_http_is_a_readable_error(capsys: pytest.CaptureFixture[s
     error = capsys.readouterr().err
     assert error.strip().isprintable()
     assert "\\x" not in error
-    assert "does not speak HTTP" in error
+    assert "does not use HTTP" in error
 
 
 def test_metrics_count_reported_events(fleet: Fleet, token: Path) -> None:
