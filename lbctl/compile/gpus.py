@@ -13,27 +13,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 SCALE = (
-    "Throughput of one GPU serving a language model, relative: A100-80GB = 5. Figures have two significant digits at "
-    "most, and a model, its precision and its server move them by a third or more: measure your own and set it under "
-    "`gpus:`. Nothing here measured an A100: every figure hangs on the specification ratio of H100-SXM or of the GPU "
-    "itself to it."
+    "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two significant digits. "
+    "The model, its precision and its server change them by a third or more: measure yours, and set it under `gpus:`. "
+    "No source measured an A100, so every figure depends on a ratio of specifications: of H100-SXM or of the GPU "
+    "itself to the A100."
 )
 
 MLPERF_RULE = (
     "MLPerf rule: result per accelerator in MLPerf Inference v4.1 and v5.1 "
-    "(github.com/mlcommons/inference_results_v4.1 and _v5.1), closed division, scenarios Offline and Server, without "
-    "the 99.9 % accuracy targets (mostly the 99 % runs again), without the reference implementation and without fp32 "
-    "weights. A cell is one round, suite, model and scenario that has both GPUs; its ratio is that of their medians "
-    "over all submitters. The figure is the geometric mean over the cells of each model, then over the models. "
-    "Language models are those whose names begin with llama, gptj or mixtral. Submitters choose precision and "
-    "software, and no ratio corrects for that: for language models v5.1 states fp4 on B200 and fp8 on the rest; v4.1 "
-    "does not say."
+    "(github.com/mlcommons/inference_results_v4.1 and _v5.1), closed division, scenarios Offline and Server. Left out "
+    "are the 99.9 % accuracy targets (mostly the 99 % runs again), the reference implementation, and fp32 weights. A "
+    "cell is one round, suite, model and scenario that has both GPUs. Its ratio is the ratio of their medians over all "
+    "submitters. The figure is the geometric mean over the cells of each model, then over the models. Language models "
+    "have names that begin with llama, gptj or mixtral. Submitters choose precision and software, and the ratio does "
+    "not correct for that: for language models, v5.1 states fp4 on B200 and fp8 on the others; v4.1 does not state it."
 )
 
 SPECIFICATION_RULE = (
     "Specification rule: 5 × √(memory bandwidth ratio × dense FP16/BF16 TFLOPS ratio) to A100-80GB (SXM: 2039 GB/s, "
-    "312 TFLOPS, from citsjtu2020/LLM-Prof). It knows neither fp8 and fp4 nor software, and differs from what MLPerf "
-    "gives by up to a factor of three: B200 27 against 41, L4 1.2 against 0.8, T4 0.9 against 0.3."
+    "312 TFLOPS, from citsjtu2020/LLM-Prof). It does not include fp8, fp4 and software, and differs from MLPerf by up "
+    "to a factor of three: B200 27 against 41, L4 1.2 against 0.8, T4 0.9 against 0.3."
 )
 
 _MLPERF = "MLPerf Inference v4.1, v5.1"
@@ -79,7 +78,7 @@ _TABLE = (
         96,
         _MLPERF_4,
         "MLPerf rule on language models against H100-SXM: 1.18 (6 cells, 0.89 to 1.44) × 11.41, the rows of the 96 GB "
-        "and the 144 GB variant together; alone, 96 GB gives 11 and 144 GB 14. Memory is that of the smaller.",
+        "and the 144 GB variant together; alone, 96 GB gives 11 and 144 GB 14. The memory is the smaller variant's.",
     ),
     Gpu(
         "MI325X",
@@ -94,8 +93,8 @@ _TABLE = (
         11,
         80,
         _LLM_PROF,
-        "Specification rule: 5 × √(3350/2039 × 989/312) = 11.41. MLPerf has H100-SXM, and no A100 to compare it with; "
-        "this ratio ties all measured GPUs to the scale.",
+        "Specification rule: 5 × √(3350/2039 × 989/312) = 11.41. MLPerf has H100-SXM, but no A100; "
+        "this ratio connects all measured GPUs to the scale.",
     ),
     Gpu(
         "MI300X",
@@ -166,7 +165,7 @@ _TABLE = (
         24,
         _MLPERF,
         "MLPerf rule on other models (vision, bert, whisper, image generation) against L40S, the nearest GPU with "
-        "language model rows: 0.30 (9 cells, 0.27 to 0.36) × 2.74. No language model row of its own.",
+        "language model rows: 0.30 (9 cells, 0.27 to 0.36) × 2.74. It has no language model rows.",
     ),
     Gpu(
         "T4",

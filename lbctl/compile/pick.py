@@ -21,7 +21,7 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
     """Resolve the section `pick` of the balance at `path`. Reports LB302."""
     if section.bound <= 1:
         place = (*path, "pick", "bound")
-        ctx.error("LB302", f"a bound of {section.bound:g} leaves no room", place, "above 1, as 1.25")
+        ctx.error("LB302", f"a bound of {section.bound:g} leaves no room", place, "above 1, for example 1.25")
     keys = model.PICK_SESSION if section.session is None else section.session
     session = tuple(_session_key(key) for key in keys)
     if section.session is None and section.prefix is None:

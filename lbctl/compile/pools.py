@@ -204,7 +204,10 @@ def _own_balance(
     bound = section.bounded_load
     if bound is not None and bound <= 1:
         ctx.error(
-            "LB302", f"a bounded load of {bound:g} leaves no room", (*path, "hash", "bounded_load"), "above 1, as 1.25"
+            "LB302",
+            f"a bounded load of {bound:g} leaves no room",
+            (*path, "hash", "bounded_load"),
+            "above 1, for example 1.25",
         )
     return ir.Balance("hash", _hash_key(section.key), bound)
 

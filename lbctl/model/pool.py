@@ -100,7 +100,7 @@ def _prefix(value: object) -> object:
     if value == "off":
         return None
     if not isinstance(value, dict | PickPrefix):
-        hint = "off, or a map as {block: 256, blocks: 128}; without the key prompts are recognised"
+        hint = "off, or a map such as {block: 256, blocks: 128}; without the key, prompts are recognised"
         raise refuse("LB013", f"{show(value)} is not known here", hint)
     return value
 

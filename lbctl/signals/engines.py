@@ -105,7 +105,7 @@ NIM = MetricsTable(
     no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
-    notes=("the page is `/v1/metrics`; newer NIMs that show vLLM's own page are `kind: vllm`",),
+    notes=("the page is `/v1/metrics`; for newer NIMs with vLLM's metrics, use `kind: vllm`",),
 )
 """NVIDIA NIM for language models: names without a prefix, at `/v1/metrics`.
 
@@ -131,7 +131,7 @@ LLAMACPP = MetricsTable(
         "llamacpp:kv_cache_usage_ratio": "nothing: the server no longer reports it",
         "llamacpp:kv_cache_tokens": "nothing: the server no longer reports it",
     },
-    notes=("needs `--metrics`; there is no time to the first token",),
+    notes=("needs `--metrics`; no time to the first token",),
 )
 """llama.cpp's server, started with `--metrics`.
 
@@ -149,8 +149,8 @@ TORCHSERVE = MetricsTable(
     heartbeat="requests",
     gpus=GpuLabels(("DeviceId",)),
     notes=(
-        "`ts_queue_latency_microseconds` and `QueueTime` are times: there is no length of the queue",
-        "needs `metrics_mode=prometheus`; GPU metrics only where the collector of system metrics runs",
+        "no queue length: `ts_queue_latency_microseconds` and `QueueTime` are times",
+        "needs `metrics_mode=prometheus`; GPU metrics need the collector of system metrics",
     ),
 )
 """TorchServe. Its queue is a time, not a length; the utilisation is in percent. The total memory is not reported."""
@@ -171,7 +171,7 @@ TFSERVING = MetricsTable(
     evidence="batches",
     heartbeat="requests",
     notes=(
-        "evidence only with `--enable_batching`; there is no length of the queue",
+        "evidence only with `--enable_batching`; no queue length",
         "needs a monitoring configuration with `prometheus_config { enable: true }`",
     ),
 )

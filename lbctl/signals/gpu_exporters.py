@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.signals.devices import GpuLabels
 from lbctl.signals.source import MetricSeries, MetricsTable
 
-_NO_EVIDENCE = "a busy GPU says nothing of the requests that keep it busy"
+_NO_EVIDENCE = "the load of a GPU does not show the speed of requests"
 _DCGM_SLOWED = ("power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
 
 DCGM = MetricsTable(
@@ -38,7 +38,7 @@ DCGM = MetricsTable(
     gpus=GpuLabels(("UUID", "gpu", "device"), instance="GPU_I_ID"),
     notes=(
         "samples every 30 s by default (`DCGM_EXPORTER_INTERVAL`): set it to the interval of the pool",
-        "a MIG slice is named by its GPU and instance, as `0:3`",
+        "name a MIG slice by its GPU and instance, for example `0:3`",
     ),
 )
 """NVIDIA's DCGM exporter: one page per host, GPUs by index and UUID, MIG slices by instance.
@@ -118,7 +118,7 @@ AMD = MetricsTable(
     },
     no_evidence=_NO_EVIDENCE,
     gpus=GpuLabels(("gpu_id", "GPU_UUID", "gpu_uuid", "serial_number", "SERIAL_NUMBER"), instance="gpu_partition_id"),
-    notes=("there is no XID; `gpu_health` is not read: its values are not documented",),
+    notes=("no XID; `gpu_health` is not read, because its values are not documented",),
 )
 """AMD's device metrics exporter.
 

@@ -13,14 +13,16 @@ _INTRODUCTION = """\
 
 # Signals of model servers and GPUs
 
-`telemetry.sources` of a pool, or of a replica, name pages and their `kind`. Of each page only the metrics below are
-read. The first name that the page has is taken; a name that is absent, a value that is no finite number from 0
-on, and a series that occurs twice are unknown, never 0. Several engines, ranks, models or GPUs of a page become one
-number by the rule of the signal. Of several sources, the first in the list with a fresh value for a signal gives it.
+`telemetry.sources` of a pool or a replica names metrics pages and their `kind`. lbctl reads only the metrics below.
 
-Evidence is what the `adaptive` strategy needs: the speed at the present batch. **tokens**: times between tokens, with
-the tokens of each step. **batches**: times in the model, with the inputs of each execution. A pool whose sources give
-none stays on its capacities.
+- Of several names for a quantity, lbctl uses the first one on the page.
+- A missing name, a value that is not a finite number of at least 0, and a duplicate series are unknown, never 0.
+- If a page has several engines, ranks, models or GPUs, their values are combined by the rule of the signal.
+- If a replica has several sources, the first one in the list with a current value for the signal is used.
+
+The `adaptive` strategy needs *evidence*: the speed at the present batch. With **tokens**, the page has times between
+tokens, and the tokens of each step. With **batches**, it has times in the model, and the inputs of each execution. If
+the sources of a pool have no evidence, its weights are the capacities.
 """
 _ORDER = {name: place for place, name in enumerate((*SIGNALS, *COUNTERS))}
 
@@ -34,7 +36,7 @@ def page() -> str:
 
 def _signals() -> str:
     rows = ((f"`{name}`", spec.unit, spec.combine, spec.description) for name, spec in SIGNALS.items())
-    return _table(("signal", "unit", "of several lines", "what it is"), rows)
+    return _table(("signal", "unit", "combined by", "meaning"), rows)
 
 
 def _kinds(tables: Iterable[MetricsTable]) -> str:
@@ -71,12 +73,14 @@ def _others() -> str:
     return f"""\
 ## `custom` and `prometheus`
 
-`custom` reads a metric that the fleet names: `metric`, `signal`, and `unit` where it is not the signal's own. For
-`ttft` and `token_latency` the metric may be a histogram; for `throughput` a metric in `tokens` is a counter.
+`custom` reads a metric that the fleet names by `metric` and `signal`. Set `unit` if the metric has another unit than
+the signal. For `ttft` and `token_latency`, the metric may be a histogram. For `throughput`, a metric in `tokens` is a
+counter.
 
-`prometheus` asks any server that answers PromQL (`/api/v1/query`): `query`, `signal`, `unit`. Several series become one
-by the signal's rule; no series is unknown. The answer does not say how old a sample is, and Prometheus repeats one for
-up to five minutes: a query that must not, says so, as `x and time() - timestamp(x) < 30`.
+`prometheus` sends `query` to a server with PromQL (`/api/v1/query`), for a `signal` and a `unit`. Several series are
+combined by the signal's rule. Without a series, the signal is unknown. The answer does not contain the age of a sample,
+and Prometheus repeats a sample for up to five minutes. To exclude old samples, extend the query:
+`x and time() - timestamp(x) < 30`.
 
 Units: {units}.
 """
@@ -86,10 +90,12 @@ def _devices() -> str:
     return """\
 ## Templates and devices
 
-`{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced in `url`, `query` and `match_labels`; several
-devices are in a query with `|` between them. `devices` of a replica are strings: indices (`["0"]`), UUIDs
-(`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3 of GPU 0). On a page that names GPUs, lines of other GPUs are not
-the replica's; without `devices` all are. `match_labels: {gpu: "{device}"}` says the same in words.
+`url`, `query` and `match_labels` may contain `{address}`, `{host}`, `{port}`, `{name}` and `{device}`. In a query,
+several devices are separated by `|`.
+
+`devices` of a replica are strings: indices (`["0"]`), UUIDs (`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3 of
+GPU 0). If a page names GPUs, lbctl reads only the lines of these devices; without `devices`, it reads all lines.
+`match_labels: {gpu: "{device}"}` has the same effect.
 """
 
 
@@ -97,7 +103,7 @@ def _details(table: MetricsTable) -> str:
     lines = [f"## {table.title} (`{table.kind}`)\n", _series(table)]
     notes = [f"- {note}\n" for note in table.notes]
     if table.reserves_memory:
-        notes.append("- it takes the GPU's memory at its start: free memory is not judged\n")
+        notes.append("- reserves GPU memory at its start, so free memory is not checked\n")
     notes += (f"- removed in newer versions: `{old}`; now {_instead(new)}\n" for old, new in table.removed.items())
     return "\n".join([*lines, "".join(notes)] if notes else lines)
 

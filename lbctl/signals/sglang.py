@@ -54,6 +54,6 @@ TABLE = MetricsTable(
     removed={"sglang:time_per_output_token_seconds": "sglang:inter_token_latency_seconds"},
     notes=(
         "needs `--enable-metrics`",
-        "with `cuda_graph_passes_total` progress moves with every step; without it there is no evidence",
+        "with `cuda_graph_passes_total`, progress changes with every step; without it, there is no evidence",
     ),
 )

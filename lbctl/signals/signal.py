@@ -37,15 +37,17 @@ SIGNALS: Mapping[str, SignalSpec] = {
     "running": SignalSpec("requests", 1e7, "sum", "requests that the engine works on"),
     "kv_cache": SignalSpec("ratio", 1.0, "mean", "used part of the key-value cache"),
     "gpu": SignalSpec("ratio", 1.0, "mean", "part of the time in which the GPU was busy"),
-    "gpu_memory_free": SignalSpec("bytes", 2.0**45, "min", "free memory of the GPU that has least"),
-    "temperature": SignalSpec("celsius", 200.0, "max", "of the hottest GPU"),
+    "gpu_memory_free": SignalSpec("bytes", 2.0**45, "min", "free memory of the GPU with the least free memory"),
+    "temperature": SignalSpec("celsius", 200.0, "max", "temperature of the hottest GPU"),
     "throttle": SignalSpec("ratio", 1.0, "max", "above 0 while a GPU is slowed down by heat or power"),
-    "xid": SignalSpec("code", 1e6, "fatal", "the last error that the driver reported, a fatal one before any other"),
+    "xid": SignalSpec("code", 1e6, "fatal", "last error that the driver reported; a fatal one takes precedence"),
     "ttft": SignalSpec("seconds", 1e6, "mean", "mean time to the first token since the last scrape"),
     "token_latency": SignalSpec("seconds", 1e6, "mean", "mean time between tokens since the last scrape"),
-    "throughput": SignalSpec("tokens/s", 1e9, "sum", "tokens made in a second since the last scrape"),
+    "throughput": SignalSpec("tokens/s", 1e9, "sum", "tokens per second since the last scrape"),
     "cache_hits": SignalSpec("ratio", 1.0, "mean", "part of prompt tokens that were in the prefix cache"),
-    "progress": SignalSpec("count", _MAX_COUNTER, "sum", "a number that moves whenever the engine does something"),
+    "progress": SignalSpec(
+        "count", _MAX_COUNTER, "sum", "a number that changes with each step or request of the engine"
+    ),
 }
 """All signals by name."""
 

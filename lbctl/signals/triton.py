@@ -43,9 +43,9 @@ TABLE = MetricsTable(
     heartbeat="requests",
     gpus=GpuLabels(("gpu_uuid",)),
     notes=(
-        "with the TensorRT-LLM backend progress moves with every step, and there is no evidence: a request is one run",
-        "with the vLLM backend read the same page as `kind: vllm`",
-        "several models on one page are counted together: name one in `match_labels` where their mix changes",
-        "a response cache counts requests that took no time in the model: the evidence of such a model is too good",
+        "with the TensorRT-LLM backend, progress changes with every step; no evidence: a request is one execution",
+        "with the vLLM backend, read the same page as `kind: vllm`",
+        "models on one page are counted together; if their mix changes, select one by `match_labels`",
+        "a response cache counts requests that took no time in the model, so the measured speed is too high",
     ),
 )

@@ -89,8 +89,8 @@ RAY = MetricsTable(
     evidence="tokens",
     heartbeat="requests",
     notes=(
-        "evidence, and progress by steps, only from a vLLM inside Ray; a plain deployment stays on its capacity",
-        "name the deployment in `match_labels`: the page is of a whole node",
+        "evidence, and progress by steps, only from vLLM inside Ray; other deployments use their capacity",
+        "select the deployment by `match_labels`, because the page has all deployments of a node",
     ),
 )
 """Ray Serve, and vLLM inside it.

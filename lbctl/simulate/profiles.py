@@ -15,12 +15,13 @@ from lbctl.simulate.engine import CostModel
 
 RULE = (
     "Shape: the times of Llama-2-70B in fp16 on eight H100-SXM and on eight A100-80GB (Splitwise's "
-    "`perf_model.csv`, fitted; median error of a decoding step 2 % and 1 %, of a prompt 19 % and 7 %). Speed of "
-    "another GPU or model: the MLPerf result per accelerator (v4.1 and v5.1, closed, Offline and Server, medians "
-    "over submitters) by that of llama2-70b on H100-SXM in the same round and scenario, as a geometric mean; the "
-    "spread is from the lowest submitter to the highest. No ratio corrects for precision (v5.1: fp4 on B200, fp8 "
-    "elsewhere), software, or the lengths of another model's requests. Half the GPUs have half the speed. KV cache: "
-    "90 % of the memory less the weights in fp16, by the bytes of a token."
+    "`perf_model.csv`, fitted). The median error of a decoding step is 2 % and 1 %, of a prompt 19 % and 7 %. Speed of "
+    "another GPU or model: the MLPerf result per accelerator, divided by the result of llama2-70b on H100-SXM in the "
+    "same round and scenario, as a geometric mean. The results are from v4.1 and v5.1, closed division, Offline and "
+    "Server, medians over submitters. The spread is from the lowest submitter to the highest. The ratio does not "
+    "correct for precision (v5.1: fp4 on B200, fp8 elsewhere), software, or the lengths of another model's requests. "
+    "Half the GPUs have half the speed. KV cache: 90 % of the memory minus the weights in fp16, divided by the bytes "
+    "of a token."
 )
 _MEASURED_GPUS = 8
 _USABLE = 0.9

@@ -40,7 +40,7 @@ def test_every_key_has_a_description() -> None:
 def test_description_for_editors_includes_the_grammar() -> None:
     active = schema()["definitions"]["Active"]["properties"]
     assert active["interval"]["description"] == (
-        "The time between two checks of a replica. A duration: as 250ms, 5s, 10m, 1h."
+        "The time between two checks of a replica. A duration: for example 250ms, 5s, 10m, 1h."
     )
     assert "grammar" not in active["interval"]
     assert schema()["definitions"]["PartialActive"]["properties"]["interval"] == active["interval"]

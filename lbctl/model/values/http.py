@@ -16,16 +16,26 @@ from lbctl.model.values.grammar import schema, text
 HeaderName = Annotated[
     str,
     *text(
-        r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "a header's name", "letters, digits, - and _, no - or _ first", lower=True
+        r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}",
+        "a header's name",
+        "letters, digits, - and _, with a letter or digit first",
+        lower=True,
     ),
 ]
 CookieName = Annotated[
-    str, *text(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", "a cookie's name", "letters, digits, - and _, no - first")
+    str,
+    *text(
+        r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", "a cookie's name", "letters, digits, - and _, with no - at the beginning"
+    ),
 ]
 QueryName = Annotated[str, *text(r"[A-Za-z0-9_]{1,64}", "a query parameter", "letters, digits and _")]
 JsonPath = Annotated[
     str,
-    *text(r"\$(\.[A-Za-z_][A-Za-z0-9_]{0,63}){1,8}", "a path into the JSON body", "as $.user or $.metadata.session"),
+    *text(
+        r"\$(\.[A-Za-z_][A-Za-z0-9_]{0,63}){1,8}",
+        "a path into the JSON body",
+        "for example $.user or $.metadata.session",
+    ),
 ]
 _HEADER_VALUE = r"[!-~]([ -~]{0,1022}[!-~])?"
 HEADER_VALUE = f"^(?:{_HEADER_VALUE})$"
@@ -50,7 +60,7 @@ def unique_headers(value: object) -> object:
 
 
 HeaderMap = Annotated[dict[HeaderName, HeaderValue], BeforeValidator(unique_headers)]
-Method = Annotated[str, *text(r"[A-Z]{1,20}", "an HTTP method", "as GET or POST, in capitals")]
+Method = Annotated[str, *text(r"[A-Z]{1,20}", "an HTTP method", "in capitals, for example GET or POST")]
 HostPattern = Annotated[
     str,
     *text(
@@ -85,13 +95,13 @@ def _url_path(pattern: str, noun: str, hint: str) -> Any:
     return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))
 
 
-UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it starts with /, has no empty segments, no % and no spaces")]
+UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it begins with /, without empty segments, % and spaces")]
 CheckPath = Annotated[
     str,
     *_url_path(
         rf"{_SEGMENTS}(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*)?",
-        "a path, perhaps with a query",
-        "it starts with /, a query may follow",
+        "a path with an optional query",
+        "it begins with /, and a query may follow",
     ),
 ]
 

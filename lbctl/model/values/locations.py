@@ -23,7 +23,7 @@ _FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^
 def _file(value: object) -> str:
     hint = "letters, digits, spaces and . _ / @ + = : , ~ -; not - at the start of a name"
     if isinstance(value, str) and value.startswith("~"):
-        hint = "nothing puts a home directory in the place of ~: write the path from / on, as /home/NAME/FILE"
+        hint = "~ is not replaced by a home directory: write the path from / on, for example /home/NAME/FILE"
     if not isinstance(value, str) or not re.fullmatch(_FILE, value):
         raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
     parts = value.split("/")
@@ -43,7 +43,7 @@ def _absolute(value: object) -> str:
         raise refuse(
             "LB145",
             f"{show(value)} is not an absolute path, and a proxy starts in another directory",
-            "a path that begins with /, as /run/haproxy/admin.sock",
+            "a path that begins with /, such as /run/haproxy/admin.sock",
         )
     return _file(value)
 
@@ -66,10 +66,10 @@ def _network(value: object) -> str:
             return str(ipaddress.ip_network(value, strict=True))
     except ValueError:
         pass
-    raise refuse("LB013", f"{show(value)} is not a network", "as 10.0.0.0/8 or 2001:db8::/32")
+    raise refuse("LB013", f"{show(value)} is not a network", "for example 10.0.0.0/8 or 2001:db8::/32")
 
 
-Network = Annotated[str, PlainValidator(_network), schema(_NETWORK, "a network: as 10.0.0.0/8")]
+Network = Annotated[str, PlainValidator(_network), schema(_NETWORK, "a network: for example 10.0.0.0/8")]
 _URL_CHARACTER = r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]"
 _PLACEHOLDER = re.compile(r"\{(address|host|port|name|device)\}")
 

@@ -19,7 +19,9 @@ Name = Annotated[
 Place = Annotated[
     str, *text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "the name of a region or zone", "letters, digits, . _ -")
 ]
-Gpu = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", "a GPU type", "as H100-SXM; `lbctl gpus` lists them")]
+Gpu = Annotated[
+    str, *text(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", "a GPU type", "for example H100-SXM; `lbctl gpus` lists them")
+]
 _MODEL = r"[^\x00- \x7f*](?:[^\x00-\x1f\x7f*]{0,253}[^\x00- \x7f*])?"
 _MODEL_PATTERN = rf"{_MODEL}|[^\x00- \x7f*][^\x00-\x1f\x7f*]{{0,254}}\*"
 _MODEL_HINT = "printable text, at most 255 characters, without * and without spaces at its ends"
@@ -51,7 +53,7 @@ PORT_NAME = re.compile(r"(?!.*--)(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?",
 """Name of a port in Kubernetes."""
 KubernetesName = Annotated[
     str,
-    *text(_DNS_LABEL, "a name in Kubernetes", "lower-case letters, digits and -, at most 63; no - at its ends"),
+    *text(_DNS_LABEL, "a name in Kubernetes", "lower-case letters, digits and -, at most 63, without - at its ends"),
 ]
 KubernetesLabel = Annotated[
     str,

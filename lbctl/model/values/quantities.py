@@ -38,7 +38,9 @@ def _unlimited(value: object) -> q.Duration | None:
     return None if value == "unlimited" else q.parse_duration(value)
 
 
-Duration = Annotated[q.Duration, quantity(q.parse_duration), schema(_DURATION, "a duration: as 250ms, 5s, 10m, 1h")]
+Duration = Annotated[
+    q.Duration, quantity(q.parse_duration), schema(_DURATION, "a duration: for example 250ms, 5s, 10m, 1h")
+]
 DurationOrUnlimited = Annotated[
     q.Duration | None, quantity(_unlimited), schema(f"{_DURATION}|unlimited", "a duration, or unlimited")
 ]
@@ -53,7 +55,9 @@ def _lease(value: object) -> q.Duration:
 
 Lease = Annotated[q.Duration, quantity(_lease), schema(_DURATION, "a duration from 2s to 60s")]
 Size = Annotated[
-    q.Size, quantity(q.parse_size), schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB|GiB)", "a size: as 64KiB, 10MiB")
+    q.Size,
+    quantity(q.parse_size),
+    schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB|GiB)", "a size: for example 64KiB, 10MiB"),
 ]
 
 
@@ -82,12 +86,14 @@ PositiveWidePercent = Annotated[
     schema(_ABOVE_ZERO + _WIDE_PERCENT, "any percent above 0%: over 100% too"),
 ]
 Temperature = Annotated[
-    q.Temperature, quantity(q.parse_temperature), schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "degrees Celsius: as 90C")
+    q.Temperature,
+    quantity(q.parse_temperature),
+    schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "degrees Celsius: for example 90C"),
 ]
 Rate = Annotated[
     q.Rate,
     quantity(q.parse_rate),
-    schema(r"(?!0+/)(0?[0-9]{1,9}|1000000000)/(s|m|h)", "a rate: as 50/s, 600/m, 10000/h"),
+    schema(r"(?!0+/)(0?[0-9]{1,9}|1000000000)/(s|m|h)", "a rate: for example 50/s, 600/m, 10000/h"),
 ]
 PORT = r"(?!0+$)([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 """Pattern of a port number."""
@@ -103,19 +109,21 @@ Address = Annotated[
 def _bind(value: object) -> q.Endpoint:
     address = q.parse_address(value)
     if not address.path and not address.ip:
-        raise q.QuantityError(f"{show(value)} is a name", "listen on an address, as 0.0.0.0:8443, or unix:/path")
+        raise q.QuantityError(f"{show(value)} is a name", "listen on an address such as 0.0.0.0:8443, or on unix:/path")
     return address
 
 
 Bind = Annotated[q.Endpoint, quantity(_bind), schema(_BIND, 'an own address: ip:port, "[v6]:port" or unix:/path')]
 Version = Annotated[
-    tuple[int, ...], quantity(q.parse_version), schema(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", 'a version: as "1.22"')
+    tuple[int, ...],
+    quantity(q.parse_version),
+    schema(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", 'a version: for example "1.22"'),
 ]
 
 
 def _capacity(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refuse("LB201", f"{show(value)} is not a weight", "a positive number, as 5 or 2.5")
+        raise refuse("LB201", f"{show(value)} is not a weight", "a positive number such as 5 or 2.5")
     if value == 0:
         raise refuse("LB202", "a weight of 0 is not allowed", "write `drain: true` to take the replica out")
     if not 0 < value <= 1_000_000 or round(value, 6) != value:
@@ -130,7 +138,7 @@ Capacity = Annotated[
 
 def _multiple(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1000:
-        raise refuse("LB013", f"{show(value)} is not a positive number", "as 1.25")
+        raise refuse("LB013", f"{show(value)} is not a positive number", "for example 1.25")
     return float(value)
 
 

@@ -198,7 +198,7 @@ def test_the_picker_port_is_free_on_other_addresses(listener: str) -> None:
         ),
         (
             "{algorithm: pick, pick: {prefix: on}}",
-            "(off, or a map as {block: 256, blocks: 128}; without the key prompts are recognised)",
+            "(off, or a map such as {block: 256, blocks: 128}; without the key, prompts are recognised)",
         ),
         (
             "{algorithm: pick, pick: {session: [{header: x-chat}]}}",

@@ -152,7 +152,7 @@ def test_names_of_other_proxies_suggest_the_right_one(replica: str, hint: str) -
         ),
         ("config: ▶/etc/../h.cfg", "LB502", "has .. in it"),
         ("runtime_api: ▶~/h.sock", "LB145", "is not an absolute path, and a proxy starts in another directory"),
-        ("runtime_api: ▶../h.sock", "LB145", "(a path that begins with /, as /run/haproxy/admin.sock)"),
+        ("runtime_api: ▶../h.sock", "LB145", "(a path that begins with /, such as /run/haproxy/admin.sock)"),
         ("runtime_api: ▶/run/../h.sock", "LB502", "has .. in it"),
     ],
 )
