@@ -14,8 +14,8 @@ WIDTH = 380
 """Pixels. A phone with 390 pixels shows almost all of them, so texts keep their size."""
 _EDGE, _PADDING, _LINE, _FONT = 12, 8, 15, 12
 _LABEL_FONT, _HEAD = 11, 6
-_CHARACTER, _BOLD_CHARACTER = 0.54, 0.58
-"""Mean width of a character of a sans-serif font, as a part of the font size."""
+_CHARACTER, _BOLD_CHARACTER = 0.6, 0.66
+"""Mean width of a character of a wide sans-serif font, as a part of the font size."""
 _STYLE = """\
 text { font: 12px system-ui, sans-serif; fill: #1f2933 }
 .title { font-weight: 600 }
@@ -102,7 +102,7 @@ class _Drawing:
     def __init__(self, diagram: Diagram) -> None:
         self._places: dict[str, _Rectangle] = {}
         self._labels: list[tuple[str, _Rectangle]] = []
-        self._pairs = {(arrow.start, arrow.end) for arrow in diagram.arrows}
+        self._pairs = [(arrow.start, arrow.end) for arrow in diagram.arrows]
         self._frames: list[str] = []
         self._boxes: list[str] = []
         self._height = self._place(diagram)
@@ -179,13 +179,15 @@ class _Drawing:
         return bottom
 
     def _arrow(self, arrow: Arrow) -> Iterator[str]:
-        """Draw an arrow between neighbours. Two that go both ways between the same boxes are apart."""
+        """Draw an arrow between neighbours. Of two in opposite directions, the first one is above or on the left."""
         start, end = self._places[arrow.start], self._places[arrow.end]
-        both = (arrow.end, arrow.start) in self._pairs
+        side = 0
+        if (arrow.end, arrow.start) in self._pairs:
+            side = -1 if (arrow.end, arrow.start) in self._pairs[self._pairs.index((arrow.start, arrow.end)) :] else 1
         if start.row == end.row:
-            yield from self._level(arrow, start, end, -1 if both and start.left < end.left else int(both))
+            yield from self._level(arrow, start, end, side)
         elif abs(start.row - end.row) == 1:
-            yield from self._upright(arrow, start, end, -1 if both and start.row < end.row else int(both))
+            yield from self._upright(arrow, start, end, side)
         else:
             raise ValueError(f"{arrow.start!r} and {arrow.end!r} are not neighbours")
 
@@ -287,7 +289,7 @@ DIAGRAMS = {
                     Box("nginx", "same machine", plain=True),
                 ],
             ),
-            Row([Box("Model servers", "requests pass through the proxies alone", plain=True)]),
+            Row([Box("Model servers", "get requests only through the proxies", plain=True)]),
         ],
         [
             *[Arrow(source, "lbctl serve") for source in ("Fleet files", "Discovery", "Metrics", "Operators")],
@@ -371,15 +373,15 @@ DIAGRAMS = {
     ),
     "picking": Diagram(
         [
-            Row([Box("lbctl serve", "weights, health, work in flight"), Box("Client", columns=2, plain=True)], gap=44),
-            Row([Box("Picker", "chooses a replica"), Box("Proxy", "sends the request", columns=2, plain=True)], gap=44),
+            Row([Box("lbctl serve", "weights, health, work in flight"), Box("Client", columns=2, plain=True)], gap=52),
+            Row([Box("Picker", "chooses a replica"), Box("Proxy", "sends the request", columns=2, plain=True)], gap=52),
             Row(
                 [
                     None,
                     Box("Named replica", "by the picker", plain=True),
                     Box("Another replica", "by otherwise", plain=True),
                 ],
-                gap=44,
+                gap=52,
             ),
         ],
         [
@@ -408,28 +410,18 @@ DIAGRAMS = {
     ),
     "high-availability": Diagram(
         [
-            Row(
-                [
-                    Box("nginx, HAProxy", "on the leader's machine", plain=True),
-                    Box("Envoys", "connect to any member", columns=2, plain=True),
-                ]
-            ),
-            Row(
-                [
-                    Box("Leader", "decides"),
-                    Box("Follower 1", "publishes the same"),
-                    Box("Follower 2", "publishes the same"),
-                ]
-            ),
+            Row([Box("Envoys", "connect to any member", columns=3, plain=True), Box("nginx, HAProxy", plain=True)]),
+            Row([Box("Follower 1", "publishes"), Box("Follower 2", "publishes"), Box("Leader", "decides", columns=2)]),
             Row([Box("Store", "Redis, etcd or Kubernetes: lease, decisions, history", plain=True)]),
         ],
         [
-            Arrow("Leader", "nginx, HAProxy", "drives"),
             Arrow("Follower 1", "Envoys", "xDS"),
             Arrow("Follower 2", "Envoys", "xDS"),
-            Arrow("Leader", "Store", "writes"),
+            Arrow("Leader", "Envoys", "xDS"),
+            Arrow("Leader", "nginx, HAProxy", "drives"),
             Arrow("Store", "Follower 1", "reads"),
             Arrow("Store", "Follower 2", "reads"),
+            Arrow("Leader", "Store", "writes"),
         ],
     ),
     "security": Diagram(
@@ -461,7 +453,7 @@ DIAGRAMS = {
             Arrow("Envoy", "lbctl serve", "xds.sock"),
             Arrow("API client", "lbctl serve", "TLS, token"),
             Arrow("Remote Envoy", "lbctl serve", "mTLS"),
-            Arrow("Store", "lbctl serve", "signatures"),
+            Arrow("Store", "lbctl serve", "signed"),
         ],
     ),
 }
