@@ -123,7 +123,7 @@ _NO_HTTP2 = connections(20, _RANDOM[:4_000])
 LISTENERS = (
     Listener(
         "picker, gRPC",
-        f"{_GRPC_BOUND}; {bounded_calls.MAX_QUESTIONS} questions that wait for their body, "
+        f"{_GRPC_BOUND}. {bounded_calls.MAX_QUESTIONS} questions that wait for their body, "
         f"{bounded_calls.MAX_HELD_BYTES >> 20} MiB of them, {bounded_calls.BODY_TIMEOUT:g} s for each",
         True,
         "picker",
