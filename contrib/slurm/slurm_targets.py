@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the model servers that run as Slurm jobs into a file of targets for `discovery.file` of lbctl.
+"""Write the model servers that run as Slurm jobs into a file of targets for `discovery.file` of lbctl.
 
-A job is a server: its first node, at `--port`, or at the port that its comment names (`sbatch --comment port=8001`), so
-that several jobs share a node. With `--ports N` it has data-parallel ranks on N ports. Every user of the cluster can
-give a job any name, so only the jobs of listed users or accounts count. A job with an invalid comment is skipped. The
-file is replaced as a whole, and only if it changes; where Slurm does not answer it stays as it is, and the exit code is
-1.
+Each job is a server on its first node, at `--port` or at the port in its comment (`sbatch --comment port=8001`). So
+several jobs can share a node. With `--ports N` it has data-parallel ranks on N ports. Every user of the cluster can
+give a job any name, so only the jobs of listed users or accounts count. A job with an invalid comment is skipped.
 
-It needs Python 3.9 and nothing else, and is meant for a timer (docs/how-to/slurm.md).
+The file is replaced as a whole, and only if it changes. If Slurm does not answer, the file does not change, and the
+exit code is 1. The script needs only Python 3.9. Run it with a timer (docs/how-to/slurm.md).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 _FORMAT = "%i|%N|%k"
-"""Job id, node list, comment: the comment is last, since it may hold anything."""
+"""Job id, node list, comment. The comment is last, because it may contain any text."""
 _LINE = re.compile(r"(\d+(?:[_+]\d+)?)\|([A-Za-z0-9][A-Za-z0-9._,\[\]-]*)?\|(.*)")
 _PORT = re.compile(r"\bport=(\d{1,5})\b")
 _LAST_PORT = 65_535
@@ -32,7 +31,7 @@ _TIMEOUT = 20
 
 
 def main() -> int:
-    """Write the file; return the exit code."""
+    """Write the file, and return the exit code."""
     options = _options()
     try:
         jobs = _run("squeue", "--noheader", "--states=RUNNING", *_filters(options), f"--format={_FORMAT}")
@@ -50,14 +49,14 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--name", required=True, help="the name of the jobs (squeue --name)")
-    parser.add_argument("--user", help="their users, with commas (squeue --user); default: this user")
-    parser.add_argument("--account", help="their accounts, with commas (squeue --account); then users only if given")
-    parser.add_argument("--partition", help="their partition (squeue --partition)")
-    parser.add_argument("--port", type=int, required=True, help="the port of a server whose job's comment names none")
-    parser.add_argument("--ports", type=int, default=1, help="ranks of a job, on consecutive ports")
-    parser.add_argument("--gpu", help="the type of the GPUs, as `lbctl gpus` lists it")
-    parser.add_argument("--output", type=Path, required=True, help="the file of targets")
+    parser.add_argument("--name", required=True, help="name of the jobs (squeue --name)")
+    parser.add_argument("--user", help="users of the jobs, separated by commas (squeue --user); default: this user")
+    parser.add_argument("--account", help="accounts of the jobs, separated by commas (squeue --account); default: any")
+    parser.add_argument("--partition", help="partition of the jobs (squeue --partition)")
+    parser.add_argument("--port", type=int, required=True, help="port of a server, if the comment of its job has none")
+    parser.add_argument("--ports", type=int, default=1, help="number of ranks of a job, on consecutive ports")
+    parser.add_argument("--gpu", help="type of the GPUs, as `lbctl gpus` lists it")
+    parser.add_argument("--output", type=Path, required=True, help="file of targets to write")
     options = parser.parse_args()
     if not options.user and not options.account:
         options.user = pwd.getpwuid(os.geteuid()).pw_name
@@ -75,7 +74,7 @@ def _filters(options: argparse.Namespace) -> list[str]:
 def _groups(line: str, options: argparse.Namespace) -> list[dict[str, object]] | None:
     """Return a group of targets for each rank of the job that a line of squeue describes.
 
-    None for a line that is not a job with valid ports: a comment may hold anything, line feeds included.
+    Return None for a line that is not a job with valid ports. A comment may contain any text, including line feeds.
     """
     match = _LINE.fullmatch(line.strip())
     if match is None:
@@ -111,7 +110,7 @@ def _run(*command: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write the file beside its place and rename it, so that nobody reads half of it."""
+    """Replace the file atomically, so that no process reads half of it."""
     if path.exists() and path.read_text() == text:
         return
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -1,4 +1,4 @@
-"""A model server that only looks like one: `replica.py PORT` answers every POST and shows metrics as vLLM does."""
+"""A simulated model server: `replica.py PORT` answers every POST, and has metrics like vLLM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 SECONDS = 0.05
-"""What an answer takes."""
+"""Seconds until an answer."""
 METRICS = """\
 vllm:num_requests_running{{model_name="m"}} {running}
 vllm:num_requests_waiting{{model_name="m"}} 0
@@ -18,7 +18,7 @@ vllm:generation_tokens_total{{model_name="m"}} {tokens}
 
 
 class Engine:
-    """What the simulated server counts."""
+    """Counters of the simulated server."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,8 @@
-"""ExecStop of the Envoy: it accepts no new connections, and its requests and streams end before it does.
+"""ExecStop of the Envoy: refuse new connections, and wait for its requests and streams.
 
     python3 drain.py SOCKET SECONDS
 
-SOCKET is the Unix socket of Envoy's admin interface. It returns when no request runs any more, or after SECONDS.
+SOCKET is the Unix socket of Envoy's admin interface. The script returns when no request is in flight, or after SECONDS.
 """
 
 import http.client
@@ -11,7 +11,7 @@ import sys
 import time
 
 _INTERVAL = 0.5
-"""Seconds between two looks at the requests that run."""
+"""Seconds between two reads of the number of requests in flight."""
 
 
 class Admin(http.client.HTTPConnection):
@@ -22,7 +22,7 @@ class Admin(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect to the socket in place of a port."""
+        """Connect to the socket instead of a port."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
@@ -39,14 +39,14 @@ def ask(path: str, question: str, method: str = "GET") -> str:
 
 
 def running(path: str) -> int:
-    """Return the number of requests that run now."""
+    """Return the number of requests in flight."""
     lines = ask(path, "/stats?filter=^http%5C..*downstream_rq_active$").splitlines()
     counts = [line.rsplit(": ", 1) for line in lines if not line.startswith("http.admin.")]
     return sum(int(count) for _, count in counts)
 
 
 def main() -> None:
-    """Stop accepting connections, and wait for the requests that run."""
+    """Stop accepting connections, and wait for the requests in flight."""
     path, seconds = sys.argv[1], float(sys.argv[2])
     until = time.monotonic() + seconds
     ask(path, "/healthcheck/fail", "POST")  # answers close their connection, clients of HTTP/2 get GOAWAY
