@@ -149,7 +149,7 @@ class Action:
         return value
 
 
-COMMITTED_STEP = "What is committed is what the fleet renders to"
+COMMITTED_STEP = "Compare with the committed files"
 
 
 def failed_steps(action: Action, *names: str) -> set[str]:
@@ -181,8 +181,8 @@ def test_action_rejects_an_error_at_its_line(repository: Repository) -> None:
     action = Action(repository, targets="haproxy")
     assert failed_steps(action) == {"Validate", "Lint", "Render and check"}
     assert re.search(r"^::error file=fleet/fleet\.yaml,line=\d+,col=\d+,title=LB011::", action.output["Validate"], re.M)
-    assert action.summary.read_text() == "**lbctl diff:** no comparison with main: the job's log says why\n"
-    assert "LB011" in action.output["What this change does"]
+    assert action.summary.read_text() == "**lbctl diff:** no comparison with main: the log of the job has the reason\n"
+    assert "LB011" in action.output["Show the effect of the change"]
 
 
 def test_action_detects_outdated_rendered_files(repository: Repository) -> None:
@@ -192,7 +192,7 @@ def test_action_detects_outdated_rendered_files(repository: Repository) -> None:
     output = action.output[COMMITTED_STEP]
     assert "rendered/nginx/nginx.conf" in output
     command = "lbctl render -t nginx -d rendered/nginx fleet && git add rendered/nginx"
-    assert f"::error title=lbctl::rendered is not what the fleet renders to. Run this and commit: {command}" in output
+    assert f"::error title=lbctl::rendered is out of date. Run this and commit: {command}" in output
     repository(*GIT, "checkout", "-q", "rendered")
     repository("bash", "-c", command)
     repository.commit()
@@ -373,7 +373,7 @@ def test_gitlab_jobs_reject_errors_and_outdated_files(repository: Repository) ->
     process = gitlab(repository, "render", "haproxy")
     assert process.returncode == 1
     command = "lbctl render -t haproxy -d rendered/haproxy fleet && git add rendered/haproxy"
-    assert process.stdout.endswith(f"rendered is not what the fleet renders to. Run this and commit:\n  {command}\n\n")
+    assert process.stdout.endswith(f"rendered is out of date. Run this and commit:\n  {command}\n\n")
     repository.change("gpu: H100-PCIe", "gpu: H100-PCIe, weigth: 1")
     for name in ("validate", "lint", "render"):
         assert gitlab(repository, name, "haproxy").returncode == 1
