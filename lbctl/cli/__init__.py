@@ -1,4 +1,4 @@
-"""The command line: each command is a module, which is imported when it is called. It also defines the exit codes."""
+"""The command line. Each command is a module that is imported when it is called. Exit codes are defined here too."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("lbctl.cli.version", "Print the versions of lbctl, Python and its dependencies."),
     },
 }
-"""Maps a section of the help to its commands: the module of each (`command` in it, or the name after the colon), and
+"""Maps a section of the help to its commands. Each has its module (`command` in it, or the name after the colon) and
 its help, which needs no import."""
 _COMMANDS = {name: entry for commands in _GROUPS.values() for name, entry in commands.items()}
 _USAGE = "See `lbctl help COMMAND` and `lbctl help environment`."
@@ -89,7 +89,7 @@ class _Commands(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the names without importing the modules, because a shell asks at every key."""
+        """Return the names without importing the modules, because a shell calls this for every key."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         from click.shell_completion import CompletionItem
@@ -127,10 +127,10 @@ def group() -> None:
 
 def main() -> None:
     """Run the program. It never returns: it exits with one of the exit codes of `run`."""
-    gc.set_threshold(100_000, 50)  # a fleet lives to the end; collecting it takes a fifth of the time
+    gc.set_threshold(100_000, 50)  # a fleet lives until the end; collecting it takes a fifth of the time
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would search every installed package
     code = run(sys.argv[1:])
-    gc.freeze()  # a last collection at exit takes a quarter of a second with xDS messages
+    gc.freeze()  # a final collection at exit takes a quarter of a second with xDS messages
     sys.exit(code)
 
 
@@ -152,7 +152,7 @@ def run(args: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:  # noqa: BLE001 -- the last line of defence: an error of ours, shown as such
+    except Exception:  # noqa: BLE001 -- the last line of defence: an error in lbctl, reported as such
         traceback.print_exc()
         click.echo("lbctl: internal error; please report it with the lines above", err=True)
         return 70

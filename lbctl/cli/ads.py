@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lbctl.api.client import ServeClient
 
 USUAL = f"127.0.0.1:{ports.XDS}"
-"""The default address at which `serve` listens for proxies."""
+"""Default address on which `serve` accepts proxies."""
 _PAUSE = 0.1
 _FLAGS = ("xds", "node", "region", "zone", "tls_ca", "tls_cert", "tls_key")
 
@@ -33,17 +33,17 @@ class Ads:
     """The values of the options.
 
     `ca`, `certificate`, `key`: absolute paths, empty if not given; TLS requires `ca`. `problem`: why no socket of a
-    running `serve` is used, where one was looked for; else empty.
+    running `serve` is used although it was searched for; else empty.
     """
 
     xds: Address
-    """The address of the control plane."""
+    """Address of the control plane."""
     node: str
-    """The node id to send."""
+    """Node id to send."""
     region: str
-    """The region to send; empty: none."""
+    """Region to send; empty: none."""
     zone: str
-    """The zone to send; empty: none."""
+    """Zone to send; empty: none."""
     ca: str
     certificate: str
     key: str
@@ -51,7 +51,7 @@ class Ads:
 
 
 def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Pass the options to the command as the argument `ads`; wait `patience` seconds for a `serve` that is starting."""
+    """Pass the options to the command as the argument `ads`. Wait up to `patience` seconds for a starting `serve`."""
     from lbctl.cli.server_options import server_options
 
     option = options_of("xds")
@@ -88,7 +88,7 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
 
 
 def address_of(flag: str, text: str) -> Address:
-    """Parse the address that an option gives. Raises click.UsageError."""
+    """Parse the address in an option. Raises click.UsageError."""
     try:
         endpoint = parse_address(text)
     except QuantityError as error:
@@ -118,25 +118,25 @@ def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The `serve` that is asked where proxies connect to it. `patience`: seconds to wait for one that is starting."""
+    """The running `serve` whose xDS address is queried. `patience`: seconds to wait if it is starting."""
 
     server: ServeClient
     patience: float
 
     @property
     def is_nearer_than_xds(self) -> bool:
-        """Whether --server or --fleet is given more closely than --xds."""
+        """Whether --server or --fleet takes precedence over --xds."""
         from lbctl.cli.server_options import option_precedence
 
         context = click.get_current_context()
         return option_precedence(context, "server") > option_precedence(context, "xds")
 
     def address(self) -> tuple[str, str]:
-        """Return `unix:PATH` of the `serve`; else a TCP address, its own where it is named, and why not the socket.
+        """Return `unix:PATH` of the `serve`; else a TCP address and the reason why the socket is not used.
 
-        A socket of another user would put the proxy under that user's control, so it must belong to this user; root
-        accepts any. Raises ApiError or ClickException where the command line names a `serve` that does not answer or is
-        elsewhere.
+        The TCP address is the address of the named `serve`, or the default. A socket of another user would put the
+        proxy under that user's control, so it must belong to this user; root accepts any. Raises ApiError or
+        ClickException if the command line names a `serve` that does not answer or runs on another machine.
         """
         from lbctl.api.client import ApiError, is_on_loopback
 
@@ -160,7 +160,7 @@ class _Running:
         return USUAL if tcp.startswith("unix:") else tcp, problem
 
     def _await_listens(self) -> AnyVersionListens:
-        """Return where the `serve` listens. Raises ApiError or ClickException where none has answered in time."""
+        """Return the addresses of the `serve`. Raises ApiError or ClickException if it does not answer in time."""
         from lbctl.api.client import ApiError
 
         deadline, waits = time.monotonic() + self.patience, False
@@ -176,7 +176,10 @@ class _Running:
             time.sleep(_PAUSE)
 
     def _listens(self) -> AnyVersionListens:
-        """Return where the `serve` listens now. Raises ApiError without an answer, and ClickException if not yet."""
+        """Return the current addresses of the `serve`.
+
+        Raises ApiError without a response, and ClickException if it does not listen yet.
+        """
         from lbctl.api.any_version import AnyVersionStatus
 
         status = self.server.get("/api/v1/status", AnyVersionStatus)
@@ -190,7 +193,7 @@ def _is_on_command_line(option: str) -> bool:
 
 
 def _is_trusted(path: str) -> bool:
-    """Whether the path is a socket of this user; root trusts those of all."""
+    """Whether the path is a socket of this user; root trusts the sockets of all users."""
     try:
         status = Path(path).stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""`lbctl audit`: who did what with a running `serve`, and whether its log is whole."""
+"""`lbctl audit`: shows the operations on a running `serve`, and verifies the integrity of its audit log."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def verify(remote: ServeClient) -> int:
 
 
 def breaks(records: Sequence[schema.AuditRecord]) -> Iterator[str]:
-    """Yield a message for each place at which the chain is broken."""
+    """Yield a message for each break in the chain."""
     before: schema.AuditRecord | None = None
     for item in records:
         fields = [item.number, item.at, item.actor, item.action, item.subject, item.reason, item.previous]

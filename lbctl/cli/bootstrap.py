@@ -1,4 +1,4 @@
-"""`lbctl bootstrap`: the file that an Envoy is started with to get everything else from `lbctl serve`."""
+"""`lbctl bootstrap`: the file with which an Envoy starts to get everything else from `lbctl serve`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 option = options_of("bootstrap")
 MAX_SOCKET_PATH_BYTES = 107
-"""The longest path of a Unix socket in bytes."""
+"""Maximum length of a Unix socket's path."""
 _CONNECT_TIMEOUT = 10.0
-"""Seconds for a `serve` that was started just before, whose socket is not there yet."""
+"""Seconds to wait for the socket of a `serve` that is just starting."""
 
 
 @click.command(
@@ -113,10 +113,10 @@ def command(
 
 
 def _default_admin(ads: Ads, directory: str | None) -> Address | None:
-    """Return where the admin interface listens that nobody has named; None: nowhere.
+    """Return the default address of the admin interface; None if it has none.
 
-    By it `serve` knows what the checks of this Envoy find. An Envoy that cannot create the socket does not start, so it
-    is only in a directory where this user may write, and only on the machine of `serve`.
+    It gives `serve` the health-check results of this Envoy. An Envoy that cannot create the socket does not start. For
+    this reason there is a default only in a directory where this user may write, and only on the machine of `serve`.
     """
     entry, _ = _entry_of(ads.node)
     named = entry.admin if entry is not None and entry.instances == 1 else None
@@ -129,13 +129,13 @@ def _default_admin(ads: Ads, directory: str | None) -> Address | None:
 
 
 def _beside(ads: Ads) -> tuple[str, str]:
-    """Return the directory of the control plane's socket, and a name there of this node alone."""
+    """Return the directory of the control plane's socket, and a name in it that is unique to this node."""
     digest = hashlib.sha256(ads.node.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return os.path.dirname(ads.xds.path), f"admin-{digest}.sock"  # noqa: PTH120 -- a str
 
 
 def _warn_of_refusal(node: str) -> None:
-    """Say that `serve` will send this node nothing, where the fleet of --fleet shows it."""
+    """Warn if `serve` will withhold all resources from this node, according to the fleet in --fleet."""
     _, refusal = _entry_of(node)
     if refusal:
         hint = '`nodes: ["edge-*"]` sets the nodes of an entry'
@@ -143,7 +143,10 @@ def _warn_of_refusal(node: str) -> None:
 
 
 def _entry_of(node: str) -> tuple[Proxy | None, str]:
-    """Return the entry of `proxies` in --fleet for this node, and why there is none; neither without a valid fleet."""
+    """Return the entry of `proxies` in --fleet for this node, and the reason if there is none.
+
+    Both are empty without a valid fleet.
+    """
     fleet = click.get_current_context().params.get("fleet")
     if not fleet:
         return None, ""
@@ -162,7 +165,7 @@ def _entry_of(node: str) -> tuple[Proxy | None, str]:
 
 
 def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:
-    """Return the addresses. Envoy takes no Unix socket beside a name that it looks up."""
+    """Return the addresses. Envoy does not accept a Unix socket together with a host name."""
     members = (first, *(address_of("--standby", text) for text in texts))
     named = [str(item) for item in members if item.host and not is_ip(item.host)]
     sockets = [str(item) for item in members if item.path]
@@ -174,7 +177,7 @@ def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:
 
 
 def _check_files(given: Mapping[str, str]) -> None:
-    """Check that the files exist on this machine, because an Envoy that lacks one does not start."""
+    """Check that the files exist on this machine: an Envoy with a missing file does not start."""
     for flag, file in given.items():
         if file and not is_file(file):
             raise click.UsageError(f"{flag}: there is no file {file}")

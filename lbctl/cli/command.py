@@ -11,14 +11,14 @@ ENVIRONMENT = "Options can also be set in the environment: see `lbctl help envir
 
 
 class Command(click.Command):
-    """A command with examples, one a line; a line that begins with `#` explains the next one."""
+    """A command with examples, one per line. A line that begins with `#` explains the next one."""
 
     def __init__(self, *arguments: Any, examples: str = "", **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.examples = inspect.cleandoc(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write how to set the options in the environment, then the examples."""
+        """Write how to set the options in the environment, followed by the examples."""
         _write_epilog(self, self.examples, formatter)
         super().format_epilog(ctx, formatter)
 

@@ -13,13 +13,16 @@ from lbctl.base.printable import plain
 _DEGRADED = 3
 _POLL_INTERVAL = 0.5
 _MARGIN = 15.0
-"""Seconds after the drain deadline for which a last report of the proxies is awaited."""
+"""Seconds after the drain deadline to wait for the proxies' last report."""
 _UNKNOWN_FOR = 15.0
-"""Seconds for which the number of requests in flight may be unknown, since proxies report it every 5 s."""
+"""Seconds for which the number of requests in flight may be unknown. Proxies report it every 5 s."""
 
 
 def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
-    """Wait until the drained replica has no requests in flight; the exit code: 3 if that is not so, or not known."""
+    """Wait until the drained replica has no requests in flight.
+
+    Return the exit code: 3 if it still has, or if unknown.
+    """
     began = time.monotonic()
     deadline = began
     row: schema.Replica | None = None
@@ -48,7 +51,7 @@ def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
 
 
 def _look(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Replica, float] | None:
-    """Return the row of the replica, and the drain deadline of its pool in seconds; None if there is none."""
+    """Return the row of the replica, and its pool's drain deadline in seconds; None if the replica does not exist."""
     for item in remote.get("/api/v1/pools", schema.Pools).pools:
         if item.name == pool:
             row = next((each for each in item.replicas if each.name == replica), None)

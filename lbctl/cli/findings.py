@@ -1,6 +1,6 @@
 """Formats findings for pipelines: text, JSON, GitHub annotations, SARIF 2.1.0 and GitLab's Code Quality report.
 
-The formatted findings are alone on standard output, in the order of files and lines. GitHub shows only ten of a kind,
+Standard output contains only the formatted findings, in the order of files and lines. GitHub shows only ten of a kind,
 so it gets the most severe first.
 """
 
@@ -20,17 +20,17 @@ from lbctl.base.diagnostics import Diagnostic, Severity, as_json, dotted
 
 FORMS = ("text", "json", "github", "sarif", "codequality")
 _MAX_ANNOTATIONS = 10
-"""Annotations of one step that GitHub shows."""
+"""Number of annotations of one step that GitHub shows."""
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "notice"}
 _CODE_QUALITY: dict[Severity, str] = {"error": "critical", "warning": "major", "note": "info"}
 _LINE_AND_COLUMN = re.compile(r":[0-9]+:[0-9]+\b")
-"""Matches the line and column of another place that a message names."""
+"""Line and column of another position in a message."""
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def written(findings: Iterable[Diagnostic], form: str) -> str:
-    """Return the complete standard output, with its last newline; for `text` one finding a line."""
+    """Return the complete standard output, with a final newline. The format `text` has one finding per line."""
     diagnostics = list(findings)
     match form:
         case "json":
@@ -46,7 +46,7 @@ def written(findings: Iterable[Diagnostic], form: str) -> str:
 
 
 def counted(findings: Sequence[Diagnostic]) -> str:
-    """Return a summary, as `3 findings: 1 error, 2 warnings`."""
+    """Return a summary, for example `3 findings: 1 error, 2 warnings`."""
     counts = Counter(item.severity for item in findings)
     parts = [_number(counts[severity], severity) for severity in _RANK if counts[severity]]
     return f"{_number(len(findings), 'finding')}: {', '.join(parts)}" if findings else "no findings"
@@ -141,18 +141,18 @@ def _result(item: Diagnostic, index: int) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """Return a URI relative to the working directory if the path is relative, else an absolute one."""
+    """Return a relative URI for a relative path, else an absolute one."""
     return f"file://{quote(file)}" if file.startswith("/") else quote(file.removeprefix("./"))
 
 
 def _code_quality(findings: Sequence[Diagnostic]) -> list[dict[str, Any]]:
-    """Return a Code Quality report, whose fingerprints stay the same when a finding only moves to another line."""
+    """Return a Code Quality report. Its fingerprints do not change if a finding only moves to another line."""
     issues, counts = [], Counter[tuple[str, ...]]()
     for item in findings:
         file = _relative(item)
         message = _LINE_AND_COLUMN.sub("", item.message)
         identity = (item.code, file, dotted(item.path), message)
-        # GitLab shows only the first finding with a fingerprint, so equal findings are told apart by their number.
+        # GitLab shows only the first finding with a fingerprint, so equal findings get a number.
         counts[identity] += 1
         fingerprint = hashlib.sha256("\0".join((*identity, str(counts[identity]))).encode()).hexdigest()
         issues.append(
@@ -168,6 +168,6 @@ def _code_quality(findings: Sequence[Diagnostic]) -> list[dict[str, Any]]:
 
 
 def _relative(item: Diagnostic) -> str:
-    """Return the file relative to the working directory, which is a job's checkout; `.` for a finding without one."""
+    """Return the file relative to the working directory, a job's checkout; `.` for a finding without a file."""
     place = item.position
     return os.path.relpath(place.file) if place is not None and place.file != "-" else "."

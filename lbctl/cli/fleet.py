@@ -1,4 +1,4 @@
-"""The PATH argument of the commands that read a fleet, and the output of its findings."""
+"""The PATH argument of commands that read a fleet, and the output of its findings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ paths_argument = click.argument("paths", metavar="PATH…", nargs=-1, required=T
 def load(
     paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool = False, require_own_lines: bool = True
 ) -> Loaded | None:
-    """Load the fleet in `paths`, of which `-` is standard input, or return None if it has errors.
+    """Load the fleet in `paths` (`-` is standard input), or return None if it has errors.
 
-    A finding that a comment in the fleet silences is never added to `diagnostics`, also not by a later step.
+    A finding that a comment in the fleet silences is never added to `diagnostics`, not even by a later step.
     """
     sources = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
     diagnostics.silence(silenced_by_comments(sources))
@@ -31,6 +31,6 @@ def load(
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:
-    """Print the findings to standard error, one a line."""
+    """Print the findings to standard error, one per line."""
     for diagnostic in diagnostics:
         click.echo(str(diagnostic), err=True)

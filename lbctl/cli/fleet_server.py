@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
     """Return the client of the `serve` that runs the fleet at the path. `ca` is the CA bundle of its API.
 
-    The URL is the one at which the last `serve` with the fleet's state has opened its API. Without it, the section
-    `control` gives the URL, also if the files have errors elsewhere. The client has no token if its file cannot be
-    read, has several tokens, or another fleet runs at the URL: reading needs none on loopback.
-    Raises ClickException if the section cannot be read, and UnavailableError if the files name neither state nor
-    address and another fleet runs there.
+    The URL is the address at which the last `serve` with the fleet's state opened its API. Without it, the section
+    `control` gives the URL, even if the files have errors elsewhere. The client has no token if the token file cannot
+    be read or has several tokens, or if another fleet runs at the URL: reading on loopback needs no token. Raises
+    ClickException if the section cannot be read, and UnavailableError if the files name neither state nor address and
+    another fleet runs there.
     """
     from lbctl.serve.fleet.reader import read_control
     from lbctl.serve.settings import settings
@@ -39,7 +39,7 @@ def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
 def _place(
     path: str, section: ControlSection, options: Options, chosen: ServeSettings, ca: str | None
 ) -> tuple[str, str | None]:
-    """Return the URL of the API and the file of its token, None without one, as `server_of_fleet` needs them."""
+    """Return the URL of the API and its token file (None if there is none) for `server_of_fleet`."""
     from lbctl.model.node import descend
     from lbctl.serve.settings import last_api
 
@@ -62,18 +62,18 @@ def _place(
 
 
 def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_named: bool) -> tuple[str, str | None]:
-    """Return the URL and the file of the token, which may be in the state that the API at the URL reports.
+    """Return the URL and the token file, which may be in the state directory that the API at the URL reports.
 
-    The API is asked without a token, since another process may have the address. If it reports another fleet, warn, and
-    return no token; raise UnavailableError unless `is_named`, that is the files name the address. A fleet whose paths
-    this machine does not have, in a container for example, may be the same one.
+    The request contains no token, because another process may use the address. If the API reports another fleet, print
+    a warning and return no token. In this case raise UnavailableError unless `is_named`: the files name the address. A
+    fleet whose paths do not exist on this machine, for example in a container, may be the same one.
     """
     from lbctl.serve.settings import last_api
 
     try:
         status = ServeClient(url, NO_TOKEN, ca).get("/api/v1/status", AnyVersionStatus)
     except ApiError:
-        return url, token if is_named else None  # the command reports it, if it needs an answer
+        return url, token if is_named else None  # the command reports this if it needs a response
     names = running_fleet.names_of(status)
     if names and not running_fleet.runs(status, path):
         if not is_named and not running_fleet.is_elsewhere(status):
@@ -95,7 +95,7 @@ def _scheme(chosen: ServeSettings) -> str:
 
 
 def _options(path: str) -> Options:
-    """Return the options of the `serve` that `lbctl up` has started for this fleet; none where it does not run."""
+    """Return the options of the `serve` that `lbctl up` started for this fleet; none if it is not running."""
     from lbctl.cli.listen_address import address
     from lbctl.serve.settings import Options
     from lbctl.up.places import NoHomeError, home_of
@@ -109,7 +109,7 @@ def _options(path: str) -> Options:
 
 
 def _from_here(url: str) -> str:
-    """Return the URL with an address that this machine can connect to; empty for an empty one."""
+    """Return the URL with an address to which this machine can connect; empty for an empty URL."""
     from lbctl.cli.listen_address import address
 
     scheme, _, text = url.partition("://")
@@ -118,7 +118,7 @@ def _from_here(url: str) -> str:
 
 
 def _problem(path: str) -> str:
-    """Return why no fleet can be read at the path."""
+    """Return why a fleet cannot be read at the path."""
     from lbctl.base.diagnostics import Diagnostics
     from lbctl.model.fleet import parse
     from lbctl.model.load import texts

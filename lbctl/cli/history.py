@@ -1,4 +1,4 @@
-"""`lbctl history` and `lbctl rollback`: the fleets that a running `serve` has served, and an earlier one again."""
+"""`lbctl history` and `lbctl rollback`: list previously published fleets, and publish one of them again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbctl.cli.overrides import WAIT_HELP, await_proxies
 from lbctl.cli.server_options import server_options
 
 _SHORT = 12
-"""Characters of a digest and of a commit that are shown."""
+"""Number of characters of a digest and of a commit that are shown."""
 _HEAD = ("", "DIGEST", "SINCE", "COMMIT", "POOLS", "REPLICAS", "CAUSE")
 _STAYS = "; the published fleet does not change"
 _MESSAGES = {
@@ -82,14 +82,14 @@ def rollback(digest: str | None, allow_shrink: bool, wait: bool, reason: str | N
 
 
 def _held(row: schema.Rollout) -> str:
-    """Return what holds in place of the split of the files that are served again."""
+    """Return what replaces the split in the republished files."""
     state = "ended" if row.phase == "promoted" else f"is {row.phase}"
     ends = f"`lbctl rollout abort {row.route}` restores the split of the files"
     return f"{row.route}: {row.to} has {row.percent:g} % because its rollout {state}; {ends}"
 
 
 def commit_text(commit: str | None, dirty: bool) -> str:
-    """Return a short commit, with `+` where the files differ from it; `-` for None."""
+    """Return a short commit, with `+` if the files differ from it; `-` for None."""
     return "-" if commit is None else commit[:_SHORT] + ("+" if dirty else "")
 
 

@@ -89,7 +89,7 @@ def _check_absent(file: str | None, diagnostics: Diagnostics) -> None:
 
 
 def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
-    """Write the files with own lines beside the fleet, then the fleet that names them."""
+    """Write the own-lines files next to the fleet, then the fleet that names them."""
     place = Path(out).parent
     present = Diagnostics()
     for name in imported.own:
@@ -106,7 +106,7 @@ def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
 
 
 def _write(text: str, file: str, diagnostics: Diagnostics) -> bool:
-    """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
+    """Write the file atomically, and never overwrite an existing one: the final link would fail."""
     place = Path(file)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

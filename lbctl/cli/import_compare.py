@@ -1,4 +1,4 @@
-"""`lbctl import --compare`: a table of what agrees, and which route each request takes in the fleet."""
+"""`lbctl import --compare`: a table of the results, and the route that each request takes in the fleet."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def report(
 
 
 def _explained(kind: str, imported: Imported, rows: Sequence[ComparedRequest]) -> list[str]:
-    """Return the route that each request takes in the fleet, as `lbctl explain route` finds it."""
+    """Return the route that each request takes in the fleet, as in `lbctl explain route`."""
     source = parse([SourceText("import", imported.text.encode(), ".")], diagnostics := Diagnostics())
     own = {str(Path(name)): text.encode() for name, text in imported.own.items()}
     loaded = complete(replace(source, target_contents=own), diagnostics) if source is not None else None
@@ -81,7 +81,7 @@ def _explained(kind: str, imported: Imported, rows: Sequence[ComparedRequest]) -
 
 
 def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
-    """Return the table as lines: the request, its route by `explain`, what answered, and what differs."""
+    """Return the table as lines: the request, its route, the response, and the differences."""
     cells = [("request", "route", "before", "after", "")]
     cells += [(row.sample.label, route, *_answers(row), _verdict(row)) for row, route in zip(rows, routes, strict=True)]
     widths = [max(len(line[column]) for line in cells) for column in range(4)]
@@ -95,7 +95,7 @@ def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
 
 
 def removed(items: Sequence[Removed]) -> list[str]:
-    """Return which directives did not run: those that were left out by their subject, and those that close a route."""
+    """Return the directives that did not run: those that were left out by subject, and those that close a route."""
     left_out: dict[str, dict[str, None]] = {}
     for item in items:
         if not item.closes:

@@ -1,4 +1,4 @@
-"""`lbctl init`: an annotated fleet file, from nothing or from what running servers say of themselves."""
+"""`lbctl init`: an annotated fleet file, from a template or from running servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lbctl.targets import KINDS
 
 option = options_of("init")
 _EXIT = {"LB960": 4, "LB961": 1, "LB962": 64, "LB963": 1}
-"""The exit code of each code of a finding; any other one is 1."""
+"""Maps the code of a finding to the exit code, which is 1 for all others."""
 _KEY = re.compile(r"[!-~]{1,4096}")
 _MAX_KEY_FILE_BYTES = 8192
 
@@ -78,16 +78,16 @@ def command(
 
 
 def finish(diagnostics: Diagnostics) -> int:
-    """Show the findings, and return their exit code."""
+    """Show the findings, and return the exit code for them."""
     for item in diagnostics:
         click.echo(str(item), err=True)
     return max((_EXIT.get(item.code, 1) for item in diagnostics), default=0)
 
 
 def make_and_write(urls: tuple[str, ...], key: str, file: str) -> int:
-    """Write what these servers say of themselves to `file`, where no file is yet, with a port that is free here.
+    """Write a fleet for these servers to `file`, which must not exist yet, with a free port.
 
-    Return the exit code; 0 where the file is written.
+    Return the exit code; 0 if the file was written.
     """
     from lbctl.init.fleet import fleet_from_urls
 
@@ -104,14 +104,14 @@ def make_and_write(urls: tuple[str, ...], key: str, file: str) -> int:
 
 
 def remove(file: str, key: str) -> None:
-    """Remove a fleet that `make_and_write` wrote, and the key's file if it was given a key."""
+    """Remove a fleet that `make_and_write` wrote, and the key file if it was given a key."""
     Path(file).unlink()
     if key:
         Path(file).with_name(KEY_FILE).unlink(missing_ok=True)
 
 
 def _write_all(text: str, key: str, file: str, diagnostics: Diagnostics) -> bool:
-    """Write the fleet, and before it the key that its replicas ask for, which its owner alone may read."""
+    """Write the fleet, and before it the key that its replicas require, in a file that only its owner may read."""
     key_file = str(Path(file).with_name(KEY_FILE))
     if key and not write(f"Bearer {key}\n", key_file, diagnostics, mode=0o600):
         return False
@@ -123,7 +123,7 @@ def _write_all(text: str, key: str, file: str, diagnostics: Diagnostics) -> bool
 
 
 def _free(port: int) -> bool:
-    """Return whether a listener of this machine's own address could have the port."""
+    """Return whether a listener on this machine could use the port."""
     from lbctl.cli.doctor import ports
     from lbctl.ir.address import Address
 
@@ -144,7 +144,7 @@ def _text(urls: tuple[str, ...], key: str, kind: str | None, diagnostics: Diagno
 
 
 def api_key(file: str) -> str:
-    """Return the key in the file: its first line. Raises click.UsageError; no message repeats the content."""
+    """Return the key in the file: its first line. Raises click.UsageError. No message repeats the content."""
     try:
         lines = Path(file).read_bytes()[:_MAX_KEY_FILE_BYTES].decode("ascii", "replace").splitlines()
     except OSError as error:
@@ -162,7 +162,7 @@ def _existing_file(file: str, hint: str = "choose another name with -f") -> Diag
 
 
 def write(text: str, file: str, diagnostics: Diagnostics, *, mode: int = 0o644) -> bool:
-    """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
+    """Write the file atomically, and never overwrite an existing one: the final link would fail."""
     place = Path(file)
     try:
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-init.", dir=place.parent) as out:

@@ -1,4 +1,4 @@
-"""`lbctl key new`: an API key that nobody guesses, and its line for the key file."""
+"""`lbctl key new`: an API key that cannot be guessed, and its line for the key file."""
 
 from __future__ import annotations
 

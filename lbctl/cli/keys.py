@@ -1,4 +1,4 @@
-"""Keys that are pressed on a terminal, one at a time and without Enter."""
+"""Reads keys on a terminal, one at a time and without Enter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SEQUENCES = {
     "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left", "\x1b[H": "home", "\x1b[F": "end",
 }  # fmt: skip
 _MAX_READ_BYTES = 64
-"""Bytes that are read at once; a key is at most a few."""
+"""Maximum number of bytes per read. A key has only a few bytes."""
 
 
 @contextmanager
 def pressed() -> Iterator[Callable[[float], list[str]]]:
-    """Yield a function that returns the keys that are pressed within so many seconds, at once after the first.
+    """Yield a function that returns the keys pressed within the given seconds, as soon as the first is pressed.
 
     Letters are themselves; arrows and page keys have names. Ctrl-C still interrupts the process.
     """
@@ -39,7 +39,7 @@ def pressed() -> Iterator[Callable[[float], list[str]]]:
 
 
 def keys_of(text: str) -> list[str]:
-    """Return the keys that a terminal sends as this text. Unknown sequences are left out."""
+    """Return the keys for this text from a terminal. Unknown sequences are left out."""
     keys: list[str] = []
     while text:
         sequence = next((item for item in _SEQUENCES if text.startswith(item)), None)

@@ -1,4 +1,4 @@
-"""`lbctl lint`: what is legal and unwise for inference."""
+"""`lbctl lint`: reports configuration that is valid but risky for inference."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _fails(linted: LintResult, fail_on: str) -> bool:
 
 
 def _fixed(sources: Sequence[SourceText], linted: LintResult, options: _Options) -> tuple[list[SourceText], LintResult]:
-    """Apply the fixes, then remove comments that silence nothing any more.
+    """Apply the fixes, then remove comments that no longer silence anything.
 
     Returns the new texts, and the findings that remain.
     """
@@ -137,7 +137,7 @@ def _saved(before: Sequence[SourceText], after: Sequence[SourceText]) -> bool:
 
 
 def _codes(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the codes or prefixes of codes. Raises UsageError for a prefix that no code has."""
+    """Return the codes or prefixes of codes. Raises UsageError for a prefix without any code."""
     codes = tuple(code.strip().upper() for item in values for code in item.split(",") if code.strip())
     if codes:
         _check(codes)

@@ -1,4 +1,4 @@
-"""The addresses of options that say where a process listens."""
+"""Parses options for listen addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LAST_PORT = 65_535
 
 
 def address(name: str, text: str | None) -> Address | None:
-    """Parse a listen address; with port 0 the system assigns one. Raises click.UsageError."""
+    """Parse a listen address. With port 0, the system assigns a port. Raises click.UsageError."""
     if text is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """Writes Markdown for the comments of merge requests, in GitHub's flavour, which GitLab reads too.
 
-A fleet may contain any text, so whoever proposes a change could write links, HTML, mentions or GitLab's quick actions
-into the comment. Every such text is therefore a code span within the cell of a table: nothing in it has a meaning, and
-no line begins with it.
+A fleet may contain any text, so the author of a change could write links, HTML, mentions or GitLab's quick actions into
+the comment. For this reason every such text is a code span within a table cell: nothing in it has a meaning, and no
+line begins with it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from dataclasses import dataclass
 from lbctl.base.printable import plain
 
 _MAX_ROWS = 12
-"""The number of rows above which a table is folded."""
+"""Number of rows above which a table is folded."""
 _MAX_TABLE_CHARACTERS = 15_000
-"""The maximal size of one table in characters: GitHub rejects a comment of more than 65,536."""
+"""Maximum size of a table in characters. GitHub rejects a comment of more than 65,536."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkdownTable:
-    """A table with its title. The cells of `rows` are Markdown: text of a fleet goes through `code`."""
+    """A table with its title. The cells of `rows` are Markdown: text from a fleet must pass through `code`."""
 
     title: str
-    """The heading above the table."""
+    """Heading above the table."""
     head: Sequence[str]
-    """The titles of its columns."""
+    """Titles of its columns."""
     rows: Sequence[Sequence[str]]
     numeric: frozenset[str] = frozenset()
-    """The columns that are aligned to the right."""
+    """Columns that are aligned to the right."""
 
 
 def document(summary: str, tables: Iterable[MarkdownTable]) -> str:
-    """Return the summary as the first line, and below it the tables that have rows; long ones are folded."""
+    """Return the summary as the first line, followed by the tables with rows. Long tables are folded."""
     blocks = [f"**lbctl diff:** {summary}"]
     for table in tables:
         if table.rows:
@@ -42,13 +42,13 @@ def document(summary: str, tables: Iterable[MarkdownTable]) -> str:
 
 
 def code(text: str) -> str:
-    """Return the text as a code span for the cell of a table, with control characters escaped."""
+    """Return the text as a code span for a table cell, with control characters escaped."""
     text = plain(text)
     if not text:
         return ""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     padding = " " if text[0] in "` " or text[-1] in "` " else ""
-    # A table is split at its bars before code spans are read, so a bar is escaped within them too.
+    # A table is split at its bars before code spans are read, so bars are escaped within them too.
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
@@ -59,7 +59,7 @@ def _folded(table: MarkdownTable) -> Iterator[str]:
 
 
 def _blocks(table: MarkdownTable) -> Iterator[str]:
-    """Yield the table, with the rows for which there is room, and the number of the other rows."""
+    """Yield the table, with as many rows as fit, and the number of the other rows."""
     rule = ["---:" if column in table.numeric else "---" for column in table.head]
     lines = [_line(table.head), _line(rule)]
     room = _MAX_TABLE_CHARACTERS

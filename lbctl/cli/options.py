@@ -26,13 +26,13 @@ _PLACES = {
     "[PATH…]": "file",
     "PATH|git:REV|live": "file",
 }
-"""Maps the name of a value in the help to the kind of path that a shell completes it by."""
+"""Maps the name of a value in the help to the kind of path for shell completion."""
 _CHOICES = {"PATH|git:REV|live": ("git:HEAD", "live")}
-"""Maps the name of a value in the help to its choices in addition to a file."""
+"""Maps the name of a value in the help to its choices in addition to files."""
 
 
 def options_of(command: str) -> Callable[..., _Decorator]:
-    """Return `click.option` for the options of one command, or of all that share them if it is empty."""
+    """Return `click.option` for the options of one command; if it is empty, for the shared options."""
 
     def option(*declarations: str, **settings: Any) -> _Decorator:
         names = sorted((item.lstrip("-") for item in declarations if item.startswith("-")), key=len, reverse=True)
@@ -43,7 +43,7 @@ def options_of(command: str) -> Callable[..., _Decorator]:
 
 
 def output_option(command: str, formats: Sequence[str] = ("table", "json", "yaml")) -> _Decorator:
-    """Return the option `--output` with these formats, the first of which is the default. It passes `form`."""
+    """Return the option `--output` with these formats. The first is the default. The value is passed as `form`."""
     return options_of(command)(
         "-o", "--output", "form", metavar="FORMAT", type=click.Choice(formats), default=formats[0], show_default=True,
         help=f"Output format: {', '.join(formats[:-1])} or {formats[-1]}.",
@@ -51,7 +51,7 @@ def output_option(command: str, formats: Sequence[str] = ("table", "json", "yaml
 
 
 def completions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the shell's own completion of files or directories, else the choices of the parameter."""
+    """Return the shell's own completion of files or directories, else the parameter's choices."""
     from click.shell_completion import CompletionItem
 
     kind = _PLACES.get(parameter.metavar or "")

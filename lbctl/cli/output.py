@@ -14,12 +14,12 @@ from lbctl.cli import terminal
 
 
 def show(value: Any, form: str) -> None:
-    """Print `value`, of JSON's own types or of the schema, as JSON or YAML on standard output."""
+    """Print `value`, of JSON types or of schema types, as JSON or YAML on standard output."""
     click.echo(as_text(value, form))
 
 
 def as_text(value: Any, form: str) -> str:
-    """Return `value`, of JSON's own types or of the schema, as JSON or YAML."""
+    """Return `value`, of JSON types or of schema types, as JSON or YAML."""
     text = json_text(value, indent=2)
     if form == "json":
         return text
@@ -35,7 +35,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def table_text(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapping[str, str] | None = None) -> str:
-    """Return what `table` prints. `colours`: the text of a cell → its colour on a terminal."""
+    """Return the output of `table`. `colours` maps a cell's text to its colour on a terminal."""
     return terminal.format_table(head, [tuple(plain(cell) for cell in row) for row in rows], colours)
 
 

@@ -1,4 +1,4 @@
-"""`drain`, `undrain`, `weight`, `freeze`, `unfreeze`, `split`: what an operator holds by hand in a running `serve`."""
+"""`drain`, `undrain`, `weight`, `freeze`, `unfreeze`, `split`: manual overrides in a running `serve`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WAIT_HELP = "Wait until all connected proxies have applied the change; exit with
 _LEFT = ("GONE", "NOT DRIVEN")
 _FAILED = ("FAILING", "REFUSED", "NACKED")
 _WAIT_TIMEOUT = 30.0
-"""Seconds that `--wait` waits for the proxies."""
+"""Timeout of `--wait` for the proxies, in seconds."""
 AWAY = 60.0
-"""Seconds that `--wait` gives a `serve` that does not answer, because after a restart it goes on."""
+"""Seconds for which `--wait` tolerates a `serve` that does not answer, because it may be restarting."""
 
 
 def _override_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +198,7 @@ def place(text: str) -> tuple[str, str]:
 
 
 def _moving_pools(remote: ServeClient) -> list[str]:
-    """Return the pools with telemetry, because the weights of others do not move; say so where none has it."""
+    """Return the pools with telemetry, because only their weights change. Print a notice if there are none."""
     names = [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
     if not names:
         click.echo("lbctl: nothing to freeze: no pool has telemetry", err=True)
@@ -206,7 +206,7 @@ def _moving_pools(remote: ServeClient) -> list[str]:
 
 
 def _frozen_pools(remote: ServeClient) -> list[str]:
-    """Return the pools that are held by hand; say so where none is."""
+    """Return the frozen pools. Print a notice if there are none."""
     names = [item.pool for item in remote.get(_PATH, schema.Overrides).overrides if item.kind == "freeze"]
     if not names:
         click.echo("lbctl: nothing to unfreeze: no pool is frozen", err=True)
@@ -232,7 +232,7 @@ def _remove(remote: ServeClient, request: schema.OverrideRemoval, name: str) -> 
 
 
 def warn(warnings: tuple[str, ...]) -> None:
-    """Print what else is to be known after a change."""
+    """Print warnings about side effects of a change."""
     for text in warnings:
         click.echo(f"lbctl: warning: {plain(text)}", err=True)
 
@@ -242,10 +242,10 @@ def _until(override: schema.Override) -> str:
 
 
 def await_proxies(remote: ServeClient) -> int:
-    """Wait until all proxies have the published fleet; the exit code: 3 where they have it not in time.
+    """Wait until all proxies have applied the published fleet. Return the exit code: 3 on timeout.
 
-    A restart of `serve` begins the time anew, and the proxies connect again then. Raises UnavailableError where it is
-    away for too long.
+    A restart of `serve` restarts the timeout, because the proxies then reconnect. Raises UnavailableError if it is
+    unavailable for too long.
     """
     deadline, away_since = time.monotonic() + _WAIT_TIMEOUT, None
     while True:
@@ -270,9 +270,9 @@ def await_proxies(remote: ServeClient) -> int:
 
 
 def _having_and_late(remote: ServeClient) -> tuple[list[str], list[str]]:
-    """Return the proxies that have the published fleet, and those that do not have it, with the reason.
+    """Return the proxies that have applied the published fleet, and the others with the reason.
 
-    Proxies that have left are in neither. Nor is a node that is refused and has nothing, or is not
+    Disconnected proxies are in neither list. Neither is a node that is rejected and has no resources, or is not
     confirmed: it is not a proxy of the fleet.
     """
     snapshot = remote.get("/api/v1/status", schema.Status).snapshot

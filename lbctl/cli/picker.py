@@ -1,4 +1,4 @@
-"""`lbctl picker`: the picker alone, on another machine than `serve`."""
+"""`lbctl picker`: the picker without `serve`, for another machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def command(
         raise click.UsageError(
             f"--bind: any client could use the picker on {place} (set --tls-cert, --tls-key and --tls-client-ca)"
         )
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines do not have the format of this log
     from lbctl.picker.launch import environment
 
     os.environ.update(environment())

@@ -1,4 +1,4 @@
-"""Selects the proxy of the fleet that a command is about."""
+"""Selects the fleet's proxy for a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lbctl.targets import target
 def chosen(topology: Topology, kind: str, name: str | None, version: str | None = None) -> Proxy:
     """Return the named proxy, the only one of the kind, or a default one if the fleet has none of the kind.
 
-    `version` replaces the one in the fleet. Raises UsageError if no proxy or several match.
+    `version` replaces the version in the fleet. Raises UsageError if no proxy or several match.
     """
     of_kind = [item for item in topology.proxies if item.kind == kind]
     if name is not None:

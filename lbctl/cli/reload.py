@@ -1,4 +1,4 @@
-"""`lbctl reload`: a running `serve` reads its files now, also where that loses more replicas than it does by itself."""
+"""`lbctl reload`: makes a running `serve` read its files now, optionally with the loss of more replicas than usual."""
 
 from __future__ import annotations
 

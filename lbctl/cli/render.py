@@ -54,7 +54,7 @@ class _Options:
     require_files: bool
     files_root: str | None
     server: ServeClient | None
-    """The running `serve` whose splits are rendered; None for the splits of the files."""
+    """Running `serve` whose splits are rendered; None for the splits in the files."""
 
 
 @click.command(
@@ -131,7 +131,7 @@ def command(
 
 
 def _form(kind: str, form: str | None) -> str:
-    """Return the form to render in. Raises UsageError for a target that has only one form."""
+    """Return the form to render. Raises UsageError if the target supports only one form."""
     forms = target(kind).forms
     if form is not None and len(forms) == 1:
         several = " and ".join(target(each).title for each in KINDS if len(target(each).forms) > 1)
@@ -165,7 +165,7 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
 
 
 def _placed(proxy: Proxy, directory: str | None) -> Proxy:
-    """Return the proxy with `directory` as that of its `config`, where it has none and services have theirs there."""
+    """Return the proxy with its `config` in `directory`, if it has none and the kind's services read theirs there."""
     name = posixpath.basename(target(proxy.kind).service_config)
     if proxy.config is not None or directory is None or not name:
         return proxy
@@ -174,7 +174,7 @@ def _placed(proxy: Proxy, directory: str | None) -> Proxy:
 
 
 def _report_place(prepared: Prepared) -> None:
-    """Report what the distribution's service would make of this text, where nothing says where it will be."""
+    """Report how the distribution's service would use this file, if its path is not configured."""
     proxy, kind = prepared.view.proxy, prepared.target
     problem = kind.unfit_for_service(prepared.view) if proxy.config is None else ""
     if problem:
@@ -185,7 +185,7 @@ def _report_place(prepared: Prepared) -> None:
 
 
 def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
-    """Return the topology with the splits to which rollouts have moved, where the files have the same pools."""
+    """Return the topology with the current splits of rollouts, if the files have the same pools."""
     with api_errors():
         rollouts = rollouts_of(server, None)
     files = {route.name: {pool for pool, _ in splits.shares_of(route)} for route in topology.routes}
@@ -198,9 +198,9 @@ def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
 
 
 def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *, moved: bool) -> None:
-    """Report what this file cannot express. What says how `serve` runs is about no file of a proxy.
+    """Report which features this file cannot express. Settings of `serve` itself do not concern any proxy's file.
 
-    What `serve` does for a proxy that it drives is no loss there, and takes one line.
+    Features that `serve` implements for a proxy that it drives are not losses, and take one line.
     """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
     replacements = done_by_control_plane_for(proxy.kind) if drives else {}
@@ -263,7 +263,7 @@ def _write(bundle: Bundle, options: _Options) -> int:
 
 
 def _report_absent_files(source: FleetSource, prepared: Prepared, directory: str) -> None:
-    """Report the fleet's files that are not where the proxy looks for them, if this machine has that directory."""
+    """Report the fleet's files that are missing where the proxy looks for them, if this machine has that directory."""
     absent = absent_files(prepared.view, files_on_disk(source), directory) if is_directory(directory) else []
     if absent:
         message = f"{directory} does not contain files that the proxy reads: {shortened(absent)}"

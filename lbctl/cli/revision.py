@@ -1,7 +1,7 @@
-"""A fleet as it was at a revision of its git repository: the same files, and the files that they name.
+"""Loads a fleet at a revision of its git repository: its YAML files and the files that they name.
 
-Nothing is checked out. The git program prints the content of each file, and no shell is involved. What the fleet names
-beside its YAML is written to a temporary directory while it is read.
+Nothing is checked out. The git program prints the content of each file, and no shell is involved. Files that the fleet
+names are written to a temporary directory while it is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lbctl.targets.load import Loaded, complete
 
 _TIMEOUT = 60
 _FILES = ("100", "120")
-"""The prefixes of the modes of regular files and of links."""
+"""Prefixes of the modes of regular files and of links."""
 
 
 class NoGitError(click.ClickException):
@@ -35,7 +35,7 @@ class NoGitError(click.ClickException):
 
 
 class _AbsentError(Exception):
-    """The requested path does not exist at the revision; the message says so."""
+    """The requested path does not exist at the revision. The message contains the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Place:
         return _git(self.top, *arguments)
 
     def content(self, inside: str) -> bytes:
-        """Return the content of the file, or of the file that a link there leads to."""
+        """Return the content of the file, or of the file to which a link there points."""
         request = f"{self.commit}:{inside}\n".encode()
         head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", stdin=request).partition(b"\n")
         _, kind, size = head.rsplit(b" ", 2) if head.count(b" ") > 1 else (b"", b"", b"0")
@@ -117,7 +117,7 @@ def _shallow(top: str) -> str:
 
 
 def _files(place: _Place, revision: str) -> list[str]:
-    """Return the files of a place: a file itself, or the YAML files of a directory."""
+    """Return the files at a place: a file itself, or the YAML files of a directory."""
     try:
         kind = place.git("cat-file", "-t", f"{place.commit}:{place.inside}").decode().strip()
     except _AbsentError:
@@ -133,7 +133,7 @@ def _files(place: _Place, revision: str) -> list[str]:
 
 
 def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
-    """Write what the fleet names by a relative path to the temporary directory that replaces its own."""
+    """Write the files that the fleet names by a relative path to the temporary directory that replaces its own."""
     for _, node in named_files(source.root):
         written, place = str(node.value), places[node.file]
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(place.inside), written))

@@ -1,4 +1,4 @@
-"""`lbctl rollout`: how far each rollout is and on what evidence, and its next step, by hand, by time or by analysis."""
+"""`lbctl rollout`: shows the progress and evidence of rollouts, and controls their steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lbctl.cli.server_options import server_options
 _PATH = "/api/v1/rollouts"
 _DEGRADED = 3
 _LOOK_INTERVAL = 0.5
-"""Seconds between two looks of `--wait`."""
+"""Seconds between two polls of `--wait`."""
 _SHOWN = 5
-"""Evaluations of each rollout that the table shows."""
+"""Number of evaluations of each rollout in the table."""
 _EVALUATIONS = ("ROUTE", "AT", "STEP", "VERDICT", "NEW", "OLD", "METRICS", "WHY")
 _HEAD = ("ROUTE", "TO", "MODE", "PHASE", "STEP", "SHARE", "OBSERVED", "SINCE", "NEXT", "SPLIT", "REASON")
 _Command = Callable[..., int]
@@ -168,7 +168,7 @@ def _act(
 
 
 def _await_end(remote: ServeClient, row: schema.Rollout) -> int:
-    """Report every step and its evidence until the rollout has ended, or until a person has to go on."""
+    """Report every step and its evidence until the rollout has ended, or until an operator must continue it."""
     reported = _last(row)
     while _moves_by_itself(row):
         time.sleep(_LOOK_INTERVAL)
@@ -187,7 +187,10 @@ def _moves_by_itself(row: schema.Rollout) -> bool:
 
 
 def _look(remote: ServeClient, route: str) -> schema.Rollout:
-    """Return the rollout, also over a restart of `serve`. Raises ApiError or ClickException if that takes too long."""
+    """Return the rollout, even during a restart of `serve`.
+
+    Raises ApiError or ClickException if this takes too long.
+    """
     deadline = time.monotonic() + AWAY
     while True:
         try:
@@ -202,10 +205,10 @@ def _look(remote: ServeClient, route: str) -> schema.Rollout:
 def _report(
     before: schema.Rollout, after: schema.Rollout, reported: schema.RolloutEvaluation | None
 ) -> schema.RolloutEvaluation | None:
-    """Print what has changed, and return the evaluation that was printed last.
+    """Print the changes, and return the evaluation that was printed last.
 
-    An evaluation is printed where its verdict is another one or the step has ended, but never twice. An inconclusive
-    one names what it waits for.
+    An evaluation is printed if its verdict has changed or the step has ended, but never twice. An inconclusive
+    evaluation names the missing evidence.
     """
     moved = (after.phase, after.step, after.percent) != (before.phase, before.step, before.percent)
     last = _last(after)
@@ -228,7 +231,7 @@ def _evidence(item: schema.RolloutEvaluation) -> str:
 
 
 def rollouts_of(remote: ServeClient, route: str | None) -> tuple[schema.Rollout, ...]:
-    """Return the rollouts of the running `serve`, or the one of a route. Raises ClickException where it has none."""
+    """Return the rollouts of the running `serve`, or a route's rollout. Raises ClickException if there is none."""
     rows = remote.get(_PATH, schema.Rollouts).rollouts
     selected = tuple(row for row in rows if route in (None, row.route))
     if route is not None and not selected:
@@ -291,7 +294,7 @@ def _cells(row: schema.Rollout) -> tuple[str, ...]:
 
 
 def split_of(row: schema.Rollout) -> str:
-    """Return the split as it would be written in the file."""
+    """Return the split in the form of a fleet file."""
     return "{" + ", ".join(f"{pool}: {share}" for pool, share in row.split.items()) + "}"
 
 
@@ -300,7 +303,7 @@ def _sentence(row: schema.Rollout) -> str:
 
 
 def place_of(row: schema.Rollout) -> str:
-    """Return how far the rollout is, in words that begin with its phase."""
+    """Return the progress of the rollout as text that begins with its phase."""
     return ", ".join(_clauses(row))
 
 

@@ -1,4 +1,4 @@
-"""`lbctl rule`: what a code means, offline."""
+"""`lbctl rule`: explains a diagnostic code, offline."""
 
 from __future__ import annotations
 

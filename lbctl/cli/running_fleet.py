@@ -1,4 +1,7 @@
-"""Whether a running `serve` runs the fleet at a path, and the token in its state, by what its API reports."""
+"""Checks by its API whether a running `serve` runs the fleet at a path, and finds the token in its state.
+
+A running `lbctl up` counts as a `serve`.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from lbctl.base.printable import plain
 
 
 def runs(status: AnyVersionStatus, path: str) -> bool:
-    """Return whether this `/api/v1/status` is of a `serve` that has read the fleet at the path.
+    """Return whether this `/api/v1/status` comes from a `serve` that has read the fleet at the path.
 
-    A file in a directory of that `serve`, and the reverse, is the same fleet; one in a subdirectory is another.
+    A file in a directory of that `serve`, and the reverse, is the same fleet; a file in a subdirectory is not.
     """
     own = without_links(path)
     return any(own in (item, item.parent) or item == own.parent for item in _paths(status))
 
 
 def is_elsewhere(status: AnyVersionStatus) -> bool:
-    """Return whether this machine has none of the paths of that `serve`: it runs in a container, for example."""
+    """Return whether none of that `serve`'s paths exist on this machine. For example, it runs in a container."""
     return not any(exists(item) for item in _paths(status))
 
 
@@ -31,7 +34,7 @@ def names_of(status: AnyVersionStatus) -> str:
 
 
 def state_of(status: AnyVersionStatus) -> str | None:
-    """Return the state directory of that `serve`; None where it reports none."""
+    """Return the state directory of that `serve`; None if it does not report one."""
     return status.listens.state if status.listens is not None else None
 
 
@@ -44,7 +47,7 @@ def is_own(directory: Path) -> bool:
 
 
 def token_in(state: str) -> Path | None:
-    """Return the file of the token in a state directory that an API reports; None if it is not surely its token.
+    """Return the token file in a state directory that an API reports; None if it may belong to another user.
 
     The directory and the file must belong to this user, so that no other process can name a secret of this user.
     """
@@ -53,18 +56,18 @@ def token_in(state: str) -> Path | None:
     file = Path(state) / TOKEN
     try:
         directory, entry = Path(state).lstat(), file.lstat()
-    except (OSError, ValueError):  # a text that is no path
+    except (OSError, ValueError):  # the text is not a path
         return None
     is_own = directory.st_uid == entry.st_uid == os.geteuid()
     return file if is_own and stat.S_ISDIR(directory.st_mode) and stat.S_ISREG(entry.st_mode) else None
 
 
 def _paths(status: AnyVersionStatus) -> list[Path]:
-    """Return the paths of that fleet; none where an earlier version of lbctl does not report its directory."""
+    """Return the paths of that fleet; none if an earlier version of lbctl does not report its directory."""
     fleet = status.fleet
     if fleet is None or not fleet.directory:
         return []
     try:
         return [without_links(Path(fleet.directory) / item) for item in fleet.paths]
-    except (OSError, ValueError):  # a text that is no path
+    except (OSError, ValueError):  # the text is not a path
         return []

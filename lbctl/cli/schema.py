@@ -1,6 +1,6 @@
-"""`lbctl schema`: the JSON Schema of a fleet file, in draft 7, which editors understand.
+"""`lbctl schema`: the JSON Schema of a fleet file, in draft 7, which editors support.
 
-It is assembled here, above the model, because only here the registries are known whose names are choices in it.
+It is assembled here, above the model, because the registries whose names are choices in it are only available here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def page() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema as a dict. It accepts a fleet as the model does, except for rules that span several places."""
+    """Return the schema as a dict.
+
+    It accepts the same fleets as the model, except for rules that span several places.
+    """
     document: dict[str, Any] = _with_grammar(with_defaults(described()))
     return document
 
@@ -47,7 +50,7 @@ def schema() -> dict[str, Any]:
 def described() -> dict[str, Any]:
     """Return the schema before descriptions are joined.
 
-    `description` is what a key means, and `grammar` how to write it.
+    `description` is the meaning of a key, and `grammar` its syntax.
     """
     document: dict[str, Any] = _tidy(
         Fleet.model_json_schema(schema_generator=_Draft7, ref_template="#/definitions/{model}")
@@ -62,14 +65,14 @@ def described() -> dict[str, Any]:
 
 
 class _Draft7(GenerateJsonSchema):
-    """Writes defaults in the grammar of a fleet file. The defaults of a section are given at its keys."""
+    """Writes defaults in the grammar of a fleet file. A section's defaults are given at its keys."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
-        """Return the schema of the value alone, because a key without a value is refused."""
+        """Return the schema of the value alone, because a key without a value is rejected."""
         return self.generate_inner(schema["schema"])
 
     def generate_inner(self, schema: Any) -> dict[str, Any]:
-        """Return the schema of a section where it stands in another one as the function that builds it when needed."""
+        """Return the schema of a section to which another one refers by the function that builds it."""
         function = schema["function"]["function"] if schema["type"] == "function-plain" else None
         section = getattr(function, "__self__", None)
         if isinstance(section, type) and issubclass(section, Section):

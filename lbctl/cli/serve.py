@@ -1,4 +1,4 @@
-"""`lbctl serve`: the control plane. Here is the command line alone; what it starts is wired in `lbctl.serve.app`."""
+"""`lbctl serve`: the control plane. This module is only the command line; `lbctl.serve.app` wires the parts."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def command(
     """
     if "-" in paths:
         raise click.UsageError("serve cannot watch standard input (-)")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
-    gc.disable()  # until it serves: what is read and built before that stays
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines do not have the format of this log
+    gc.disable()  # until it serves, because everything that is read and built before that stays
     from lbctl.serve.app import Options, run
 
     picker = picker_address("--picker-bind", picker_bind) if picker_bind else None

@@ -1,4 +1,4 @@
-"""The options of a command that talks to a running `lbctl serve`, and how the errors of its API are shown."""
+"""The options of commands that use a running `lbctl serve`, and the output of its API's errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class _NoAnswerError(click.ClickException):
 def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
     """Add --server, --token-file, --fleet and, with `tls`, --tls-ca. `writes`: the command always needs the token.
 
-    The command gets the client of the API as its argument `remote`. Errors of the client end it with their exit codes.
+    The command gets the client of the API as its argument `remote`. Errors of the client end the command with their
+    exit codes.
     """
     option = options_of("")
     token = _WRITING if writes else "File with the API token, if the API needs one."
@@ -70,7 +71,7 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
 
 @contextmanager
 def api_errors() -> Iterator[None]:
-    """Turn an error of the API's client into one of the command, with the same message and its exit code."""
+    """Convert an error of the API's client to an error of the command, with the same message and its exit code."""
     try:
         yield
     except InvalidRequestError as error:
@@ -83,9 +84,9 @@ def api_errors() -> Iterator[None]:
 
 
 def _client(server: str, token_file: str | None, fleet: str | None, ca: str | None) -> ServeClient:
-    """Return the client of the fleet's server, or of the named one if --server is as close as --fleet.
+    """Return the client of the fleet's server, or of the named server if --server has at least the same precedence.
 
-    The command line is closer than the environment. A named token file precedes the fleet's.
+    The command line takes precedence over the environment. A named token file takes precedence over the fleet's.
     """
     context = click.get_current_context()
     if fleet is None or option_precedence(context, "server") >= option_precedence(context, "fleet"):
@@ -98,7 +99,7 @@ def _client(server: str, token_file: str | None, fleet: str | None, ca: str | No
 
 
 def option_precedence(context: click.Context, option: str) -> int:
-    """Return 2 for an option of the command line, 1 for one of the environment, 0 for its default."""
+    """Return 2 for an option on the command line, 1 for an option in the environment, 0 for its default."""
     sources = click.core.ParameterSource
     levels = {sources.COMMANDLINE: 2, sources.ENVIRONMENT: 1}
     source = context.get_parameter_source(option)
@@ -106,7 +107,7 @@ def option_precedence(context: click.Context, option: str) -> int:
 
 
 def server_url(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """Return the URL of `--server`, or None where it is not given. Raises UsageError for what is no URL."""
+    """Return the URL of `--server`, or None if it is not given. Raises UsageError for an invalid URL."""
     if text is None:
         return None
     parts = urlsplit(text)

@@ -1,6 +1,6 @@
-"""Text for people: tables and sentences that fit the terminal's width, with colours where it has them.
+"""Text for people: tables and sentences that fit the terminal's width, in colour if supported.
 
-In a pipe a row is one line, however long, and nothing has a colour, so that programs can read it.
+In a pipe, a row is one line of any length, without colours, so that programs can read it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from itertools import zip_longest
 import click
 
 _GAP = 2
-"""Blanks between two columns."""
+"""Number of blanks between two columns."""
 _PROSE = 24
-"""The least width of a last column of sentences; with less room the sentence is printed below its row."""
+"""Minimum width of a last column of sentences. With less space, the sentence is printed below its row."""
 _NARROWEST = 8
 _INDENT = 4
 
@@ -34,12 +34,12 @@ def has_colours() -> bool:
 
 
 def paint(text: str, colour: str | None) -> str:
-    """Return the text in this colour, where the terminal has colours."""
+    """Return the text in this colour, if the terminal has colours."""
     return click.style(text, fg=colour) if colour and has_colours() else text
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """Return the text with its words wrapped at the terminal's width, all lines but the first indented."""
+    """Return the text with its words wrapped at the terminal's width, with all lines except the first indented."""
     columns = width()
     if columns is None or len(text) + indent <= columns:
         return text
@@ -49,8 +49,8 @@ def wrapped(text: str, indent: int = 0) -> str:
 def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapping[str, str] | None = None) -> str:
     """Return the rows as text, with each column as wide as its content, or as narrow as the terminal requires.
 
-    `colours`: the text of a cell → its colour. Sentences in the last column that have too little room are printed below
-    their rows.
+    `colours` maps a cell's text to its colour. Sentences in the last column that have too little space are printed
+    below their rows.
     """
     lines = list(map(tuple, rows))
     layout = _layout([max(len(line[index]) for line in (head, *lines)) for index in range(len(head))])
@@ -60,12 +60,12 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Ma
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How the cells of a row are placed."""
+    """The layout of the cells of a row."""
 
     widths: tuple[int, ...]
-    """The width of each column."""
+    """Width of each column."""
     below: int | None
-    """The width of the last column's text where it is printed below its row; None where it is in the row."""
+    """Width of the last column's text if it is printed below its row, else None."""
 
 
 def _layout(widths: list[int]) -> _Layout:
@@ -81,7 +81,7 @@ def _layout(widths: list[int]) -> _Layout:
 
 
 def _narrowed(widths: Sequence[int], columns: int) -> tuple[int, ...]:
-    """Narrow the widest column again and again until all fit, or until none is wider than the least width."""
+    """Narrow the widest column repeatedly until all fit, or until none is wider than the minimum."""
     narrowed = list(widths)
     room = columns - _GAP * (len(widths) - 1)
     while sum(narrowed) > room and max(narrowed) > _NARROWEST:

@@ -1,4 +1,4 @@
-"""`lbctl up`: from a fleet file to a URL with a key, with `serve` and a proxy of this machine in the foreground."""
+"""`lbctl up`: from a fleet file to a URL with a key, with `serve` and a proxy on this machine in the foreground."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ option = options_of("up")
 _FLEET = "fleet.yaml"
 _IN_USE = "LB972"
 _PORTS = 100
-"""Ports that are tried for the API and the picker where nobody has chosen their address."""
+"""Number of ports that are tried for the API and the picker if their addresses are not configured."""
 
 
 @click.command(
@@ -94,13 +94,13 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
 
 @dataclass(frozen=True, slots=True)
 class _NotStarted:
-    """The exit code where no program was started."""
+    """The exit code if no program was started."""
 
     exit_code: int
 
 
 def _asked_urls() -> tuple[str, ...]:
-    """Ask the person at the terminal for model servers; none where there is no person."""
+    """Ask the user at the terminal for model servers; empty without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return ()
     click.echo(f"lbctl: there is no {_FLEET} here; lbctl creates it from your model servers", err=True)
@@ -118,7 +118,7 @@ def _default_path(diagnostics: Diagnostics) -> tuple[str, ...]:
 
 
 def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int | _NotStarted:
-    """Report everything that keeps the fleet from being run, else run it and return the exit code."""
+    """Report everything that prevents the fleet from running, else run it and return the exit code."""
     from lbctl.apply.check import MissingBinaryError
     from lbctl.cli import fleet
     from lbctl.up.fleet_additions import conflicts
@@ -172,7 +172,7 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
 
 
 def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[ServeSettings, tuple[str, ...]]:
-    """Return the settings that `serve` will have, and the options for that: free ports where nobody has chosen them."""
+    """Return the settings of `serve`, and the options for them: free ports for addresses that are not configured."""
     from lbctl.cli.listen_address import address, picker_address
     from lbctl.serve.picker.ports import is_free
     from lbctl.serve.settings import Options, settings
@@ -196,7 +196,7 @@ def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[Serv
 
 
 def _is_written(loaded: Loaded, section: str) -> bool:
-    """Return whether the files say where this part of the control plane listens."""
+    """Return whether the files set the address of this part of the control plane."""
     from lbctl.model.node import descend
 
     return descend(loaded.source.root, ("control", section, "bind")) is not None
@@ -207,13 +207,13 @@ def _is_picked(loaded: Loaded) -> bool:
 
 
 def _first_free(usual: Address, is_free: Callable[[Address], bool]) -> Address:
-    """Return the usual address, or else the one with the next port that is free."""
+    """Return the usual address, or else the same address with the next free port."""
     ports = (replace(usual, port=port) for port in range(usual.port, usual.port + _PORTS))
     return next((item for item in ports if is_free(item)), usual)
 
 
 def _taken_picker(loaded: Loaded, bind: Address) -> Iterator[Diagnostic]:
-    """Yield an error where another process has a port of the picker."""
+    """Yield an error if another process uses a port of the picker."""
     from lbctl.serve.picker.ports import occupant
 
     found = occupant(bind) if _is_picked(loaded) else None
@@ -228,7 +228,7 @@ def _taken_picker(loaded: Loaded, bind: Address) -> Iterator[Diagnostic]:
 
 
 def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:
-    """Yield an error for each address at which nobody could listen now."""
+    """Yield an error for each address on which a process could not listen now."""
     from lbctl.cli.doctor import ports
 
     for path, address in addresses.items():

@@ -1,4 +1,4 @@
-"""`lbctl validate`: is this a fleet? Every error in one run."""
+"""`lbctl validate`: checks a fleet, and reports every error in one run."""
 
 from __future__ import annotations
 

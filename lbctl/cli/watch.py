@@ -1,4 +1,4 @@
-"""Shows a text again and again: in place on a terminal, one block after another in a pipe."""
+"""Shows a text repeatedly: in place on a terminal, one block after another in a pipe."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import click
 from lbctl.api.client import UnavailableError
 
 INTERVAL = 2.0
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def watch(text: Callable[[], str]) -> NoReturn:
-    """Print what `text` returns every two seconds until Ctrl-C, which ends the command with exit code 130.
+    """Print the result of `text` every two seconds until Ctrl-C, which ends the command with exit code 130.
 
-    A server that does not answer is reported and asked again.
+    If the server does not answer, this is reported, and the request is repeated.
     """
     on_terminal = sys.stdout.isatty()
     if on_terminal:
@@ -39,7 +39,7 @@ def watch(text: Callable[[], str]) -> NoReturn:
 
 
 def _frame(block: str) -> str:
-    """Return the block as an update of the screen: as many lines as fit, over what was there."""
+    """Return the block as a screen update: as many lines as fit, in place of the previous ones."""
     height = shutil.get_terminal_size().lines - 1
     lines = block.splitlines()
     if len(lines) > height:

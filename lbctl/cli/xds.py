@@ -1,6 +1,6 @@
-"""`lbctl xds get|watch`: what a proxy would receive from a control plane, lbctl's or any other that speaks ADS.
+"""`lbctl xds get|watch`: the resources of a proxy from a control plane, lbctl's or any other with ADS.
 
-It sends the requests and acknowledgements of a proxy. It shows no secret, and changes nothing.
+It sends the requests and acknowledgements of a proxy. It shows no secrets, and makes no changes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _FULL = {short: type_url for type_url, short in SHORT.items()}
 _SHOWN_NAMES = 20
-"""Names of one kind of change in a line of `watch`."""
+"""Maximum number of names of one kind of change in a line of `watch`."""
 _RETRY = (0.25, 5.0)
-"""The first and the longest pause in seconds before `watch` connects again."""
+"""First and longest pause in seconds before `watch` reconnects."""
 
 option = options_of("xds")
 _type = option("--type", "kind", type=click.Choice(list(_FULL)), help="Show only this type (default: all).")
@@ -88,7 +88,7 @@ def watch(ads: Ads, kind: str | None) -> int:
 
 
 def _quiet() -> None:
-    """Silence gRPC's own log lines, which repeat the error at length. It must run before gRPC is imported."""
+    """Silence gRPC's own log lines, which repeat the error at length. Must run before gRPC is imported."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -161,7 +161,7 @@ def _text(reader: Reader, kind: str | None, output: str) -> str:
 
 
 async def _watch(server: XdsAddress, reader: Reader, kind: str | None) -> int:
-    """Print changes until it is interrupted. Returns an exit code only if the first connection fails."""
+    """Print changes until interrupted. Return an exit code only if the first connection fails."""
     from lbctl.xds.client.ads import RefusedError, UnreachableError, read
 
     was_connected, lost, pause = False, False, _RETRY[0]
@@ -209,5 +209,5 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace control characters that a server has sent, because they could act on the terminal."""
+    """Replace control characters in a server's text, because they could affect the terminal."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)

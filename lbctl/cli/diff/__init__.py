@@ -1,4 +1,4 @@
-"""`lbctl diff`: what a change does before it is done, against other files, a git revision, or what runs."""
+"""`lbctl diff`: the effects of a change, compared with other files, a git revision, or the running fleet."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _check(options: _Options) -> None:
 
 
 def _other(paths: tuple[str, ...], against: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
-    """Load the other fleet; its errors are reported together with those of the first, in one run."""
+    """Load the other fleet. Its errors are reported together with the first fleet's errors."""
     findings = Diagnostics()
     if against[0].startswith(_GIT):
         loaded = revision.load(paths, against[0].removeprefix(_GIT), findings)
@@ -146,7 +146,7 @@ def _native(old: Loaded, new: Loaded, options: _Options) -> bool:
 
 
 def _files(loaded: Loaded, new: Loaded, options: _Options) -> dict[str, File]:
-    """Render one side; the old side is rendered for the proxy that the new one names, if it has it."""
+    """Render one side. The old side is rendered for the proxy that the new side names, if it has that proxy."""
     assert options.kind is not None
     topology = loaded.compiled.topology
     new_proxy = chosen(new.compiled.topology, options.kind, options.proxy)

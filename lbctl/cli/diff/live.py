@@ -1,7 +1,7 @@
-"""`lbctl diff --against live`: the files beside a running `serve`, and which of the two is ahead.
+"""`lbctl diff --against live`: compares the files with a running `serve`, and shows which side is ahead.
 
-The files are ahead where they contain what `serve` has not applied yet. The fleet is ahead where it does what no file
-says: manual overrides, weights that follow the signals, replicas that are out. Both can be true of one replica.
+The files are ahead if they contain changes that `serve` has not applied yet. The fleet is ahead if its state is not in
+any file: manual overrides, weights that follow the signals, ejected replicas. Both can be true for one replica.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ _MAX_ITEMS = 40
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A difference, and which side is ahead at `path`: the files or the running fleet.
+    """A difference, and the side that is ahead at `path`: the files or the running fleet.
 
     `files` and `live` are the two values; None means that the side has none.
     """
 
     who: Literal["files", "fleet"]
-    """The side that is ahead."""
     path: str
     files: str | None
     live: str | None
     why: str = ""
-    """Why it is ahead; empty where nothing explains it."""
+    """Reason why it is ahead; empty if it is unknown."""
 
 
 def compare(compiled: Compiled, server: ServeClient, form: str) -> bool:
-    """Print what differs between the files and the running fleet, and return whether anything does."""
+    """Print the differences between the files and the running fleet, and return whether there are any."""
     status = server.get("/api/v1/status", schema.Status)
     if status.snapshot is None:
         raise UnavailableError(f"{server.url} has not published a fleet yet: {status.waiting}")
@@ -123,7 +122,7 @@ def _pools(topology: Topology, pools: Iterable[schema.Pool], overrides: Iterable
 
 
 def _replicas(pool: Pool, live: dict[str, schema.Replica], by_hand: set[str | None]) -> Iterator[Ahead]:
-    """Compare the replicas of a pool. Those that the compiler does not read are known to `serve` alone."""
+    """Compare the replicas of a pool. Only `serve` knows the replicas that the compiler does not read."""
     written = {item.name: item for item in pool.replicas}
     is_discovered = pool.discovery is not None and not pool.discovery.compiled
     for name in (written.keys() | live.keys()) if not is_discovered else live.keys():
@@ -161,7 +160,7 @@ def _rollouts(topology: Topology, rows: Iterable[schema.Rollout]) -> Iterator[Ah
 
 
 def _split(shares: Mapping[str, int]) -> str:
-    """Return a split as it would be written in a fleet file."""
+    """Return a split in the form of a fleet file."""
     return "{" + ", ".join(f"{pool}: {share}" for pool, share in shares.items()) + "}"
 
 

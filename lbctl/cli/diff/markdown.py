@@ -15,7 +15,7 @@ _KINDS = {"pools": "pool", "routes": "route", "listeners": "listener", "proxies"
 
 
 def markdown(difference: Difference, sources: SourceMap) -> str:
-    """Return the difference as a Markdown document. `sources`: of the new side."""
+    """Return the difference as a Markdown document. `sources` belong to the new side."""
     tables = (
         MarkdownTable(
             "Added and removed", ("Change", "Object", "Name", "Details"), [*map(_object, difference.objects)]

@@ -14,14 +14,14 @@ from lbctl.ir.matching import path_text
 from lbctl.ir.secrets import shown_value
 
 _MAX_LINES = 12
-"""Lines of one kind below one heading; the rest is counted."""
+"""Maximum lines of one kind below a heading; further ones are counted."""
 ABSENT = "(absent)"
-"""Stands for the value of a setting that one side lacks."""
+"""Displayed value of a setting that one side lacks."""
 _SIGNS = {"added": "+", "removed": "-"}
 
 
 def lines(difference: Difference, sources: SourceMap) -> Iterator[str]:
-    """Yield the difference as lines of text. `sources`: of the new side."""
+    """Yield the difference as lines of text. `sources` belong to the new side."""
     sections = (
         _things(difference.objects),
         _traffic(difference.traffic),
@@ -34,7 +34,7 @@ def lines(difference: Difference, sources: SourceMap) -> Iterator[str]:
 
 
 def summary(difference: Difference) -> str:
-    """Return the number of changes of each kind, as `1 added, 2 settings changed`, or `no difference`."""
+    """Return the number of changes of each kind, for example `1 added, 2 settings changed`, or `no difference`."""
     added = sum(item.kind == "added" for item in difference.objects)
     counts = (
         (added, "added", "added"),
@@ -48,7 +48,7 @@ def summary(difference: Difference) -> str:
 
 
 def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
-    """Return the difference as JSON values. `sources`: of the new side."""
+    """Return the difference as JSON values. `sources` belong to the new side."""
     return {
         "same": not difference,
         "things": [
@@ -77,7 +77,7 @@ def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
 
 
 def position(item: SettingChange, sources: SourceMap) -> Position | None:
-    """Return where the new value is written, or None if it is not. `sources`: of the new side."""
+    """Return the position of the new value, or None if it is not written. `sources` belong to the new side."""
     return origin(sources, item.path) if item.new is not None else None
 
 
@@ -93,7 +93,7 @@ def match(rule: Rule) -> dict[str, Any]:
 
 
 def conditions(rule: Rule) -> str:
-    """Return the conditions as one line, as `POST api.example.com/v1/… with x-tier: gold`."""
+    """Return the conditions as one line, for example `POST api.example.com/v1/… with x-tier: gold`."""
     methods = f"{'|'.join(rule.methods)} " if rule.methods else ""
     path = path_text(rule.path)
     path = f" {path}" if rule.path.kind == "regex" and rule.host else path
@@ -114,7 +114,7 @@ def _things(things: Sequence[ObjectChange]) -> Iterator[str]:
 
 
 def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
-    """Yield the shares that change, the largest changes first and a pool before its replicas."""
+    """Yield the shares that change: the largest changes first, and a pool before its replicas."""
     if rows:
         yield "traffic (share of the route's requests, by weight)"
     for route, items in groupby(rows, key=lambda item: item.route):

@@ -1,6 +1,6 @@
-"""`lbctl doctor`: reports what on this machine would keep the fleet from running. It changes nothing.
+"""`lbctl doctor`: reports what on this machine would keep the fleet from running. It makes no changes.
 
-Over the network it contacts only what the fleet or the command line names, each for two seconds.
+Over the network it contacts only addresses from the fleet or the command line, each for two seconds.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ option = options_of("doctor")
 class _Options:
     """The options of the command line.
 
-    `of_server` are the paths of the fleet of the serve that is asked, by PATH… or by --fleet. `named` is whether
-    `server` was named, and `expected` whether that was on the command line rather than in the environment.
+    `of_server` are the fleet paths of the queried serve, from PATH… or --fleet. `named`: whether `server` was given,
+    and `expected`: whether it was given on the command line rather than in the environment.
     """
 
     paths: tuple[str, ...]
@@ -98,7 +98,7 @@ def command(context: click.Context, paths: tuple[str, ...], state: str | None, f
 
 
 def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
-    """Load the fleet, and return it with whether it is valid.
+    """Load the fleet, and return it and whether it is valid.
 
     Its errors are printed; checks that depend on the fleet are then skipped.
     """
@@ -143,7 +143,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     yield machine.clock([*skews, *running.skews])
     state = running_fleet.state_of(own) if own is not None and options.state is None else None
     place = Path(state) if state else chosen.state
-    is_own = bool(state) and running_fleet.is_own(place)  # of another user's serve this one needs nothing
+    is_own = bool(state) and running_fleet.is_own(place)  # with another user's serve, this directory is not needed
     is_used_here = is_own or (not state and _has_control(source))
     yield places.state(place, needed=is_used_here or options.state is not None)
     if source is not None:
@@ -164,15 +164,15 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
 
 
 def _of_this_fleet(status: AnyVersionStatus | None, paths: Sequence[str]) -> AnyVersionStatus | None:
-    """Return the status if it is of a `serve` that runs the fleet in these paths, else None."""
+    """Return the status if the `serve` runs the fleet in these paths, else None."""
     is_own = status is not None and any(running_fleet.runs(status, path) for path in paths)
     return status if is_own else None
 
 
 def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: bool) -> Iterator[DoctorResult]:
-    """Check the ports of `serve`. Unless it is `needed`, a port that is taken is a warning: render alone needs none.
+    """Check the ports of `serve`. Unless it is `needed`, a used port is a warning, because render needs no port.
 
-    `own` is the status of the `serve` that runs this fleet here, if one does: then its addresses are checked.
+    `own` is the status of the `serve` that runs this fleet here, if there is one: then its addresses are checked.
     """
     from lbctl.cli.doctor import ports
     from lbctl.cli.listen_address import address as parsed
@@ -191,7 +191,7 @@ def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: b
 def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings) -> tuple[ServeClient, bool]:
     """Return the server to check, and whether it must answer.
 
-    It is the named one, else that of the fleet, else the default.
+    It is the named server, else the fleet's server, else the default.
     """
     server = options.server
     if options.named:
@@ -201,7 +201,7 @@ def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings
         return replace(server, token_file=token), False
     scheme = "https" if chosen.control.api_tls else "http"
     if not token and not bind.on_loopback and is_file(chosen.token):
-        token = str(chosen.token)  # on loopback reading needs none, and another process may have the address
+        token = str(chosen.token)  # on loopback, reading needs no token, and another process may use the address
     return replace(server, url=f"{scheme}://{_local_address(bind)}", token_file=token), False
 
 
@@ -217,7 +217,7 @@ def _has_control(source: FleetSource | None) -> bool:
 
 
 def _table(checks: Sequence[DoctorResult]) -> None:
-    """Print the checks, each with its advice on a line below, because result and advice are both sentences."""
+    """Print the checks. The advice is on the line below, because result and advice are both sentences."""
     rows = [
         ("CHECK", "STATE", "RESULT, AND → ADVICE"),
         *((plain(item.what), item.state, plain(item.message)) for item in checks),

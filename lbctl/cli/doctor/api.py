@@ -24,23 +24,23 @@ _Answer = TypeVar("_Answer")
 
 
 class _SlowError(Exception):
-    """The answer was not complete in time."""
+    """The response was not complete in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCheck:
-    """What was found of a running `serve`."""
+    """The results of checking a running `serve`."""
 
     result: DoctorResult
     """Whether it answers."""
     skews: tuple[Skew, ...] = ()
-    """How far its clock is off."""
+    """Clock skew."""
     status: AnyVersionStatus | None = None
     """Its status; None if it does not answer."""
 
 
 def api(server: ServeClient, needed: bool) -> ApiCheck:
-    """Check that `serve` answers; if `needed`, because the user named it, no answer is a failure."""
+    """Check that `serve` answers. If it is `needed` because the user named it, no answer is a failure."""
     what = f"serve {server.url}"
     failure = _connection_failure(server.url)
     if failure:
@@ -71,7 +71,7 @@ def _version_check(what: str, status: AnyVersionStatus) -> DoctorResult:
 
 
 def _connection_failure(url: str) -> str:
-    """Return why no connection is possible, or an empty string."""
+    """Return why a connection is not possible, or an empty string."""
     parts = urlsplit(url)
     try:
         place = (parts.hostname or "", parts.port or ports.BY_SCHEME[parts.scheme])
@@ -82,7 +82,7 @@ def _connection_failure(url: str) -> str:
 
 
 def _within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
-    """Return what the function returns, or raise the ApiError that it raises.
+    """Return the result of the function, or raise its ApiError.
 
     Raises _SlowError after `seconds`; the function then continues in its thread.
     """

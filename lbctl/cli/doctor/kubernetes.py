@@ -1,6 +1,6 @@
-"""Checks whether the API servers that the fleet names answer, and permit what discovery needs.
+"""Checks whether the fleet's API servers answer, and permit the requests of discovery.
 
-What is permitted is asked for by SelfSubjectAccessReview, which every account may create; nothing else is requested.
+Permissions are checked by SelfSubjectAccessReview, which every account may create. Nothing else is requested.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
 
 
 async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") -> bool:
-    """Return whether the account may do this to the collection at `path`, or to its object of this name.
+    """Return whether the account may use this verb on the collection at `path`, or on its object of this name.
 
     Raises ApiError, ClusterError.
     """
@@ -73,7 +73,7 @@ async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") ->
 
 
 def _place(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the group and the namespace of a collection, where it has them."""
+    """Yield the group and the namespace of a collection, if it has them."""
     parts = path.split("/")
     if parts[1] == "apis":
         yield "group", parts[2]

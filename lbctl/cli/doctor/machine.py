@@ -1,4 +1,4 @@
-"""Checks how many files a proxy may open on this machine, and whether its clock is right."""
+"""Checks how many files a proxy may open on this machine, and whether its clock is correct."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.listeners import Listener
 
 _UNSTATED = 8192
-"""The connections that a proxy is prepared for if a listener has no limit."""
+"""Number of connections that is assumed for a listener without a limit."""
 _SPARE = 1536
-"""The open files beside those of connections: logs, listeners, health checks."""
+"""Number of open files in addition to connections: logs, listeners, health checks."""
 _UNSYNCHRONISED = 0x40
 """STA_UNSYNC of adjtimex(2)."""
 _TIMEX = "@Illlli"
@@ -22,20 +22,20 @@ _TIMEX = "@Illlli"
 _TIMEX_SIZE = 512
 _NOTICEABLE = 1.0
 _HARMFUL = 60.0
-"""The skew in seconds from which on keys with times are rejected."""
+"""Skew in seconds from which tokens with times are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """The lower bound in seconds by which the clock of a server is ahead of ours; negative if it is behind."""
+    """Minimum by which a server's clock is ahead of this machine's, in seconds; negative if it is behind."""
 
     server: str
     ahead: float
-    """The seconds by which its clock is ahead."""
+    """Seconds by which its clock is ahead."""
 
 
 def files(listeners: Sequence[Listener]) -> DoctorResult:
-    """Compare the open-file limit of this shell with two connections for each client."""
+    """Compare the open-file limit of this shell with two connections per client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     finding = f"{_limit(soft)}, can be raised to {_limit(hard)}"
     if not listeners:
@@ -58,7 +58,7 @@ def _limit(value: int) -> str:
 
 
 def clock(skews: Sequence[Skew]) -> DoctorResult:
-    """Check the clock. `skews` are those of the servers that sent a time."""
+    """Check the clock. `skews` come from the servers whose responses contain a time."""
     worst = max(skews, key=lambda item: abs(item.ahead), default=None)
     synchronised = _synchronised()
     texts = {
@@ -79,7 +79,7 @@ def clock(skews: Sequence[Skew]) -> DoctorResult:
 
 
 def _synchronised() -> bool | None:
-    """Return whether the kernel considers the clock synchronised, or None if it cannot be asked."""
+    """Return whether the kernel considers the clock synchronised, or None if this is unknown."""
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):

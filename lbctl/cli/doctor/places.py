@@ -22,19 +22,19 @@ from lbctl.store.sqlite import DATABASE, VERSION
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
 _MAX_FILE_BYTES = 1 << 20
-"""The maximal size of one file in bytes."""
+"""Maximum size of a file in bytes."""
 _SECRET = frozenset({"key", "file", "token_file"})
-"""Keys whose files only their owner may read."""
+"""Keys of files that only their owner may read."""
 _PAIR = 2
 _HEAD = 100
 _FORM = slice(60, 64)
-"""The position of SQLite's `user_version` in its file. Reading it there locks nothing of a running `serve`."""
+"""Position of SQLite's `user_version` in its file. Reading it there does not lock a running `serve`'s database."""
 
 
 def state(place: Path, needed: bool) -> DoctorResult:
-    """Check the directory where `serve` keeps its state.
+    """Check the state directory of `serve`.
 
-    `needed` means that the user, the fleet or a running `serve` named it, so that a problem is a failure.
+    `needed`: the user, the fleet or a running `serve` named it, so that a problem is a failure.
     """
     what = f"state {place}"
     try:
@@ -109,7 +109,7 @@ def _database(what: str, place: Path) -> DoctorResult:
 
 
 def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult]:
-    """Yield a check for each file with a problem, and one for all the others."""
+    """Yield a check for each file with a problem, and one for all others."""
     files = [(dotted(path), str(path[-1]), file_of(source, node)) for path, node in named_files(source.root)]
     files += list(_control_plane_files(settings))
     problems = [check for what, key, place in files if (check := _file(what, key, place)) is not None]
@@ -120,7 +120,7 @@ def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult
 
 
 _Named = tuple[str, str, Path]
-"""The name of a file in the fleet, the last key of that name, and its path."""
+"""Name of a file in the fleet, the last key of that name, and its path."""
 
 
 def _control_plane_files(settings: ServeSettings) -> Iterator[_Named]:
@@ -135,7 +135,7 @@ def _control_plane_files(settings: ServeSettings) -> Iterator[_Named]:
 
 
 def _file(what: str, key: str, place: Path) -> DoctorResult | None:
-    """Return what is wrong with the file, or None."""
+    """Return the problem with the file, or None."""
     try:
         mode = place.stat().st_mode
         with place.open("rb") as opened:
@@ -159,7 +159,7 @@ def _file(what: str, key: str, place: Path) -> DoctorResult | None:
 
 
 def _pairs(files: list[_Named]) -> Iterator[DoctorResult]:
-    """Check that certificates match their keys, of those that can be read."""
+    """Check that certificates match their keys, if both can be read."""
     groups: dict[str, dict[str, Path]] = {}
     for what, key, place in files:
         if key in ("certificate", "key"):

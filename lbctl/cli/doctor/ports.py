@@ -1,6 +1,6 @@
 """Checks whether the addresses that the fleet binds are free, or which program uses them.
 
-Nothing listens on them: a socket is bound and closed.
+It does not listen on them: a socket is bound and closed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from lbctl.targets import KINDS, target
 
 SERVE = frozenset({"lbctl"})
 _NAMES = ("lbctl", "lbctl.picker")
-"""What lbctl and its picker are called in their command lines."""
+"""Names of lbctl and its picker in their command lines."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PROGRAM = 3
-"""The number of leading arguments of a command line that are searched for lbctl, as in `python -m lbctl`."""
+"""Number of leading arguments of a command line that are searched for lbctl. In `python -m lbctl` it is not the
+first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundAddress:
-    """An address that the fleet binds at `path`, and the `programs` that may use it already."""
+    """An address that the fleet binds at `path`, and the `programs` that are expected to use it."""
 
     path: str
     address: Address
@@ -40,7 +41,8 @@ class BoundAddress:
 def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[BoundAddress]:
     """Yield the addresses that the fleet's listeners, its proxies and its picker bind.
 
-    `picker_is_elsewhere`: the serve of this fleet runs and has no picker, so an lbctl at its ports is another's.
+    `picker_is_elsewhere`: the serve of this fleet runs without a picker, so an lbctl at the picker's ports belongs to
+    another fleet.
     """
     proxies = frozenset(target(kind).binary for kind in KINDS)
     for listener in topology.listeners:
@@ -74,9 +76,9 @@ def port(bound: BoundAddress) -> DoctorResult:
 
 
 def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | None:
-    """Warn about an agent check among the ports of outgoing connections.
+    """Warn if an agent check uses the port range of outgoing connections.
 
-    It needs many consecutive ports, which outgoing connections may occupy when `serve` starts.
+    It needs many consecutive ports, and outgoing connections may occupy some when `serve` starts.
     """
     with suppress(OSError, ValueError):
         low, high = map(int, _RANGE.read_text(encoding="ascii").split())
@@ -109,7 +111,7 @@ def _socket_file(what: str, path: Path) -> DoctorResult:
 
 
 def _program_name(pid: int) -> str:
-    """Return the name of a program; that of lbctl is found in its command line, because it runs in Python."""
+    """Return the name of a program. lbctl is recognised by its command line, because it runs in Python."""
     process = Path("/proc") / str(pid)
     with suppress(OSError):
         arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")

@@ -1,4 +1,4 @@
-"""Checks lbctl and the proxies' programs on this machine: whether they are installed, and their versions."""
+"""Checks lbctl and the proxies' programs on this machine: their presence and their versions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _lbctl() -> DoctorResult:
 
 
 def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[int, ...]]:
-    """Return the result for the program of a kind of proxy, and its version; empty where that is unknown."""
+    """Return the result for the program of a kind of proxy, and its version; empty if the version is unknown."""
     driven = [item for item in proxies if item.config and item.reload]
     program = target(kind)
     path = find_binary(program)
@@ -57,7 +57,7 @@ def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[i
 
 
 def _faults(kind: str, version: tuple[int, ...], proxies: Sequence[Proxy], topology: Topology) -> list[Advisory]:
-    """Return the known faults of a program that the configuration of one of these proxies can reach."""
+    """Return the known faults of a program that the configuration of one of these proxies can trigger."""
     if not version:
         return []
     snapshot = Snapshot(topology)
@@ -84,7 +84,7 @@ def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Do
 def _version_check(
     kind: str, finding: str, version: tuple[int, ...], proxies: Sequence[Proxy], driven: Sequence[Proxy]
 ) -> DoctorResult:
-    """Compare the version of a program with the fleet's, and with the oldest that lbctl renders for."""
+    """Compare a program's version with the version in the fleet, and with the oldest supported version."""
     oldest = target(kind).versions[0]
     if version[: len(oldest)] < oldest:
         todo = f"lbctl renders for {version_text(oldest)} and later"

@@ -1,4 +1,4 @@
-"""Checks whether the replicas accept connections from this machine, and what a running `serve` reports to be wrong."""
+"""Checks whether the replicas accept connections from this machine, and shows the problems that `serve` reports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lbctl.serve.health.fetch import connection_probe, fetch
 
 _CONCURRENCY = 256
 _SHOWN = 3
-"""Failures that are shown."""
+"""Maximum number of failures that are shown."""
 _CHECKED_ELSEWHERE = frozenset({"not_ready", "picker"})
-"""The problems that have a check of their own."""
+"""Problems that have a separate check."""
 
 
 def replicas(topology: Topology) -> list[DoctorResult]:
-    """Connect to each replica of the files. A pool that a route uses needs one that accepts connections."""
+    """Connect to each replica in the files. In a pool that a route uses, at least one must accept connections."""
     used = {name for route in topology.routes for name in of_pools(route.action)}
     pools = [pool for pool in topology.pools if pool.replicas]
     problems = asyncio.run(_connect(pools))
@@ -31,7 +31,7 @@ def replicas(topology: Topology) -> list[DoctorResult]:
 
 
 async def _connect(pools: Iterable[Pool]) -> Mapping[str, dict[str, str]]:
-    """Return pool → replica → why it cannot be connected to, or an empty text. Drained replicas are left out."""
+    """Return pool → replica → why it cannot be connected to, or an empty string. Drained replicas are skipped."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     found: dict[str, dict[str, str]] = {}
     async with session() as client, asyncio.TaskGroup() as group:
@@ -65,7 +65,7 @@ def _result(pool: Pool, problems: Mapping[str, str], *, is_used: bool) -> Doctor
 
 
 def problems(status: AnyVersionStatus | None) -> Iterator[DoctorResult]:
-    """Yield a result for each problem that a running `serve` reports; `status` is None where none answers."""
+    """Yield a result for each problem that a running `serve` reports. `status` is None if no serve answers."""
     for item in status.problems if status is not None else ():
         if item.kind not in _CHECKED_ELSEWHERE:
             state: State = "failed" if item.severity == "critical" else "warn"

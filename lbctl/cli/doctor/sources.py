@@ -1,4 +1,4 @@
-"""Checks whether the metrics that the fleet names answer, and contain what its pools need.
+"""Checks whether the fleet's metrics endpoints answer, and contain the metrics that its pools need.
 
 Each page is requested once.
 """
@@ -24,19 +24,19 @@ from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.signals.plan import ScrapePlan, ScrapeSource, scrape_plan
 
 ANSWER_TIMEOUT = 2.0
-"""The time limit for one answer, in seconds."""
+"""Timeout for one response, in seconds."""
 _TOTAL_TIMEOUT = 15.0
-"""The time limit for all answers together, in seconds."""
+"""Timeout for all responses together, in seconds."""
 _CONCURRENCY = 256
 _SHOWN = 3
-"""The maximal number of failures that are shown."""
+"""Maximum number of failures that are shown."""
 _Key = tuple[str, str, tuple[str, str] | None]
 """URL, query and key of a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TimedAnswer:
-    """An answer, with the times of the local clock before and after the request."""
+    """A response, with the local times before and after the request."""
 
     fetched: Fetched
     began: float
@@ -60,7 +60,7 @@ def sources(pools: Sequence[Pool], secrets: Secrets) -> tuple[list[DoctorResult]
 async def _request_all(
     keys: Iterable[_Key], names: Sequence[Pool]
 ) -> tuple[dict[_Key, _TimedAnswer], list[DoctorResult]]:
-    """Request all pages and resolve all names. What does not answer in time is absent."""
+    """Request all pages and resolve all names. Late responses are missing in the result."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with session() as client:
 
@@ -114,7 +114,7 @@ def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -
 
 
 def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers: dict[_Key, _TimedAnswer]) -> str:
-    """Return why this source gives no signal, or an empty text; it is judged as `serve` does."""
+    """Return why this source provides no signal, or an empty string. The criteria are the same as in `serve`."""
     answer = answers.get((source.url, source.query, source.key))
     if answer is None:
         return f"{source.display_url}: not read, because other sources took too long"
@@ -135,17 +135,17 @@ def _no_sources(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterat
 
 
 def skew_of(server: str, answer: _TimedAnswer) -> Skew | None:
-    """Return the clock skew that the answer's `Date` proves.
+    """Return the clock skew that the response's `Date` proves.
 
-    The header has whole seconds, and was sent at some moment between request and answer.
+    The header has whole seconds, and was created at some moment between request and response.
     """
     return skew_between(server, answer.fetched.date, answer.began, answer.ended)
 
 
 def skew_between(server: str, date: str, began: float, ended: float) -> Skew | None:
-    """Return the clock skew that a `Date` header proves, or None if it holds no time.
+    """Return the clock skew that a `Date` header proves, or None if it contains no time.
 
-    `began` and `ended` are the times of our clock before the request and after the answer.
+    `began` and `ended` are the local times before the request and after the response.
     """
     try:
         sent_at = parsedate_to_datetime(date)

@@ -1,4 +1,4 @@
-"""Checks the store that several control planes share: whether it may be used, who leads, and the members' clocks."""
+"""Checks the store that several control planes share: access, the leader, and the members' clocks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from lbctl.store.signed_store import SignedStore
 from lbctl.store.signing import UNSIGNED
 
 _SKEW = 1.0
-"""Seconds by which the clocks of members may differ."""
+"""Maximum difference between the members' clocks in seconds."""
 _NAME = "doctor"
 _ETCD_QUOTA = 2 << 30
-"""Bytes of etcd's quota where its operator has set none."""
+"""Default quota of etcd in bytes."""
 _NO_PERMISSION = "grant the account the Role in docs/how-to/deploy-in-kubernetes.md"
 _FULL = "see docs/reference/stores.md for what grows and its limits"
 
 
 def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
-    """Yield the result for the store of the fleet, and one for the clocks of its members. It writes nothing."""
+    """Yield the result for the store of the fleet, and one for the clocks of its members. Nothing is written."""
     store = settings.control.store
     if store is None:
         return
@@ -61,7 +61,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
 
 
 def _signatures(store: SignedStore) -> Iterator[DoctorResult]:
-    """Yield what is refused of the store, and whether content without a signature is accepted."""
+    """Yield the rejected contents of the store, and whether content without a signature is accepted."""
     for subject, problem in store.refused.items():
         finding = f"{subject}: {problem}"
         advice = "find the other writer, or use the same control.store.key_file for all members"
@@ -85,7 +85,7 @@ async def _read(store: SignedStore) -> tuple[str, tuple[MemberInfo, ...], tuple[
 
 
 async def _missing_rights(store: Store) -> list[str]:
-    """Return what the account may not do of what a store in Kubernetes needs. Raises StoreUnreachableError."""
+    """Return the permissions that the account lacks for a store in Kubernetes. Raises StoreUnreachableError."""
     url = urlsplit(store.url)
     if url.scheme != "kubernetes":
         return []

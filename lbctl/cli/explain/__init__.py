@@ -1,4 +1,4 @@
-"""`lbctl explain`: why something is as it is.
+"""`lbctl explain`: explains decisions.
 
 `weight` leads from a replica's signals to the weight that the proxies received, `route` from a request to its route and
 pool, and `pick` from a request to its replica.
@@ -141,28 +141,28 @@ def pick(
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The weight of a replica of a pool without telemetry; the fields are those of `schema.Decision`."""
+    """The weight of a replica of a pool without telemetry. The fields are the same as in `schema.Decision`."""
 
     pool: str
     replica: str
     capacity: float
-    """The capacity of the replica."""
+    """Capacity of the replica, relative to its pool."""
     published: float
-    """The published weight, on the scale of capacities."""
+    """Published weight, on the scale of capacities."""
     sent: float
     """Deprecated: the old name of `published`, until the next release."""
     share: float
-    """The replica's part of the pool's requests, from 0 to 1."""
+    """Replica's share of the pool's requests, from 0 to 1."""
     ramp: float
-    """The factor of slow start by lbctl, from 0 to 1."""
+    """Factor of lbctl's slow start, from 0 to 1."""
     picker_ramp: float
-    """The factor of slow start that the picker counts, from 0 to 1."""
+    """Factor of slow start that the picker uses, from 0 to 1."""
     overrides: tuple[schema.Override, ...]
-    """What operators hold."""
+    """Manual overrides."""
 
 
 def _row(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Pool, schema.Replica]:
-    """Return the rows of a replica and its pool. Raises ClickException for one that does not exist."""
+    """Return the rows of a replica and its pool. Raises ClickException if either does not exist."""
     pools = remote.get("/api/v1/pools", schema.Pools).pools
     rows = {(each.name, row.name): (each, row) for each in pools for row in each.replicas}
     if (pool, replica) not in rows:
@@ -236,7 +236,7 @@ def _override_lines(row: schema.Decision | Undecided) -> Iterator[tuple[str, str
 
 
 def _ramp(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
-    """Yield the lines about slow start, which lbctl does for the picker and for a proxy that has none."""
+    """Yield the lines about slow start, which lbctl implements for the picker and for proxies without slow start."""
     if row.picker_ramp < 1:
         yield "slow start", f"the picker uses {row.picker_ramp:.0%} of its weight so far"
     if row.ramp < 1:
@@ -255,7 +255,7 @@ def _sent(row: schema.Decision | Undecided) -> str:
 
 
 def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:
-    """Return each proxy's own number beside the sum of its pool, because it means nothing alone."""
+    """Return each proxy's own number together with the sum of its pool, because it has no meaning alone."""
     own = row.quantised
     sums = {kind: sum(peer.quantised.get(kind, 0) for peer in peers) for kind in own}
     parts = [f"{kind}: {value} of {sums[kind]}" for kind, value in own.items()]

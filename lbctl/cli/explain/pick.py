@@ -1,6 +1,6 @@
-"""`lbctl explain pick`: from one request to the replica that the picker would name.
+"""`lbctl explain pick`: from one request to the replica that the picker would choose.
 
-The files alone explain a picker whose replicas are idle; a running `lbctl serve` asks its picker.
+With files alone, the replicas of the picker are idle. A running `lbctl serve` asks its picker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lbctl.pick.table import Candidate, PoolTable
 
 _HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK (TOKENS)", "CACHED (TOKENS)", "WAIT (TOKENS/RATE)", "WHY NOT")
 _MAX_SENT_BYTES = 48 << 10
-"""Bytes of a body that are sent to a running server, as they are written in JSON."""
+"""Maximum size of a body that is sent to a running server, in its JSON form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class PickQuery:
 
     pool: str
     session: str | None
-    """The value of its first session key."""
+    """Value of its first session key."""
     tenant: str | None
-    """The tenant that sends the request."""
+    """Tenant that sends the request."""
     body: str | None
-    """The path of the file with the request's body."""
+    """Path of the file with the request's body."""
     region: str | None
-    """The region of the asking proxy."""
+    """Region of the proxy."""
     zone: str | None
-    """The zone of the asking proxy."""
+    """Zone of the proxy."""
     form: str
 
 
 def answer(query: PickQuery, paths: tuple[str, ...]) -> int:
-    """Print the explanation by the files, and return the exit code."""
+    """Print the explanation for the files, and return the exit code."""
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_own_lines=False)
     if loaded is None or diagnostics.failed:
@@ -66,7 +66,7 @@ def answer(query: PickQuery, paths: tuple[str, ...]) -> int:
 
 
 def explain_running(query: PickQuery, remote: ServeClient) -> int:
-    """Print the explanation of the running picker, and return the exit code."""
+    """Print the running picker's explanation, and return the exit code."""
     body = _body(query.body)
     question = schema.PickQuestion(
         query.pool, query.session, _beginning(body) if body else None, len(body) or None, query.region, query.zone,
@@ -77,7 +77,7 @@ def explain_running(query: PickQuery, remote: ServeClient) -> int:
 
 
 def _beginning(body: bytes) -> str:
-    """Return the beginning of a body, short enough for a question."""
+    """Return the beginning of a body, short enough for a request to the picker."""
     text = body[:_MAX_SENT_BYTES].decode(errors="replace")
     while len(json.dumps(text)) > _MAX_SENT_BYTES:
         text = text[: len(text) // 2]
@@ -93,7 +93,7 @@ def _print(explanation: schema.PickExplanation, form: str) -> None:
 
 
 def _table(pool: ir.Pool) -> PoolTable:
-    """Return the table of a pool as the files have it: every replica idle, at its capacity."""
+    """Return the table of a pool according to the files: every replica is idle, at its capacity."""
     return PoolTable.of(pool, (_candidate(item, pool) for item in pool.replicas))
 
 
@@ -112,7 +112,7 @@ def _candidate(replica: ir.Replica, pool: ir.Pool) -> Candidate:
 
 
 def _pool(pools: tuple[ir.Pool, ...], name: str) -> ir.Pool:
-    """Return the pool of that name. Raises ClickException where there is none, or where nothing is picked for it."""
+    """Return the pool of that name. Raises ClickException if it does not exist or does not use the picker."""
     pool_of_name = next((pool for pool in pools if pool.name == name), None)
     if pool_of_name is None:
         near = did_you_mean(name, [pool.name for pool in pools])

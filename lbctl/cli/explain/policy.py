@@ -1,4 +1,4 @@
-"""The settings that apply to a request on its way, each with the line of YAML that it comes from."""
+"""The settings that apply to a request, each with its line in the YAML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit
 
 
 def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
-    """Return the settings of the listener, of the route, and of the pools that the request may go to.
+    """Return the settings of the listener, of the route, and of the pools that the request may reach.
 
     A limit that is divided among the instances of proxies has the value of one instance. `at` is None for a default.
     """

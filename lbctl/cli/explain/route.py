@@ -1,7 +1,7 @@
 """`lbctl explain route`: from one request to its route, its pool and its policy, on each of the fleet's proxies.
 
-Nothing is sent anywhere. Each proxy is evaluated separately, because the proxies do not read every request alike; those
-that agree are shown together.
+Nothing is sent. Each proxy is evaluated separately, because the proxies do not read every request alike. Proxies with
+the same result are shown together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.cli.fleet import load, show
 from lbctl.cli.output import show as show_value
 
 _REPLICAS = 4
-"""Replicas of a pool that are shown."""
+"""Maximum number of replicas of a pool that are shown."""
 
 
 def answer(query: RouteQuery, paths: tuple[str, ...]) -> int:

@@ -1,4 +1,4 @@
-"""The request that `lbctl explain route` asks about: read from the command line, with its listener and proxies."""
+"""The request for `lbctl explain route`: parsed from the command line, with its listener and proxies."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ class RouteQuery:
 
     method: str
     url: str
-    """The URL of the request."""
     headers: tuple[str, ...]
-    """The headers, each as `name: value`."""
+    """Headers, each as `name: value`."""
     body: str | None
-    """The body; None: none is sent."""
+    """Body; None: no body."""
     kind: str | None
     listener: str | None
     form: str
 
 
 def split(url: str) -> SplitResult:
-    """Return the parts of a URL, or of a path. Raises UsageError for what is not the URL of a request."""
+    """Return the parts of a URL, or of a path. Raises UsageError if it is not the URL of a request."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -84,7 +83,7 @@ def _query(url: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    """Return the path as a client sends it; a byte of the command line that is not UTF-8 is sent as that byte."""
+    """Return the path as a client sends it. Bytes of the command line that are not UTF-8 are sent unchanged."""
     return quote(path, safe=_PRINTABLE, errors="surrogateescape")
 
 
@@ -123,8 +122,8 @@ def listener_of(compiled: Compiled, name: str | None, parts: SplitResult) -> Lis
 def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Proxy]:
     """Return the fleet's proxies that carry the listener, one of each kind and version.
 
-    A fleet that names no such proxy gets one of each kind. Raises UsageError if proxies are named and none carries the
-    listener.
+    If the fleet names no such proxy, return one of each kind. Raises UsageError if proxies are named and none carries
+    the listener.
     """
     topology = loaded.compiled.topology
     carrying = [item for item in topology.proxies if not item.listeners or listener.name in item.listeners]

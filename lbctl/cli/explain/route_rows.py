@@ -1,4 +1,4 @@
-"""The rows of `lbctl explain route`: what each proxy does with one request, the proxies that agree together."""
+"""The rows of `lbctl explain route`: the handling of one request by each proxy. Proxies that agree share a row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lbctl.targets.route_trace import Explained, PoolChoice, RuleCandidate, choi
 
 Row = dict[str, Any]
 _MISSED = 8
-"""Routes without a match that are shown, the nearest first."""
+"""Maximum number of routes without a match that are shown, the nearest first."""
 _PROTECTING = frozenset({"LB499", *(item.code for item in FEATURES if item.protects)})
 
 
@@ -41,7 +41,7 @@ def grouped(rows: list[tuple[str, Row]]) -> list[Row]:
 
 
 def row_of(loaded: Loaded, listener: Listener, proxy: Proxy, message: Message) -> tuple[str, Row]:
-    """Return the name of the proxy's kind with its version, and what it does with the request."""
+    """Return the name of the proxy's kind with its version, and its handling of the request."""
     compiled = loaded.compiled
     prepared = prepare(target(proxy.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
     explained = explain(listener, message, proxy.kind, proxy.version)

@@ -1,4 +1,4 @@
-"""The first line of `lbctl explain weight`: what a replica gets instead of what, why, and since when, as a sentence."""
+"""The first line of `lbctl explain weight`: a replica's share compared with its capacity, the reason and the time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import partial
 from lbctl.api import schema
 
 _SAME = 0.01
-"""The difference of two shares that is not worth a word."""
+"""Maximum difference of two shares that are called equal."""
 _LEFT = ("draining", "drained", "removed", "ejected")
-"""The states of a replica that gets nothing new."""
+"""States of a replica that gets no new requests."""
 
 
 _PICKED = "the picker chooses a replica for each request, by sessions, caches and load"
 
 
 def sentence(row: schema.Replica, pool: schema.Pool) -> str:
-    """Return the sentence about a replica: by what the proxies observe, else by what is decided.
+    """Return the sentence about a replica: by the observation of the proxies, else by the decision.
 
-    A replica that is taken out gets nothing, although the last minute still has requests of before.
+    A removed replica gets no requests, although the last minute still contains earlier ones.
     """
     gets = row.share if row.observed is None or (row.state in _LEFT and not row.share) else row.observed
     is_picked = pool.algorithm == "pick"
@@ -31,7 +31,7 @@ def sentence(row: schema.Replica, pool: schema.Pool) -> str:
 
 
 def observed(row: schema.Replica, pool: schema.Pool) -> str:
-    """Return what the proxies have counted in the last minute, and which of them have not."""
+    """Return the share that the proxies counted in the last minute, and which proxies did not report."""
     silent = f"; not reported by {', '.join(map(partial(_silent, pool), pool.silent))}" if pool.silent else ""
     if not pool.reporting:
         return f"unknown: no proxy reports its traffic{silent}"
@@ -41,13 +41,13 @@ def observed(row: schema.Replica, pool: schema.Pool) -> str:
 
 
 def _silent(pool: schema.Pool, name: str) -> str:
-    """Return a proxy that does not report, with the reason where it cannot."""
+    """Return a proxy that does not report, with the reason if it cannot."""
     reason = pool.unable.get(name)
     return f"{name} ({reason})" if reason else name
 
 
 def _cause(row: schema.Replica, gets: float) -> str:
-    """Return why a replica that is in gets another share than its capacity says."""
+    """Return why the share of an available replica differs from its capacity."""
     if row.reasons:
         return "; ".join(row.reasons)
     if row.priority and not gets:
@@ -62,7 +62,7 @@ def _percent(share: float) -> str:
 
 
 def _since(row: schema.Replica) -> str:
-    """Return since when, in the local time; the day is named where it is not today."""
+    """Return the start in local time; the day is included if it is not today."""
     if row.state_since is None or not row.state_reason:
         return ""
     then = datetime.fromisoformat(row.state_since).astimezone()

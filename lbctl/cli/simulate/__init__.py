@@ -1,4 +1,4 @@
-"""`lbctl simulate`: a load of requests replayed against a pool, for each algorithm of each proxy."""
+"""`lbctl simulate`: replays a load of requests against a pool, for each algorithm of each proxy."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyRes
 
 
 def _known(load: float) -> float | None:
-    """Return the load; None where all requests arrive at one time, or the one replica of --gpu is lost."""
+    """Return the load; None if all requests arrive at the same time, or if the only replica of --gpu is lost."""
     return load if 0 < load < math.inf else None
 
 

@@ -1,4 +1,4 @@
-"""The options of `lbctl simulate`, and what their texts mean. Every function here raises UsageError."""
+"""Parses the options of `lbctl simulate`. Every function here raises UsageError."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lbctl.simulate.trace import Trace
 
 _MAX_REQUESTS = 20_000_000
 _MIN_SPEED = 0.0001
-"""The lowest speed of an engine that does not stand still."""
+"""Minimum speed of an engine that is not stopped."""
 _MAX_COUNT_DIGITS = 9
-"""Digits of the longest number of GPUs that is read as one."""
+"""Maximum number of digits of a number of GPUs."""
 _DRAINED = "it is drained and gets no requests, so this has no effect (choose another replica)"
 
 
@@ -29,66 +29,65 @@ class SimulationOptions:
     """The options of the command line; None: not given."""
 
     paths: tuple[str, ...]
-    """The files of the fleet."""
     against: tuple[str, ...]
-    """The files of fleets that are compared with it."""
+    """Files of other fleets for the comparison."""
     trace_file: str | None
     rate: str | None
-    """The rate of a synthetic load, as `5/s`."""
+    """Rate of a synthetic load, for example `5/s`."""
     prompt: float | None
-    """Its mean prompt in tokens."""
+    """Its mean prompt length in tokens."""
     answer: float | None
-    """Its mean answer in tokens."""
+    """Its mean response length in tokens."""
     duration: str | None
-    """How long it lasts, as `10m`."""
+    """Its duration, for example `10m`."""
     burst: float | None
-    """The mean number of its requests that arrive together."""
+    """Mean number of its requests that arrive together."""
     pool: str | None
-    """The pool that gets the requests."""
+    """Pool that gets the requests."""
     policy: str | None
     """`proxy:algorithm`, separated by commas."""
     speedup: float
-    """The factor on the rate of the trace."""
+    """Factor on the rate of the trace."""
     requests: int | None
-    """The number of requests of the trace that are used."""
+    """Number of requests from the trace."""
     proxies: int
-    """The number of proxies that share the load."""
+    """Number of proxies that share the load."""
     engine: str | None
-    """Costs of engines: a file, or those of the strongest replica as `key=value`, separated by commas."""
+    """Costs of engines: a file, or the costs of the strongest replica as `key=value`, separated by commas."""
     model: str | None
-    """The model whose measured engines are used, by the GPUs of the replicas."""
+    """Model whose measured engines are used, by the GPUs of the replicas."""
     calibrate: str | None
-    """The URL of a live replica whose metrics give the costs of the strongest one."""
+    """URL of a live replica whose metrics give the costs of the strongest replica."""
     calibrate_for: str
-    """How long its metrics are watched."""
+    """Duration of watching its metrics."""
     slow: tuple[str, ...]
     """Speeds of replicas, each as `REPLICA=FACTOR[@SECONDS]`."""
     kill: tuple[str, ...]
     """Deaths of replicas, each as `REPLICA@SECONDS[-SECONDS]`."""
     join: tuple[str, ...]
-    """Replicas that are not there from the start, each as `REPLICA@SECONDS`."""
+    """Replicas that join later, each as `REPLICA@SECONDS`."""
     lose: tuple[str, ...]
-    """The replicas that are not there, each as a name, `largest` or `zone=Z`."""
+    """Missing replicas, each as a name, `largest` or `zone=Z`."""
     telemetry_delay: str
-    """The time from a sample of the engines to its use."""
+    """Time from a sample of the engines to its use."""
     find: str | None
     """`rate` or `replicas`."""
     slo: str | None
-    """The limits of a search."""
+    """Limits of a search."""
     gpu: tuple[str, ...]
-    """For `--find replicas`: types of GPU, each as `[COUNT×]TYPE`."""
+    """GPU types for `--find replicas`, each as `[COUNT×]TYPE`."""
     price: tuple[str, ...]
-    """Prices of one GPU for an hour, each as `TYPE=PRICE`."""
+    """Prices of one GPU per hour, each as `TYPE=PRICE`."""
     seed: int
-    """The seed of everything random."""
+    """Random seed."""
     plot_file: str | None
-    """Where the picture is written."""
+    """Path of the picture."""
     form: str
     """Output format."""
 
 
 def check(options: SimulationOptions) -> None:
-    """Check what goes together."""
+    """Check the combination of options."""
     synthetic = {
         "--rate": options.rate,
         "--prompt": options.prompt,
@@ -121,7 +120,7 @@ def check(options: SimulationOptions) -> None:
 
 
 def synthetic_load(options: SimulationOptions) -> Trace:
-    """Return the load that the options describe."""
+    """Return the synthetic load that the options describe."""
     assert options.rate is not None
     assert options.duration is not None
     try:
@@ -149,7 +148,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
-    """Return replica → why nothing can happen to it: it is lost, or drained; empty where something can."""
+    """Return replica → why it cannot have events: it is lost, or drained; empty if it can."""
     result = {item.name: _DRAINED if item.drain else "" for item in pool.replicas}
     for text in lose:
         why = f"--lose {text} removes it from the start (omit one of the two options)"
@@ -158,7 +157,7 @@ def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
 
 
 def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
-    """Return replica → factor from the start on, and the changes of speed, of `--slow`. `names`: `obstacles`."""
+    """Parse `--slow`. Return replica → factor from the start on, and later changes of speed. `names`: `obstacles`."""
     speeds: dict[str, float] = {}
     changes = []
     for text in texts:
@@ -180,7 +179,7 @@ def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str,
 
 
 def outages_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[Outage, ...]:
-    """Return the deaths of `--kill`. `names`: `obstacles`."""
+    """Parse the deaths in `--kill`. `names`: `obstacles`."""
     outages = []
     for text in texts:
         name, at, times = text.rpartition("@")
@@ -194,7 +193,7 @@ def outages_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[Outage, 
 
 
 def joins_of(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, float]:
-    """Return replica → when it joins, of `--join`. `names`: `obstacles`."""
+    """Parse `--join`. Return replica → the time at which it joins. `names`: `obstacles`."""
     joins: dict[str, float] = {}
     for text in texts:
         name, _, at = text.rpartition("@")
@@ -232,7 +231,7 @@ def _known(name: str, names: Collection[str]) -> str:
 
 
 def prices_of(texts: Sequence[str]) -> dict[str, float]:
-    """Return type of GPU → price of one for an hour, of `--price`."""
+    """Parse `--price`. Return GPU type → price per hour."""
     prices: dict[str, float] = {}
     for text in texts:
         name, _, price = text.partition("=")
@@ -245,7 +244,7 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
 
 
 def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
-    """Return the pool with one replica of a type of GPU, of which `--find replicas` makes copies."""
+    """Return the pool with one replica of a GPU type, which `--find replicas` copies."""
     count, times, name = text.rpartition("x")
     has_count = times and count.isdecimal() and len(count) <= _MAX_COUNT_DIGITS
     name, number = (name, int(count)) if has_count else (text, 1)
@@ -264,7 +263,7 @@ def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
 
 
 def loss_of(lose: Sequence[str]) -> Callable[[Pool], Pool]:
-    """Return what takes the replicas of every `--lose` out of a pool."""
+    """Return a function that removes the replicas of every `--lose` from a pool."""
 
     def rest(pool: Pool) -> Pool:
         lost = {item.name for text in lose for item in lost_by(text, pool)}
@@ -274,7 +273,7 @@ def loss_of(lose: Sequence[str]) -> Callable[[Pool], Pool]:
 
 
 def lost_by(text: str, pool: Pool) -> tuple[Replica, ...]:
-    """Return the replicas of a pool that one `--lose` takes out; the largest is one that gets requests."""
+    """Return the replicas that one `--lose` removes from a pool. `largest` is a replica that gets requests."""
     if text == "largest":
         largest = max(capacity.serving(pool).replicas, key=lambda item: item.capacity, default=None)
         return (largest,) if largest else ()
@@ -284,7 +283,7 @@ def lost_by(text: str, pool: Pool) -> tuple[Replica, ...]:
 
 
 def check_losses(lose: Sequence[str], pool: Pool) -> None:
-    """Check that every `--lose` takes replicas out of the pool, and that one is left that gets requests."""
+    """Check that every `--lose` removes replicas from the pool, and that the remaining pool still gets requests."""
     for text in lose:
         lost = lost_by(text, pool)
         zone = text.removeprefix("zone=")
@@ -308,7 +307,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
 
 
 def lost_text(lose: Sequence[str]) -> str:
-    """Return what `--lose` takes out, as a part of a sentence."""
+    """Return the replicas that `--lose` removes, as part of a sentence."""
     *others, last = (
         "the largest replica" if text == "largest" else text.replace("zone=", "zone ", 1)
         for text in dict.fromkeys(lose)

@@ -1,4 +1,4 @@
-"""What `lbctl simulate` finds: the figures of each policy, or the rate or the replicas that meet a service level."""
+"""The results of `lbctl simulate`: the figures of each policy, or the rate or replicas that meet a service level."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ class SearchResult:
 
     row: str
     value: float | None
-    """Requests per second, or replicas; None: nothing meets the limits."""
+    """Requests per second, or replicas; None if nothing meets the limits."""
     load: float
-    """The load of what was found, as a part of what its engines carry; where nothing was, of the fleet as it is."""
+    """Load of the result relative to the capacity of its engines; without a result, load of the original fleet."""
     cost: float | None
-    """The price of the replicas for an hour; None where it is not known."""
+    """Price of the replicas per hour; None if it is unknown."""
     unused_faults: tuple[str, ...] = ()
-    """The replicas of `--slow`, `--kill` and `--join` that are not among those that were found."""
+    """Replicas of `--slow`, `--kill` and `--join` that are not part of the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """What studies have found."""
+    """The results of studies."""
 
     summaries: tuple[Summary, ...]
-    """The figures of each policy; after a search, at the rate or with the replicas that were found."""
+    """Figures of each policy. After a search, they apply to the found rate or replicas."""
     sentences: tuple[str, ...]
-    """What the figures mean."""
+    """Explanation of the figures."""
     loads: Mapping[str, float]
-    """Fleet → the offered load as a part of what its engines carry."""
+    """Fleet → offered load relative to the capacity of its engines."""
     answers: tuple[SearchResult, ...] = ()
-    """What was searched for each policy."""
+    """Result of the search for each policy."""
 
     @property
     def is_found(self) -> bool:
-        """Return whether a search, if there was one, has found anything."""
+        """Return whether the searches, if any, have found a result."""
         return not self.answers or any(answer.value is not None for answer in self.answers)
 
 
@@ -85,7 +85,7 @@ def _load_sentence(options: SimulationOptions, study: Study, load: float) -> str
 
 
 def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
-    """Search for each policy of each fleet. Raises UsageError for limits that cannot be read."""
+    """Search for each policy of each fleet. Raises UsageError for invalid limits."""
     try:
         limits = capacity.objectives(options.slo or "")
     except ValueError as error:
@@ -112,7 +112,7 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
 
 
 def _engines(studies: Sequence[Study]) -> list[str]:
-    """Return what the engines are, and how certain they are if they are those of a model."""
+    """Return a description of the engines, with their uncertainty if they come from a model."""
     engines = studies[0].engines
     gpus = (item.gpu for study in studies for item in study.pool.replicas)
     return [engines.description, *([profiles.spread(engines.model, gpus)] if engines.model else [])]
@@ -131,14 +131,17 @@ class _Search:
         return summary
 
     def _meets(self, study: Study, pool: Pool) -> bool:
-        """Return whether the limits hold, and the bound: in a short load queues may look good that grow without end."""
+        """Return whether the limits and the stability bound are met.
+
+        In a short load, queues may look acceptable although they grow without limit.
+        """
         if not study.loss(pool).replicas or study.load(pool) >= 1:
             return False
         summary = self._run(study, pool)
         return all(limit.is_met(summary) for limit in self._limits)
 
     def rate(self) -> tuple[SearchResult, Summary]:
-        """Return the largest rate that meets the limits, and the figures there, or at the trace's rate."""
+        """Return the maximum rate that meets the limits, and the figures at that rate, or at the trace's rate."""
         study, pool = self._study, self._study.pool
         start = 0.9 / study.load(pool)
         factor = capacity.largest_rate(lambda factor: self._meets(study.faster(factor), pool), start)
@@ -147,7 +150,10 @@ class _Search:
         return SearchResult(self._row, value, fastest.load(pool), study.cost(pool)), self._run(fastest, pool)
 
     def replicas(self) -> tuple[SearchResult, Summary]:
-        """Return the fewest replicas that meet the limits, and the figures with them, or with the fleet's own."""
+        """Return the minimum number of replicas that meets the limits, and the figures with them.
+
+        Without a result, the figures belong to the original fleet.
+        """
         study, own = self._study, len(capacity.serving(self._study.pool).replicas)
         own += not study.loss(study.pool).replicas  # the only replica of --gpu is lost
 

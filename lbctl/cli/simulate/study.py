@@ -1,4 +1,4 @@
-"""What `lbctl simulate` simulates: pools, policies, the load, the engines and what happens to them."""
+"""The input of `lbctl simulate`: pools, policies, the load, the engines and their events."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from lbctl.targets.load import Loaded
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEngines:
-    """The engines of replicas: by their GPU where that says it, else in proportion to their capacity."""
+    """The engines of replicas: by their GPU if its engine is known, else in proportion to their capacity."""
 
     strongest: CostModel
     largest: float
-    """The capacity of the strongest replica of all fleets, also where it is lost."""
+    """Capacity of the strongest replica in all fleets, even if it is lost."""
     gpus: Mapping[str, CostModel]
-    """Type of GPU → the engine of a replica on it."""
+    """GPU type → engine of a replica on it."""
     model: str | None
-    """The model whose profiles say all engines."""
+    """Model whose profiles define all engines."""
     description: str
-    """What the engines are, as a sentence of the output."""
+    """Description of the engines, as a sentence of the output."""
 
     def of(self, pool: Pool, speeds: Mapping[str, float]) -> tuple[CostModel, ...]:
-        """Return the engine of each replica. `speeds`: replica → factor. Raises UsageError."""
+        """Return the engine of each replica. `speeds` maps a replica to a factor. Raises UsageError."""
         if self.model is None:
             relative = capacity.engines_of(pool, self.strongest, self.largest)
             costs = [self.gpus.get(item.gpu or "", cost) for item, cost in zip(pool.replicas, relative, strict=True)]
@@ -62,43 +62,42 @@ class ReplicaEngines:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """One fleet, or type of GPU, with the load that it gets."""
+    """A fleet or GPU type, with its load."""
 
     name: str
-    """What distinguishes it from others; empty where it is the only one."""
+    """Name that distinguishes it from others; empty if it is the only one."""
     pool: Pool
-    """The pool that gets the requests, with all of its replicas."""
+    """Pool that gets the requests, with all of its replicas."""
     written: model.Pool
-    """The pool as the files have it."""
+    """The pool as written in the files."""
     policies: tuple[Policy, ...]
-    """How the proxies choose, one after the other."""
+    """Policies of the proxies, compared one after the other."""
     trace: Trace
-    """The requests."""
     engines: ReplicaEngines
     speeds: Mapping[str, float]
     """Replica → factor on its speed."""
     changes: tuple[SpeedChange, ...]
-    """Changes of speed while the trace runs."""
+    """Changes of speed during the trace."""
     outages: tuple[Outage, ...]
-    """Replicas that die."""
+    """Outages of replicas."""
     joins: Mapping[str, float]
-    """Replica → when it joins."""
+    """Replica → time at which it joins."""
     retry: Retry
-    """What the proxies do where a replica is dead."""
+    """Retries of the proxies if a replica is dead."""
     loss: Callable[[Pool], Pool]
-    """Takes out the replicas that are lost."""
+    """Removes the lost replicas."""
     prices: Mapping[str, float]
-    """Type of GPU → the price of one for an hour."""
+    """GPU type → price per hour."""
     proxies: int
     delay: float
     """Seconds from a sample to its use."""
     seed: int
-    """The seed of everything random."""
+    """Random seed."""
 
     def faster(self, factor: float) -> Study:
-        """Return the study at `factor` times the rate, in which all begins at the same place of the trace.
+        """Return the study at `factor` times the rate. Events begin at the same position in the trace.
 
-        Outages last as long as before.
+        The duration of outages does not change.
         """
         return replace(
             self,
@@ -116,7 +115,10 @@ class Study:
         return f"{self.name}/{policy.name}" if self.name else policy.name
 
     def run(self, policy: Policy, pool: Pool, progress: Callable[[float], None] | None = None) -> Summary:
-        """Replay the trace once, without what is lost. `progress` gets the part of it that has arrived."""
+        """Replay the trace once, without the lost replicas.
+
+        `progress` is called with the arrived fraction of the trace.
+        """
         pool = with_algorithm(self.loss(pool), self.written, policy.algorithm)
         names = {item.name for item in pool.replicas}
         setup = Setup(
@@ -133,28 +135,28 @@ class Study:
         return replace(summarise(replay(setup, self.trace, self.seed, progress)), fleet=self.name)
 
     def load(self, pool: Pool) -> float:
-        """Return the offered load as a part of what the engines of the pool carry, without the lost and the drained."""
+        """Return the load relative to the capacity of the pool's engines, without the lost and drained ones."""
         return capacity.load_of(self._serving(pool), self.trace)
 
     def carried(self, pool: Pool) -> float:
-        """Return the requests per second that the engines of the pool carry, without the lost and the drained."""
+        """Return the capacity of the pool's engines in requests per second, without the lost and drained ones."""
         return capacity.carried(self._serving(pool), self.trace)
 
     def _serving(self, pool: Pool) -> list[CostModel]:
-        """Return the engines that get requests, each with the sequences that the limits of the proxies leave it."""
+        """Return the engines that get requests, each with as many sequences as the proxies' limits allow."""
         pool = capacity.serving(self.loss(pool))
         limit = replica_limit(pool, self.proxies) * self.proxies
         costs = self.engines.of(pool, self.speeds)
         return [replace(cost, sequences=min(cost.sequences, limit or cost.sequences)) for cost in costs]
 
     def unused_faults(self, pool: Pool) -> list[str]:
-        """Return the replicas that `--slow`, `--kill` or `--join` name and the pool does not have."""
+        """Return the replicas in `--slow`, `--kill` or `--join` that the pool does not have."""
         named = {*self.speeds, *self.joins, *(item.replica for item in self.changes)}
         named |= {item.replica for item in self.outages}
         return sorted(named - {item.name for item in pool.replicas})
 
     def cost(self, pool: Pool) -> float | None:
-        """Return the price of the pool's GPUs for an hour; None where one of them has none."""
+        """Return the price of the pool's GPUs per hour; None if the price of one of them is unknown."""
         if not all(item.gpu in self.prices for item in pool.replicas):
             return None
         return sum(self.prices[item.gpu or ""] * item.gpu_count for item in pool.replicas)
@@ -163,7 +165,10 @@ class Study:
 def studies_of(
     options: SimulationOptions, fleets: Sequence[Loaded], trace: Trace, diagnostics: Diagnostics
 ) -> tuple[Study, ...]:
-    """Return what the options ask of these fleets. Raises UsageError; errors of a file of engines are added."""
+    """Return the studies of these fleets with these options.
+
+    Raises UsageError. Errors in an engine file are added to `diagnostics`.
+    """
     if options.requests is not None:
         trace = trace.first(options.requests)
     if options.find and not trace.rate:
@@ -191,7 +196,7 @@ def studies_of(
 
 
 def _names(paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a short name of each fleet: none for a single one, else the shortest ends of paths that differ."""
+    """Return a short name of each fleet: empty for a single one, else the shortest different suffixes of the paths."""
     if len(paths) == 1:
         return [""]
     parts = [Path(each[0]).with_suffix("").parts for each in paths]
@@ -230,12 +235,12 @@ def _study(
 
 
 def _largest_throughput(pool: Pool, throughputs: Mapping[str, float]) -> float:
-    """Return the throughput of the strongest replica of the pool, whatever its weight; 0 where none names its GPUs."""
+    """Return the throughput of the strongest replica of the pool, ignoring weights; 0 if no replica names its GPUs."""
     return max((throughputs.get(item.gpu or "", 0.0) * item.gpu_count for item in pool.replicas), default=0.0)
 
 
 def _of_gpu(study: Study, text: str, throughputs: Mapping[str, float], largest: float) -> Study:
-    """Return the study with one replica of a type of GPU. `largest`: the throughput of the strongest replica."""
+    """Return the study with one replica of a GPU type. `largest`: the throughput of the strongest replica."""
     return replace(
         study,
         name=f"{study.name}/{text}" if study.name else text,
@@ -279,7 +284,10 @@ def _policies(text: str | None, topology: Topology, pool: Pool) -> tuple[Policy,
 
 
 def _retry(topology: Topology, pool: Pool) -> Retry:
-    """Return the retries of the routes to the pool: where they differ, the fewest, and only repeats that all allow."""
+    """Return the retries of the routes to the pool.
+
+    If they differ, use the fewest, and only conditions common to all.
+    """
     retries = [
         route.retry
         for route in topology.routes
@@ -295,7 +303,7 @@ def _retry(topology: Topology, pool: Pool) -> Retry:
 
 
 _DEFAULT_ENGINE = "Llama-2-70B on 8 H100 with vLLM, an assumption"
-"""The engine of a `CostModel` without arguments."""
+"""Engine of a `CostModel` without arguments."""
 _PROPORTIONAL = "Engines: the strongest replica is {}; the others are in proportion to their capacity."
 
 

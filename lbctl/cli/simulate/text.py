@@ -1,4 +1,4 @@
-"""The figures of `lbctl simulate` as sentences and cells of a table."""
+"""The figures of `lbctl simulate` as sentences and table cells."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ WIDE = (
 )  # fmt: skip
 _EQUAL = 1.05
 _SAME_SHARE = 0.05
-"""A difference below which shares are alike, as a part of the mean share."""
+"""Maximum difference of equal shares, relative to the mean share."""
 _BUSY_GAP = 0.2
-"""A difference of BUSY from the load that needs an explanation."""
+"""Minimum difference between BUSY and the load that needs an explanation."""
 _MAX_NAMES = 8
 _SEARCH_STEP = 0.85
-"""What is left of the bar after each replay of a search, whose number nobody knows before."""
+"""Fraction of the remaining bar after each replay of a search, whose number of replays is unknown in advance."""
 
 
 def load_sentence(load: float, who: str) -> str:
-    """Return what the offered load means for those who carry it."""
+    """Return an explanation of the offered load for the engines in `who`."""
     percent = f"The load is {100 * load:.0f} % of the capacity of {who}"
     if load >= 1:
         return f"{percent} (Σλ ≥ Σμ): queues grow without bound."
@@ -36,7 +36,7 @@ def load_sentence(load: float, who: str) -> str:
 
 
 def burst_sentence(requests: int, carried: float, who: str) -> str:
-    """Return what is said in place of the load where all requests arrive at one time."""
+    """Return the sentence in place of the load if all requests arrive at the same time."""
     return (
         f"All requests of the load ({requests:,}) arrive at the same time, so it has no rate; "
         f"{who} can handle up to {carried:.3g} such requests/s."
@@ -44,7 +44,10 @@ def burst_sentence(requests: int, carried: float, who: str) -> str:
 
 
 def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
-    """Return which row is best, by how much and why. `loads`: fleet → its load; beyond the bound none is."""
+    """Return the best row, its advantage and the reason.
+
+    `loads` maps a fleet to its load. Beyond the bound, no row is recommended.
+    """
     fitting = [item for item in summaries if loads[item.fleet] < 1]
     if not fitting:
         least = min(loads.values())
@@ -74,7 +77,7 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
 
 
 def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
-    """Return what BUSY means where it is far above the load; empty elsewhere. `loads`: fleet or row → its load."""
+    """Return an explanation of BUSY if it is far above the load; else empty. `loads`: fleet or row → its load."""
     for item in summaries:
         load = loads.get(item.fleet, loads.get(item.row, 1.0))
         if max(item.utilisation.values(), default=0.0) > load + _BUSY_GAP:
@@ -86,7 +89,7 @@ def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> s
 
 
 def drained_sentence(summaries: Sequence[Summary]) -> str:
-    """Return which replicas are drained; empty where none is."""
+    """Return which replicas are drained; empty if there are none."""
     names = dict.fromkeys(f"{item.fleet}/{name}" if item.fleet else name for item in summaries for name in item.drained)
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return f"Drained, so without requests and not in BUSY: {', '.join([*names][:_MAX_NAMES])}{more}." if names else ""
@@ -97,7 +100,7 @@ def _figures(item: Summary) -> str:
 
 
 def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
-    """Return what is behind the difference, as far as the figures show it."""
+    """Return the reason for the difference, as far as the figures show it."""
     mine, others = loads[best.fleet], loads[worst.fleet]
     if mine < 0.95 * others:
         return f"Its fleet has more capacity: the load is {100 * mine:.0f} %, the other's {100 * others:.0f} %."
@@ -128,7 +131,10 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
 
 
 def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, most: bool) -> str:
-    """Return which of the searches, (row, value, cost), has the best answer; `most`: where a larger value is better."""
+    """Return which of the searches, (row, value, cost), has the best result.
+
+    `most`: whether larger values are better.
+    """
     answered = [(row, value, cost) for row, value, cost in answers if value is not None]
     if len(answers) < 2 or not answered:
         return ""
@@ -141,12 +147,12 @@ def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, mo
 
 
 def replicas(count: float, many: str = "", one: str = "") -> str:
-    """Return a number of replicas as text, with what follows the plural and the singular."""
+    """Return a number of replicas as text, followed by the plural or singular suffix."""
     return f"1 replica{one}" if count == 1 else f"{count:.0f} replicas{many}"
 
 
 class ProgressBar:
-    """A progress bar on a terminal, nothing elsewhere. `length`: the number of replays, or of searches."""
+    """A progress bar on a terminal, hidden elsewhere. `length`: the number of replays, or of searches."""
 
     def __init__(self, length: int) -> None:
         self._done = 0
@@ -165,22 +171,22 @@ class ProgressBar:
             self._bar.__exit__(None, None, None)
 
     def next(self) -> None:
-        """Note that a replay, or a search, has ended."""
+        """Record the end of a replay or a search."""
         self._done += 1
         self._left = 1.0
         self.report(0.0)
 
     def report(self, part: float) -> None:
-        """Show the part of the present replay that is done."""
+        """Show the completed fraction of the current replay."""
         if self._bar:
             self._bar.update(max(0, int(1000 * (self._done + part)) - self._bar.pos))
 
     def report_search(self, part: float) -> None:
-        """Show the part of one replay of the present search that is done."""
+        """Show the completed fraction of one replay in the current search."""
         self.report(1.0 - self._left * (1.0 - part * (1.0 - _SEARCH_STEP)))
 
     def step(self) -> None:
-        """Note that one replay of the present search has ended."""
+        """Record the end of one replay in the current search."""
         self._left *= _SEARCH_STEP
 
 

@@ -1,6 +1,6 @@
-"""`lbctl status`: what a running `serve` does, what each proxy has of it, and how the pools stand.
+"""`lbctl status`: the state of a running `serve`, its proxies and its pools.
 
-It shows what `serve` knows and judges nothing itself, but for `--check`: that everything is as the files say.
+It shows the state that `serve` reports, without judging it, except for `--check`: that everything matches the files.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _text(remote: ServeClient, what: str | None, form: str, pool: str | None) ->
 
 
 def _of_pool(remote: ServeClient, rows: Sequence[T], names: Sequence[str], pool: str | None) -> Sequence[T]:
-    """Return the rows whose name is that pool, or all. Raises ClickException for a pool that does not exist."""
+    """Return the rows with that pool's name, or all rows. Raises ClickException if the pool does not exist."""
     if pool is None:
         return rows
     selected = [row for row, name in zip(rows, names, strict=True) if name == pool]

@@ -1,8 +1,8 @@
-"""What `lbctl status --check` requires: nothing critical is wrong, and every proxy has what is published.
+"""The conditions of `lbctl status --check`: no critical problem, and every proxy has applied the published fleet.
 
-A proxy may need time, as an nginx does that waits for its next reload: with a time to wait, the check looks again until
-nothing is missing. An Envoy that has left fails the check where it was the last one of its entry; otherwise the number
-of expected proxies decides.
+A proxy may need time. For example, an nginx waits for its next reload. With a time limit, the check repeats until all
+conditions are met. A disconnected Envoy fails the check if it was the last one of its entry; otherwise the number of
+expected proxies decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lbctl.api.client import ServeClient, UnavailableError
 
 _FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
 _LOOK_INTERVAL = 0.5
-"""Seconds between two looks of `--wait`."""
+"""Seconds between two polls of `--wait`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,13 @@ class StatusCheck:
     """A check of one running `serve`."""
 
     remote: ServeClient
-    """The server to check."""
     expected: int | None = None
-    """The least number of proxies that are connected and in sync; None where any number will do."""
+    """Minimum number of proxies that are connected and in sync; None for any number."""
 
     def run(self, seconds: float) -> tuple[str, ...]:
-        """Return a sentence for each problem that is left after waiting for at most so many seconds.
+        """Return a sentence for each problem that remains after waiting for at most `seconds`.
 
-        Raises UnavailableError where the server does not answer by then.
+        Raises UnavailableError if the server does not answer by then.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -52,14 +51,14 @@ class StatusCheck:
 
 
 def summary_problems(summary: schema.Status) -> Iterator[str]:
-    """Yield a sentence for each critical problem; those of single proxies are `proxy_problems`."""
+    """Yield a sentence for each critical problem, except problems of single proxies (`proxy_problems`)."""
     for item in summary.problems:
         if item.severity == "critical" and item.kind != "proxy":
             yield item.text
 
 
 def proxy_problems(proxies: Sequence[schema.Proxy], expected: int | None = None) -> Iterator[str]:
-    """Yield a sentence for each proxy that is not in sync, and one where too few are."""
+    """Yield a sentence for each proxy that is not in sync, and one if there are too few proxies."""
     real = [item for item in proxies if item.kind != "reader" and item.confirmed]
     for item in real:
         if item.state not in _FINE:

@@ -1,4 +1,4 @@
-"""The summary of `lbctl status`: what `serve` serves, from which files, and what is not as usual."""
+"""The summary of `lbctl status`: the published fleet, its files, and all irregularities."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lbctl.cli.terminal import paint, wrapped
 from lbctl.control.fitness import FIT
 
 _SHORT = 12
-"""Characters of a digest and of a commit that are shown."""
+"""Number of characters of a digest and of a commit that are shown."""
 _ORIGINS = {"state": ", the last valid one from the state", "history": ", an earlier one after a rollback"}
 _NAME = 11
-"""The width of the names of the lines."""
+"""Width of the line names."""
 
 
 def summary_text(summary: schema.Status, rollouts: Sequence[schema.Rollout]) -> str:
-    """Return what is wrong, the summary with a line for each rollout, and the errors and warnings of the files."""
+    """Return the problems, the summary with a line for each rollout, and the errors and warnings in the files."""
     pairs = (*_lines(summary), *(("rollout", f"{row.route}: {place_of(row)}") for row in rollouts))
     lines = [_problem(item) for item in summary.problems]
     lines += [f"{name:<{_NAME - 1}} {wrapped(plain(text), _NAME)}" for name, text in pairs]
@@ -31,7 +31,7 @@ def summary_text(summary: schema.Status, rollouts: Sequence[schema.Rollout]) -> 
 
 
 def _problem(item: schema.Problem) -> str:
-    """Return the line about a problem, with the command to run next."""
+    """Return the line about a problem, with the recommended command."""
     colour, name = ("red", "PROBLEM") if item.severity == "critical" else ("yellow", "warning")
     return paint(f"{name:<{_NAME - 1}} {wrapped(plain(f'{item.text}; run: {item.command}'), _NAME)}", colour)
 
@@ -62,7 +62,7 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
 
 
 def _replicas(row: schema.ReplicaCounts) -> str:
-    """Return how many replicas are in, and which are not."""
+    """Return how many replicas are available, and which are not."""
     fit = sum(count for state, count in row.states.items() if state in FIT)
     parts = [f"{fit} of {row.total} in"]
     for state, names in row.away.items():
@@ -73,7 +73,7 @@ def _replicas(row: schema.ReplicaCounts) -> str:
 
 
 def _member(row: schema.MemberStatus) -> str:
-    """Return who this process is, whom it follows, and how old what it says may be."""
+    """Return the name of this process, its leader, and the maximum age of its information."""
     if row.role != "follower":
         return f"{row.name}, {row.role}"
     leads = f"the leader is {row.leader}" if row.leader else "there is no leader"
@@ -90,7 +90,7 @@ def _picker(row: schema.PickerStatus) -> str:
 
 
 def _served(row: schema.ServedFiles) -> str:
-    """Return which files are served: their commit where there is one, and their digest."""
+    """Return the published files: their commit if there is one, and their digest."""
     commit = f"commit {row.commit[:_SHORT]}{' with changes' if row.dirty else ''}, " if row.commit else ""
     return f"{commit}digest {row.digest[:_SHORT]}, since {row.since}"
 
@@ -104,7 +104,7 @@ def _rollback(served: schema.ServedFiles, row: schema.Rollback) -> str:
 
 
 def _details(summary: schema.Status) -> Iterator[tuple[str, str]]:
-    """Yield the lines about what is not as usual."""
+    """Yield the lines about irregularities."""
     if summary.restart:
         yield "restart", f"takes effect after a restart: {', '.join(summary.restart)}"
     if summary.sources.total:

@@ -12,7 +12,7 @@ from lbctl.base.printable import plain
 from lbctl.cli.output import age, as_text, table_text
 
 _SHORT = 12
-"""Characters of a version that distinguish it from others."""
+"""Number of characters of a version that distinguish it from others."""
 COLOURS: Mapping[str, str] = {
     "SYNCED": "green", "WAITING": "yellow", "STALE": "yellow", "NACKED": "red", "REFUSED": "red", "FAILING": "red",
     "leader": "green", "isolated": "red",
@@ -21,7 +21,7 @@ COLOURS: Mapping[str, str] = {
     "starting": "cyan", "down": "red", "ejected": "red",
     "draining": "magenta", "drained": "magenta", "removed": "bright_black",
 }  # fmt: skip
-"""State of a proxy or a replica → its colour on a terminal."""
+"""Maps the state of a proxy or a replica to its colour on a terminal."""
 _PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")
 _TYPES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "LACKS")
 _POOLS = (
@@ -43,7 +43,7 @@ _SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "REAS
 
 
 def proxies(rows: Sequence[schema.Proxy], form: str) -> str:
-    """Return a row for each proxy; in the form `wide` one for each of its resource types."""
+    """Return a row for each proxy; in the format `wide`, a row for each of its resource types."""
     if form in ("json", "yaml"):
         return as_text(rows, form)
     if form == "wide":
@@ -52,7 +52,7 @@ def proxies(rows: Sequence[schema.Proxy], form: str) -> str:
 
 
 def pools(rows: Sequence[schema.Pool], form: str) -> str:
-    """Return a row for each replica with its four shares; the form `wide` has more columns."""
+    """Return a row for each replica with its four shares; the format `wide` has more columns."""
     if form in ("json", "yaml"):
         return as_text(rows, form)
     head = _MORE_POOLS if form == "wide" else _POOLS
@@ -64,21 +64,21 @@ def pools(rows: Sequence[schema.Pool], form: str) -> str:
 
 
 def _picks(pool: str, row: schema.RecentPicks) -> str:
-    """Return a line about how many of a pool's requests the picker has picked in the last minute."""
+    """Return a line with the number of the pool's requests in the last minute that the picker has picked."""
     return plain(
         f"{pool}: {share(row.share)} of the last minute's {row.requests} requests picked, the rest by `otherwise`"
     )
 
 
 def _answers(row: schema.Pool) -> str:
-    """Return a line about the answers of a pool in the last minute."""
+    """Return a line about the responses of a pool in the last minute."""
     p50, p99 = seconds(row.first_byte_p50), seconds(row.first_byte_p99)
     times = "" if row.first_byte_p50 is None else f", first byte after {p50} (p50), {p99} (p99)"
     return plain(f"{row.name}: {share(row.errors)} of the last minute's requests failed{times}")
 
 
 def signals(rows: Sequence[schema.ReplicaSignals], form: str) -> str:
-    """Return a row for each signal of each replica, and one for each page that gives none."""
+    """Return a row for each signal of each replica, and one for each page without signals."""
     if form in ("json", "yaml"):
         return as_text(rows, form)
     return table_text(_SIGNALS, (line for row in rows for line in _signals(row)))
@@ -120,7 +120,7 @@ def _proxy(row: schema.Proxy) -> tuple[str, ...]:
 
 
 def lacks(row: schema.Proxy) -> Iterator[str]:
-    """Yield what keeps a proxy from being in sync: a reason, and each resource type that it does not have."""
+    """Yield what keeps a proxy from being in sync: a reason, and each missing resource type."""
     if row.reason:
         yield row.reason
     if not row.connected and row.state == "GONE":
@@ -138,7 +138,7 @@ def lacks(row: schema.Proxy) -> Iterator[str]:
 
 
 def _newest(row: schema.Proxy) -> Timestamp | None:
-    """Return since when the proxy is in its state: the newest of its types that are in it."""
+    """Return when the proxy entered its state: the latest time of its types in this state."""
     times = [kind.since for kind in row.types if kind.since is not None and kind.state == row.state]
     return max(times, default=row.since)
 
@@ -165,7 +165,7 @@ def _since(since: Timestamp | None) -> str:
 
 
 def _rejection(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
-    """Return why a proxy rejected a type, with its places in the YAML where those are known."""
+    """Return why a proxy rejected a type, with its positions in the YAML if they are known."""
     last = next((item for item in row.nacks if item.type == kind.type), None)
     return " ".join(last.findings) if last and last.findings else kind.message
 
@@ -205,19 +205,19 @@ def _replica(pool: str, row: schema.Replica) -> dict[str, str]:
 
 
 def share(part: float | None) -> str:
-    """Format a part from 0 to 1 as percent; `-` for None."""
+    """Format a fraction from 0 to 1 as a percentage; `-` for None."""
     return "-" if part is None else f"{part * 100:.1f}%"
 
 
 def seconds(value: float | None) -> str:
-    """Format a latency with three digits, in milliseconds below one second; `-` for None."""
+    """Format a latency with three digits; below one second, in milliseconds; `-` for None."""
     if value is None:
         return "-"
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def _signals(row: schema.ReplicaSignals) -> Iterator[tuple[str, ...]]:
-    """Yield a line for each signal, and one for each page that gives none, however many metrics of it are sources."""
+    """Yield a line for each signal, and one for each page without signals, for any number of its metrics."""
     identity = (row.pool, row.replica)
     for name, signal in row.signals.items():
         staleness = "" if signal.fresh else "stale: ignored"

@@ -1,4 +1,4 @@
-"""`lbctl top`: the replicas of a running `serve`, live, sorted, with keys."""
+"""`lbctl top`: a live table of the replicas of a running `serve`, sorted, with keys."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lbctl.cli.server_options import server_options
 from lbctl.cli.top.rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
 
 _INTERVAL = 2.0
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 _KEY_INTERVAL = 0.2
-"""The longest time in seconds for which a new look waits to be drawn."""
+"""Maximum seconds before new data is drawn."""
 
 
 @click.command("top", cls=Command, examples="lbctl top --fleet fleet.yaml")
@@ -50,7 +50,7 @@ def command(remote: ServeClient) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the server said at one time, and why it has said nothing since."""
+    """The server's data at one time, and the problem since then."""
 
     pools: tuple[schema.Pool, ...]
     rows: tuple[ReplicaRow, ...]
@@ -59,14 +59,14 @@ class _Look:
 
 
 def _look(remote: ServeClient) -> _Look:
-    """Ask the server. Raises UnavailableError."""
+    """Query the server. Raises UnavailableError."""
     pools = remote.get("/api/v1/pools", schema.Pools).pools
     signals = remote.get("/api/v1/signals", schema.Signals).signals
     return _Look(pools, rows_of(pools, signals), time.monotonic())
 
 
 class _Feed:
-    """Asks the server in a thread, so that keys are answered while it does not."""
+    """Polls the server in a thread, so that keys work while it does not answer."""
 
     def __init__(self, remote: ServeClient, first: _Look) -> None:
         self.latest = first

@@ -1,4 +1,4 @@
-"""The rows of `lbctl top`: one for each replica, with its state, its shares, and what it and its engine do now."""
+"""The rows of `lbctl top`: one for each replica, with its state, its shares, and the activity of its engine."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ Value = str | float | None
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRow:
-    """A replica with the signals that are read of it."""
+    """A replica with its signals."""
 
     pool: str
     replica: schema.Replica
-    """What `/api/v1/pools` says of it."""
+    """The row in `/api/v1/pools`."""
     signals: Mapping[str, float]
-    """Name of a signal → its value; a signal that is stale or not read is absent."""
+    """Maps a signal to its value. Stale and missing signals are absent."""
 
     @property
     def name(self) -> str:
-        """The name as `lbctl drain` takes it."""
+        """Name in the form of `lbctl drain`."""
         return f"{self.pool}/{self.replica.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table, by which rows can be sorted."""
+    """A table column. Rows can be sorted by it."""
 
     head: str
     key: str
-    """The letter that sorts by it."""
+    """Letter that sorts by it."""
     value: Callable[[ReplicaRow], Value]
-    """Returns what is sorted; None where it is unknown."""
+    """Returns the sort key; None if it is unknown."""
     text: Callable[[ReplicaRow], str]
-    """Returns what is shown."""
+    """Returns the displayed text."""
     is_number: bool = True
-    """Whether it is aligned to the right, and sorted with the largest first."""
+    """Whether it is aligned to the right and sorted in descending order."""
 
 
 def _text_column(head: str, key: str, value: Callable[[ReplicaRow], str]) -> Column:
@@ -102,7 +102,7 @@ def rows_of(pools: Iterable[schema.Pool], signals: Iterable[schema.ReplicaSignal
 
 
 def sorted_rows(rows: Iterable[ReplicaRow], column: Column, *, reverse: bool) -> list[ReplicaRow]:
-    """Return the rows sorted by a column, those with an unknown value last, equal ones by name."""
+    """Return the rows sorted by a column. Rows with an unknown value come last, equal ones are sorted by name."""
     by_name = sorted(rows, key=lambda row: row.name)
     with_value = [row for row in by_name if column.value(row) is not None]
     with_value.sort(key=column.value, reverse=reverse)  # type: ignore[arg-type]  # a column has values of one type
@@ -110,7 +110,7 @@ def sorted_rows(rows: Iterable[ReplicaRow], column: Column, *, reverse: bool) ->
 
 
 def pool_line(pool: schema.Pool, rows: Sequence[ReplicaRow]) -> str:
-    """Return one line about a pool: its replicas by state, its requests and errors, and what waits in its engines."""
+    """Return one line about a pool: its replicas by state, its requests and errors, and the queues of its engines."""
     states = Counter(row.replica.state for row in rows)
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     count = "1 replica" if len(rows) == 1 else f"{len(rows)} replicas"

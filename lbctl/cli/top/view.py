@@ -1,4 +1,4 @@
-"""What `lbctl top` shows: the rows on one page, and how keys change which rows these are. It asks nobody."""
+"""The screen of `lbctl top`: the rows on one page, and the effect of keys on them. It sends no requests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lbctl.cli.status.tables import COLOURS
 from lbctl.cli.top.rows import COLUMNS, Column, ReplicaRow, pool_line, sorted_rows
 
 _POOL_LINES = 4
-"""The most pools that have a line above the table."""
+"""Maximum number of pools that have a line above the table."""
 _REASON = 24
-"""The least width of the column of reasons; with less room there is none."""
+"""Minimum width of the column of reasons. With less space, the column is hidden."""
 _NAME = 13
-"""The least width of a replica's name."""
+"""Minimum width of a replica's name."""
 _WIDTHS = {
     "REPLICA": None, "STATE": 8, "DECIDED": 7, "OBSERVED": 8, "REQ/S": 6, "ERR": 4, "P50": 6, "P99": 6, "INFL": 5,
     "QUEUE": 5, "KV": 4, "GPU": 4, "°C": 4, "WEIGHT": 6,
 }  # fmt: skip
-"""Column → its width; None: what is left."""
+"""Maps a column to its width; None: the remaining width."""
 _FIRST_TO_GO = ("WEIGHT", "P50", "°C", "P99", "KV")
-"""The columns that a narrow screen leaves out, in this order."""
+"""Columns that a narrow screen hides, in this order."""
 _HELP = "q quit · ←→ or a letter: sort, again: reverse · p pool · space pause · ↑↓ page"
 
 
@@ -36,31 +36,31 @@ class ScreenView:
     """The state of the screen."""
 
     rows: tuple[ReplicaRow, ...] = ()
-    """The newest rows that are shown."""
+    """Newest rows for display."""
     pools: tuple[schema.Pool, ...] = ()
     problem: str = ""
-    """Why the rows are not newer; empty while they are."""
+    """Why the rows are outdated; empty while they are current."""
     seconds: float = 0.0
-    """The age of the rows in seconds."""
+    """Age of the rows in seconds."""
     paused: bool = False
-    """Whether the rows stay as they are."""
+    """Whether the rows are frozen."""
     pool: str | None = None
-    """The only pool that is shown; None: all."""
+    """The only displayed pool; None: all."""
     sort: int = 0
-    """The index of the column that sorts."""
+    """Index of the sort column."""
     reverse: bool = False
-    """Whether the largest value is at the top."""
+    """Whether the order is reversed."""
     page: int = 0
-    """The index of the page that is shown."""
+    """Index of the displayed page."""
 
     def show(self, pools: tuple[schema.Pool, ...], rows: tuple[ReplicaRow, ...], problem: str, seconds: float) -> None:
-        """Show these rows, which are so many seconds old, unless the screen is held."""
+        """Show these rows, whose age is `seconds`, unless the screen is paused."""
         if not self.paused:
             self.pools, self.rows = pools, rows
         self.problem, self.seconds = problem, seconds
 
     def press(self, key: str) -> None:
-        """Change what is shown as this key says. Unknown keys change nothing."""
+        """Change the display according to this key. Unknown keys have no effect."""
         letters = {column.key: index for index, column in enumerate(COLUMNS)}
         if key in letters:
             self._sort_by(letters[key])
@@ -130,7 +130,7 @@ class ScreenView:
 
 
 def _columns(width: int) -> list[Column]:
-    """Return the columns for which a screen of this width has room."""
+    """Return the columns that fit on a screen of this width."""
     columns = list(COLUMNS)
     for head in _FIRST_TO_GO:
         if _width(columns) > width:
