@@ -1,4 +1,4 @@
-"""Who may send requests, as a route's `auth`: files that the operator fills, and services that decide."""
+"""Access to a route, as its `auth`: key files that the operator fills, and external authorization services."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lbctl.importer.statement import Statement
 KEY_FILE = "secrets/api-keys.yaml"
 USER_FILE = "secrets/users.yaml"
 SENT = ("authorization", "cookie", "x-api-key")
-"""What a service that decides needs to know in general."""
+"""Request headers that an authorization service usually needs."""
 _REALM = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?")
 
 
 def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *statements: Statement) -> None:
-    """Protect a route by keys; `secrets` are the directives that hold them."""
+    """Protect a route by keys; `secrets` are the directives that contain them."""
     _put(draft, route, {"api_keys": {"file": KEY_FILE, "header": header}}, *statements, *secrets)
     for item in secrets:
         if draft.ledger.is_reported(item):
@@ -32,7 +32,7 @@ def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *
 
 
 def users(draft: Draft, route: Path, realm: str, secret: Statement, *statements: Statement) -> None:
-    """Protect a route by users with passwords; `secret` is the directive that names or holds them."""
+    """Protect a route by users with passwords; `secret` is the directive that names or contains them."""
     shown = {"realm": realm} if _REALM.fullmatch(realm) else {}
     _put(draft, route, {"basic": {"file": USER_FILE, **shown}}, secret, *statements)
     draft.ledger.secret(
@@ -43,12 +43,12 @@ def users(draft: Draft, route: Path, realm: str, secret: Statement, *statements:
 
 
 def service(draft: Draft, route: Path, external: dict[str, Any], *statements: Statement) -> None:
-    """Have a service decide about the requests of a route."""
+    """Authorize the requests of a route with an external service."""
     _put(draft, route, {"external": external, "forward_credentials": True}, *statements)
 
 
 def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement) -> None:
-    """Set the `auth` of a route; a second kind of credentials closes it."""
+    """Set the `auth` of a route. A second kind of credentials closes it."""
     present = draft.get((*route, "auth"))
     if present is not None and present != auth:
         why = "it asks for two kinds of credentials, and a route for one"
@@ -62,7 +62,7 @@ def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement
 
 
 def url(host: str, port: str, path: str) -> str | None:
-    """Return the URL of a service that proxies can ask; None for one that is known by a name."""
+    """Return the URL of a service that proxies can query; None if the host is a name."""
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
     try:
         address = ipaddress.ip_address(host)

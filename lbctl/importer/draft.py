@@ -1,7 +1,7 @@
-"""The fleet while it is being built: plain values by path, and the directives that each value came from.
+"""The fleet under construction: plain values by path, with the directives from which each value came.
 
-The model checks each value when it is put. A refused value is left out: a comment at its place has the directive and
-the reason.
+The model checks each value when it is set. A rejected value is left out: a comment at its place contains the directive
+and the reason.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from lbctl.importer.statement import Statement
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9._-]+")
 _MAX_NAME = 63
 _BEFORE_WORK = ("connect_failure", "refused_stream", "reset_before_request")
-"""What a route retries where it says nothing."""
+"""Default retry conditions of a route."""
 BUSY = frozenset({429, 503, 529})
-"""The statuses by which a replica may say that it is busy."""
+"""Statuses by which a replica may report that it is busy."""
 CLOSED_STATUS = 501
-"""The status of a route that could not be carried over: closed, so that no other route takes its requests."""
+"""Status of a closed route that could not be converted. It prevents another route from taking its requests."""
 
 LOCATION = ("headers", "response", "set", "location")
-"""The keys below a route that hold the address of a redirect."""
+"""Keys below a route with the address of a redirect."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-"""The statuses of a redirect."""
+"""Statuses of a redirect."""
 _KEPT = frozenset({"listeners", "match", "respond"})
-"""The keys of a closed route."""
+"""Keys of a closed route."""
 _SECTIONS = frozenset({"access_log", "connections", "headers", "request", "response", "retry", "set", "timeouts"})
-"""Keys that mean nothing where they are empty."""
+"""Keys that mean nothing if they are empty."""
 _CLOSED = "lbctl import: "
-"""How the body of a closed route begins."""
+"""Prefix of the body of a closed route."""
 NAMED = ("listeners", "routes", "pools", "proxies")
-"""The sections of a fleet that an import fills."""
+"""Sections of a fleet that an import fills."""
 _DECIDING = frozenset({"pool", "split", "match", "respond", "auth", "allow_from", "deny_from", "rewrite"})
-"""Keys of a route without which it would take other requests, send them elsewhere, or no longer be protected."""
+"""Keys of a route without which it would take other requests, send them elsewhere, or lose its protection."""
 _PROTECTING = frozenset({"auth", "allow_from", "deny_from"})
 _GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", "deny_from"})
-"""Keys of a listener without which its routes would no longer be protected."""
+"""Keys of a listener without which its routes would lose their protection."""
 _WHOLE = {
     ("listeners", "bind"): "the whole listener is left out",
     ("routes", "listeners"): "the whole route is left out",
     ("routes", "match"): "the whole route is left out, and another one may take its requests",
 }
-"""Keys that an object needs (of a list: one item), and what happens to the object without them."""
+"""Keys that an object needs (in a list: one item), and the consequence for the object without them."""
 _WAITING = _WHOLE.keys() | {("listeners", key) for key in _GUARDING}
-"""Keys whose loss concerns a whole object, or the routes of a listener: they stay until everything is laid into it."""
+"""Keys whose loss affects a whole object, or the routes of a listener. They are kept until everything is set."""
 _BY_HAND = "the comment at its place has the line of the configuration: write the key by hand"
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedRoute:
-    """A route that refuses its requests."""
+    """A route that rejects its requests."""
 
     removed: dict[str, Any]
-    """Its keys that are only a comment now: the pool, timeouts, headers."""
+    """Keys that are now only in a comment: the pool, timeouts, headers."""
     by_hand: tuple[str, ...]
-    """The keys that the operator must write before the route may serve again; none if another reason closed it."""
+    """Keys that the operator must write before the route may serve again; none if it was closed for another reason."""
 
 
 class Draft:
@@ -70,31 +70,31 @@ class Draft:
     def __init__(self, ledger: Ledger, *, keeps_own: bool = False) -> None:
         self.ledger = ledger
         self.keeps_own = keeps_own
-        """Whether own lines may go into files beside the fleet."""
+        """Whether own lines may be written to files next to the fleet."""
         self.own: dict[str, list[str]] = {}
-        """Path of a file with own lines, relative to the fleet → its lines."""
+        """Maps the path of a file with own lines, relative to the fleet, to its lines."""
         self.moved: set[Path] = set()
-        """Routes that answer 404 where the proxy's own figures stood."""
+        """Routes that return 404 in place of the proxy's own metrics."""
         self.closed: dict[Path, ClosedRoute] = {}
-        """A route that refuses its requests → how to open it by hand."""
+        """Maps a route that rejects its requests to the manual steps to open it."""
         self.unkept: dict[Path, Statement] = {}
-        """A pool that no longer keeps the sessions of the configuration → the directive that kept them."""
+        """Maps a pool that no longer keeps the configuration's sessions to the directive that kept them."""
         self.guessed: dict[Path, Statement] = {}
-        """`client_address` of a listener → the directive that only passes that address on."""
+        """Maps a listener's `client_address` to the directive that only forwards that address."""
         self.whole_segments: set[Path] = set()
-        """Routes whose prefix has whole segments in the configuration too."""
+        """Routes whose prefix consists of whole segments in the configuration too."""
         self.longer_paths: dict[str, str] = {}
-        """A route → a path that only begins like its prefix, and that the fleet sends to another pool."""
+        """Maps a route to a path that starts with its prefix, but that the fleet sends to another pool."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
         self.origins: dict[Path, Statement] = {}
-        """The object of the fleet → the directive whose position its comment shows."""
+        """Maps an object of the fleet to the directive whose position its comment contains."""
 
     def add(
         self, section: str, wanted: str, origin: Statement, value: dict[str, Any] | None = None, otherwise: str = ""
     ) -> Path:
-        """Add an object under a free name like `wanted`, and return its path.
+        """Add an object under a free name similar to `wanted`, and return its path.
 
-        A name made of a secret is replaced: by `otherwise`, or else by `secret`.
+        A name that contains a secret is replaced by `otherwise`, or else by `secret`.
         """
         secrets, headers = self.ledger.secrets, ((value or {}).get("match") or {}).get("headers") or {}
         names = [otherwise, "secret"] if any(map(secrets.compared, headers, headers.values())) else [wanted, otherwise]
@@ -107,7 +107,7 @@ class Draft:
         return path
 
     def free_name(self, section: str, wanted: str) -> str:
-        """Return a name of the fleet's grammar that no object of the section has."""
+        """Return a valid name that no object in the section has."""
         base = sane_name(wanted)
         name, number = base, 2
         while name in self.fleet[section]:
@@ -116,7 +116,7 @@ class Draft:
         return name
 
     def free_own_name(self, wanted: str) -> str:
-        """Return a name for a file of own lines that none has."""
+        """Return a name for a file of own lines that is not used yet."""
         taken = "\n".join(self.own)
         base = sane_name(wanted)
         return next(
@@ -129,10 +129,10 @@ class Draft:
         return {file: "\n".join(lines).rstrip() + "\n" for file, lines in self.own.items() if repr(file) in named}
 
     def put(self, path: Path, value: Any, *statements: Statement) -> None:
-        """Set the value at `path`, creating the maps above it, and record where it came from.
+        """Set the value at `path`, creating the maps above it, and record its origin.
 
-        Parts that the model refuses are left out at once, or, if the whole object depends on them, at the end of the
-        import. Values that only the comment of a closed route has are not checked.
+        Parts that the model rejects are left out immediately, or, if the whole object depends on them, at the end of
+        the import. Values that exist only in the comment of a closed route are not checked.
         """
         whole = path
         path, node = self._place(path)
@@ -148,18 +148,21 @@ class Draft:
         self.leave_out([item for item in faults if not self._waits(item.path)])
 
     def _waits(self, path: Path) -> bool:
-        """Whether a refused value stays until the end of the import. A secret does: it is withheld."""
+        """Whether a rejected value is kept until the end of the import. A secret is kept, because it is withheld."""
         value = self.get(path)
         is_secret = isinstance(value, str) and (self.ledger.secrets.written(value) or is_random(value))
         return is_secret or (path[0], *path[2:3]) in _WAITING
 
     def leave_out(self, faults: Sequence[Diagnostic]) -> bool:
-        """Remove the values that faults are about, the last one of a list first; returns whether any could be."""
+        """Remove the values to which faults refer, the last one of a list first.
+
+        Returns whether any could be removed.
+        """
         found = {self._separable(self._existing(fault.path)): fault.message for fault in reversed(faults)}
         found = {path: why for path, why in found.items() if not any(path[:size] in found for size in range(len(path)))}
         removed = False
         for path, why in found.items():
-            # A fault in a value that an earlier removal took is settled: the values around it stay.
+            # A fault in a value that was removed earlier is settled: the enclosing values stay.
             if len(path) > 1 and path[0] in NAMED and self._existing(path) == path:
                 self._leave_out(path, why)
                 removed = True
@@ -168,7 +171,7 @@ class Draft:
     def _leave_out(self, path: Path, why: str) -> None:
         """Remove a value, with a comment and a finding.
 
-        A route refuses its requests without a value that decides about them, or that protects its listener.
+        A route rejects its requests without a value that decides about them, or that protects its listener.
         """
         origins = self.ledger.carriers(path)
         key = (path[0], *path[2:3])
@@ -206,14 +209,14 @@ class Draft:
         return path
 
     def _separable(self, path: Path) -> Path:
-        """Return the smallest part of an object, at `path` or around it, that what contains it can be without."""
+        """Return the smallest removable part of an object, at `path` or enclosing it."""
         part = gone = path
         while len(gone) > 3:
             around = self.get(gone[:-1])
             if isinstance(around, list):
                 if len(around) > 1:
                     break
-                gone = gone[:-1]  # a list goes with its last item
+                gone = gone[:-1]  # a list is removed with its last item
                 continue
             rest = {key: child for key, child in around.items() if key != gone[-1]}
             if not any(fault.path in {gone, gone[:-1]} for fault in refusals(gone[:-1], rest)):
@@ -232,7 +235,10 @@ class Draft:
         return node
 
     def _place(self, path: Path) -> tuple[Path, Any]:
-        """Return where the value at `path` stands: what a closed route needs to serve again is in its comment."""
+        """Return the position of the value at `path`.
+
+        Values that a closed route needs to serve again are in its comment.
+        """
         if path[2:] and path[2] not in _KEPT and path[:2] in self.closed:
             route = self.fleet[str(path[0])].get(path[1])
             if route is not None and is_closed(route):
@@ -240,14 +246,14 @@ class Draft:
         return path, self.fleet
 
     def answers(self, route: Path) -> bool:
-        """Whether a route is to respond by itself; one that is only closed may serve again."""
+        """Whether a route is meant to respond by itself. A route that is only closed may serve again."""
         value = self.get(route) or {}
         return "respond" in value and not is_closed(value)
 
     def drop(self, path: Path) -> list[Statement]:
-        """Remove the value at `path`, and a list or section that it leaves empty.
+        """Remove the value at `path`, and a list or section that becomes empty.
 
-        Returns what nothing carries any more.
+        Returns the directives that no longer have a key.
         """
         container = self.get(path[:-1])
         if isinstance(container, dict):
@@ -259,13 +265,13 @@ class Draft:
         return [*lost, *self.drop(path[:-1])] if empty else lost
 
     def retry_busy(self, route: Path, statuses: Iterable[int], *statements: Statement) -> None:
-        """Have a route leave replicas that say by these statuses that they are busy."""
+        """Retry a route's requests on other replicas if a replica reports by these statuses that it is busy."""
         self.put((*route, "retry", "when"), [*_BEFORE_WORK, "replica_busy"], *statements)
         if (busy := sorted(statuses)) != [503]:
             self.put((*route, "retry", "busy_statuses"), busy, *statements)
 
     def redirect(self, route: Path, status: int, location: str, *statements: Statement) -> None:
-        """Have a route answer with a redirect; the location may have variables of a fleet's headers."""
+        """Set a redirect as the response of a route. The location may contain variables of a fleet's headers."""
         self.put((*route, "respond"), {"status": status}, *statements)
         self.put((*route, *LOCATION), location, *statements)
 
@@ -276,7 +282,7 @@ class Draft:
         self.ledger.advise(statement, f"requests of one session go to any replica of {pool[1]}: {reason}", hint)
 
     def advise_prefix(self, prefix: str, statement: Statement) -> None:
-        """Tell that what protected a prefix no longer holds for what only begins like it."""
+        """Report that the protection of a prefix no longer applies to longer paths that start with it."""
         if not prefix.endswith("/"):
             message = (
                 f"this also protected what only begins like {prefix}, and a prefix of a fleet is of whole segments"
@@ -284,7 +290,7 @@ class Draft:
             self.ledger.advise(statement, message, "write a route for what else begins so")
 
     def close(self, path: Path, why: str, *, by_hand: str = "") -> None:
-        """Have a route refuse its requests, so that no other route takes them.
+        """Make a route reject its requests, so that no other route takes them.
 
         `by_hand` is the key that the operator must write before the route may serve again.
         """
@@ -307,15 +313,15 @@ def addresses(pool: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_closed(route: Mapping[str, Any]) -> bool:
-    """Whether a route refuses its requests because it could not be carried over."""
+    """Whether a route rejects its requests because it could not be converted."""
     return str((route.get("respond") or {}).get("body", "")).startswith(_CLOSED)
 
 
 def sane_name(wanted: str, otherwise: str = "unnamed") -> str:
-    """Return the text as a name of the fleet's grammar."""
+    """Return the text as a valid name."""
     return _NOT_IN_A_NAME.sub("-", wanted.lower()).strip("._-")[:_MAX_NAME].rstrip("._-") or otherwise
 
 
 def printable(text: str) -> str:
-    """Return the text without characters that a body of a fleet cannot hold, shortened."""
+    """Return the text, shortened and without characters that are not allowed in a fleet's body."""
     return "".join(character for character in text if character.isprintable())[:500]

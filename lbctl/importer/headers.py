@@ -1,4 +1,4 @@
-"""Headers that carry the client's address, and texts with variables, as a fleet writes them."""
+"""Headers with the client's address, and texts with variables, as a fleet writes them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lbctl.ir.header_text import VARIABLES
 CLIENT = "{client_ip}"
 _WORD = re.compile(r"\{\s*[A-Za-z0-9_.-]+\s*\}")
 _NEAR = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"]
-"""Where a peer may be that names clients, as long as nobody says which one does."""
+"""Networks of trusted peers, which name the client, by default."""
 
 
 def text(value: str, variable: re.Pattern[str], meanings: Mapping[str, str]) -> str | None:
-    """Return the value with the words of a fleet; None if a variable has no meaning there, or a text looks like one.
+    """Return the value with a fleet's variables; None if a variable has no equivalent, or if a text looks like one.
 
     The first group of `variable` that matched is looked up in `meanings`.
     """
@@ -30,7 +30,10 @@ def text(value: str, variable: re.Pattern[str], meanings: Mapping[str, str]) -> 
 
 
 def put(draft: Draft, route: Path, name: str, value: str, *statements: Statement) -> None:
-    """Have a route set a request header; one with the client's address is the listener's where it names its peers."""
+    """Set a request header of a route.
+
+    A header with the client's address becomes a listener's, if its peers are known.
+    """
     listeners = [("listeners", each) for each in draft.get((*route, "listeners")) or draft.fleet["listeners"]]
     if value != CLIENT or not all(draft.get((*path, "client_address")) for path in listeners):
         draft.put((*route, "headers", "request", "set", name), value, *statements)
@@ -41,9 +44,10 @@ def put(draft: Draft, route: Path, name: str, value: str, *statements: Statement
 
 
 def named_by(draft: Draft, route: Path, header: str, statement: Statement, *, decides: bool = False) -> None:
-    """Have the listeners of a route read the client's address from a header, from peers that are near.
+    """Make the listeners of a route read the client's address from a header, if it comes from near peers.
 
-    Unless that address also `decides` in the configuration who is let in, `settle` leaves it out where lists do.
+    Unless that address also `decides` about access in the configuration, `settle` removes it where lists of addresses
+    exist.
     """
     for each in draft.get((*route, "listeners")) or list(draft.fleet["listeners"]):
         path = ("listeners", each, "client_address")
@@ -63,7 +67,7 @@ def named_by(draft: Draft, route: Path, header: str, statement: Statement, *, de
 
 
 def settle(draft: Draft) -> None:
-    """Leave out addresses that headers name where lists of addresses are: those are of the peers."""
+    """Remove addresses in headers where lists of addresses exist, because these lists apply to peers."""
     for path, statement in draft.guessed.items():
         listener = draft.get(path[:2]) or {}
         routes = [item for item in draft.fleet["routes"].values() if path[1] in item.get("listeners", [path[1]])]

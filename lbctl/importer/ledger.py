@@ -1,7 +1,7 @@
-"""The account of an import: what became of every directive of the source.
+"""The account of an import: the result for every directive of the source.
 
-Each directive is carried over to a key, done by lbctl anyway, or kept as a comment with a reason. One that no part of
-the importer has claimed is kept as a comment too, so that nothing is lost without a word.
+Each directive becomes a key, is done by lbctl anyway, or is kept as a comment with a reason. A directive that no part
+of the importer has claimed is kept as a comment too, so that nothing is lost silently.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _WRITE_A_ROUTE = "write a route for them; or, if they may go there, take this ou
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A directive, or a part of one, that was not carried over."""
+    """A directive, or a part of one, that was not converted."""
 
     position: Position
-    """Where it is in the source."""
+    """Position in the source."""
     text: str
-    """The directive as one line, without secrets."""
+    """Directive as one line, without secrets."""
     reason: str
-    """Why it was not carried over."""
+    """Why it was not converted."""
     place: Path
-    """The object of the fleet at which the comment stands; empty: the head of the file."""
+    """Object of the fleet whose comment contains it; empty: the head of the file."""
 
 
 class Ledger:
-    """Collects what becomes of the directives of one import."""
+    """Collects the results for the directives of one import."""
 
     def __init__(self, statements: Iterable[Statement], diagnostics: Diagnostics) -> None:
         roots = tuple(statements)
@@ -50,7 +50,7 @@ class Ledger:
         self.diagnostics = diagnostics
         self.notes: list[Note] = []
         self.misrouted: list[Diagnostic] = []
-        """Errors about requests that the fleet sends elsewhere; the fleet is written nevertheless."""
+        """Errors about requests that the fleet sends elsewhere. The fleet is still written."""
 
     def carry(self, path: Path, *statements: Statement) -> None:
         """Record that the directives became the key at `path`."""
@@ -58,7 +58,7 @@ class Ledger:
             self._carried.setdefault(item, []).append(path)
 
     def revoke(self, path: Path) -> list[Statement]:
-        """Take back what was recorded for `path` and below; returns the directives that nothing else carries."""
+        """Undo the records for `path` and below. Returns the directives that no longer have another key."""
         lost = []
         for item, paths in self._carried.items():
             paths[:] = [each for each in paths if each[: len(path)] != path]
@@ -69,7 +69,7 @@ class Ledger:
         return lost
 
     def carriers(self, path: Path) -> list[Statement]:
-        """Return the directives that became the key at `path`, else those of the nearest key around it."""
+        """Return the directives that became the key at `path`, else those that became the nearest enclosing key."""
         while path:
             if items := [item for item, paths in self._carried.items() if path in paths]:
                 return items
@@ -77,12 +77,12 @@ class Ledger:
         return []
 
     def imply(self, reason: str, *statements: Statement) -> None:
-        """Record that lbctl does the same without a key."""
+        """Record that lbctl does this without a key."""
         for item in statements:
             self._implied.setdefault(item, reason)
 
     def omit(self, statement: Statement, reason: str, place: Path = (), part: str = "") -> None:
-        """Keep the directive as a comment at `place`; with `part`, only these words of it."""
+        """Keep the directive as a comment at `place`; with `part`, only these words."""
         self._noted.add(statement)
         line = part or statement.text
         shown = redacted(self.secrets.masked(line, statement))
@@ -93,11 +93,11 @@ class Ledger:
             self.notes.append(note)
 
     def home(self, statement: Statement, place: Path) -> None:
-        """Name the object that the block of a directive became: comments on its content stand there."""
+        """Set the object for the block of a directive. Comments on its content are placed there."""
         self._places.setdefault(statement, place)
 
     def advise(self, statement: Statement, message: str, hint: str) -> None:
-        """Report a setting that is bad for inference, with what lbctl does instead."""
+        """Report a setting that harms inference, with lbctl's alternative."""
         message = self.secrets.masked(message, statement)
         place = statement.position if statement.position.file else None
         self.diagnostics.add(Diagnostic("LB985", message, place, hint=hint, severity="warning"))
@@ -115,16 +115,16 @@ class Ledger:
         self.diagnostics.add(Diagnostic("LB984", message, statement.position, hint=hint, severity="warning"))
 
     def is_reported(self, statement: Statement) -> bool:
-        """Whether the secrets of a directive, or of a block around it, are reported already."""
+        """Whether the secrets of a directive, or of an enclosing block, have been reported."""
         return statement in self._reported
 
     def report_secrets(self) -> None:
-        """Report each secret of the configuration about which nothing is said yet."""
+        """Report each secret of the configuration that has not been reported yet."""
         for item in self.secrets:
             self._report(item)
 
     def _report(self, statement: Statement) -> None:
-        """Report the secrets in a directive and its block, unless that is done already."""
+        """Report the secrets in a directive and its block, unless they have been reported."""
         for item in [each for each in walk([statement]) if each in self.secrets] or [statement]:
             if item in self._reported:
                 continue
@@ -136,9 +136,10 @@ class Ledger:
             self.secret(item, f"{what} holds a secret, which was not copied", hint)
 
     def settle(self, reasons: Mapping[str, str] | None = None, *, whole_blocks: bool = False) -> None:
-        """Keep every directive that nobody has claimed as a comment.
+        """Keep every unclaimed directive as a comment.
 
-        `reasons` are those by a directive's name. With `whole_blocks` one comment stands for a block and its content.
+        `reasons` maps a directive's name to the reason. With `whole_blocks`, one comment represents a block and its
+        content.
         """
         for item in self._statements:
             parent = self._parents.get(item)
@@ -160,18 +161,18 @@ class Ledger:
             self.omit(item, reason, self._place(item), part)
 
     def unclaimed(self) -> list[Statement]:
-        """Return the directives that have no fate yet."""
+        """Return the directives without a result."""
         return [item for item in self._statements if not self._claimed(item)]
 
     def parent(self, item: Statement) -> Statement | None:
-        """Return the block around a directive, includes not counted."""
+        """Return the enclosing block of a directive, ignoring includes."""
         parent = self._parents.get(item)
         while parent is not None and parent.name == "include":
             parent = self._parents.get(parent)
         return parent
 
     def omit_secret(self, statement: Statement, reason: str) -> None:
-        """Keep a directive that is a secret as a comment without its words, unless it has a fate already."""
+        """Keep a directive that is a secret as a comment without its words, unless it already has a result."""
         if not self._claimed(statement):
             self.omit(statement, reason, self._place(statement), part=REDACTED)
 
@@ -196,13 +197,13 @@ class Ledger:
         return ()
 
     def counts(self) -> tuple[int, int, int]:
-        """Return how many directives were carried over, are done anyway, and are comments only."""
+        """Return the number of directives that were converted, are done anyway, and are only comments."""
         carried = set(self._carried)
         noted = self._noted - carried
         return len(carried), len(set(self._implied) - carried - noted), len(noted)
 
     def fates(self) -> Iterator[tuple[Statement, str]]:
-        """Yield each directive with what became of it: `key`, `lbctl` or `comment`; empty if nothing did."""
+        """Yield each directive with its result: `key`, `lbctl` or `comment`; empty if there is none."""
         for item in self._statements:
             if item in self._carried:
                 yield item, "key"
@@ -213,7 +214,7 @@ class Ledger:
 
 
 def content(item: Statement) -> str:
-    """Return a directive with all that its block holds, as one line."""
+    """Return a directive with the content of its block, as one line."""
     if item.name in _INLINE:
         return f"{item.name} {REDACTED}"
     if not item.is_block:

@@ -1,4 +1,4 @@
-"""Reads the files of a configuration within limits; what cannot be read is reported, never raised."""
+"""Reads the files of a configuration within limits. Files that cannot be read are reported, never raised."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
 
 MAX_BYTES = 4 * 1024 * 1024
-"""The largest file of a configuration."""
+"""Maximum size of a configuration file."""
 MAX_FILES = 256
-"""The most files of a configuration, with those that it includes."""
+"""Maximum number of files in a configuration, including included ones."""
 
 
 def read_text(path: Path, name: str, diagnostics: Diagnostics) -> str | None:
-    """Return the text of the file, or None after a diagnostic."""
+    """Return the text of the file; None if it cannot be read, which is reported."""
     at = Position(name, 1, 1)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -33,7 +33,7 @@ def read_text(path: Path, name: str, diagnostics: Diagnostics) -> str | None:
 
 
 def decoded(data: bytes, name: str, diagnostics: Diagnostics) -> str | None:
-    """Return the bytes as text, or None after a diagnostic."""
+    """Return the bytes as text; None if they are invalid, which is reported."""
     if len(data) > MAX_BYTES:
         hint = f"at most {MAX_BYTES >> 20} MiB"
         diagnostics.add(Diagnostic("LB980", "the file is too large for an import", Position(name, 1, 1), hint=hint))

@@ -1,6 +1,6 @@
-"""Which requests two matches have in common, and where the first of two rules must win over the more specific one.
+"""Intersects matches, and finds requests for which the first of two rules must win over a more specific one.
 
-HAProxy and Envoy take the first rule that holds, a fleet the most specific route.
+HAProxy and Envoy use the first rule that holds, a fleet the most specific route.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from itertools import combinations
 from typing import Any
 
 Match = dict[str, Any]
-"""The match of a route as a fleet writes it."""
+"""Match of a route as a fleet writes it."""
 PATHS = frozenset({"path", "path_prefix", "path_regex"})
-"""The conditions on the path of which a match has at most one."""
+"""Conditions on the path. A match has at most one of them."""
 _LITERAL = r"(?:[A-Za-z0-9/_~-]|\\[./-])"
 _LITERAL_START = re.compile(rf"{_LITERAL}*(?![*?+{{])")
-"""The text with which an expression begins; a repeated character is not part of it."""
+"""Literal text at the start of an expression, without a repeated character at its end."""
 _LITERAL_END = re.compile(rf"(?<!\\){_LITERAL}*$")
-"""The text with which an expression ends."""
+"""Literal text at the end of an expression."""
 REFUSES_ALL = "the route refuses all requests of its match, also those for which the condition does not hold"
 MAX_ADDED = 512
-"""Upper bound on the matches that are added for overlaps."""
+"""Maximum number of matches that are added for overlaps."""
 _MAX_PAIRS = 20_000
-"""Upper bound on the pairs of matches that are compared for what one rule excludes."""
+"""Maximum number of pairs of matches that are compared for the exclusions of one rule."""
 
 
 def merge(matches: Sequence[Match]) -> Match | None:
-    """Return the match that holds where all of them do; None if one cannot say that."""
+    """Return the match that holds if all of them do; None if it cannot be expressed."""
     merged: Match = {}
     for match in matches:
         for key, value in match.items():
@@ -55,7 +55,7 @@ def merge(matches: Sequence[Match]) -> Match | None:
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
-    """Return the values that two lists have in common: hosts with a leading `*`, models with a trailing one, methods.
+    """Return the common values of two lists: hosts with a leading `*`, models with a trailing `*`, methods.
 
     They have the order of the second list.
     """
@@ -72,7 +72,7 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 def apart(matches: Sequence[Match]) -> bool:
-    """Whether no request is in all of the matches: a path that is an expression may overlap with any other."""
+    """Whether no request is in all of the matches. A path that is an expression may overlap with any other."""
     return any(_are_apart(one, other) for one, other in combinations(matches, 2))
 
 
@@ -84,14 +84,14 @@ def _are_apart(one: Match, other: Match) -> bool:
 
 
 def _may_share_a_path(one: Match, other: Match) -> bool:
-    """Whether some path may meet both matches, by the text with which their paths begin and end."""
+    """Whether some path may satisfy both matches, judged by the beginning and end of their paths."""
     (start, end), (other_start, other_end) = _ends(one), _ends(other)
     begins = start.startswith(other_start) or other_start.startswith(start)
     return begins and (end.endswith(other_end) or other_end.endswith(end))
 
 
 def _ends(match: Match) -> tuple[str, str]:
-    """Return the text with which every path of a match begins, and the one with which it ends."""
+    """Return the literal beginning and end of every path of a match."""
     if "path" in match:
         return match["path"], match["path"]
     pattern = match.get("path_regex")
@@ -105,7 +105,7 @@ def _ends(match: Match) -> tuple[str, str]:
 
 
 def _narrower(first: str, one: str, second: str, other: str) -> Match | None:
-    """Return the narrower of two conditions on the path, if one lies within the other."""
+    """Return the narrower of two conditions on the path, if one contains the other."""
     for (kind, value), (wide, prefix) in (((first, one), (second, other)), ((second, other), (first, one))):
         if wide == "path_prefix" and kind in {"path", "path_prefix"} and value.startswith(prefix):
             return {kind: value}
@@ -115,7 +115,7 @@ def _narrower(first: str, one: str, second: str, other: str) -> Match | None:
 
 
 def covers(wide: Match, narrow: Match) -> bool:
-    """Whether every request of the second match is one of the first."""
+    """Whether every request of the second match is in the first."""
     joint = merge([wide, narrow])
     return joint is not None and _unordered(joint) == _unordered(narrow)
 
@@ -125,20 +125,20 @@ def _unordered(match: Match) -> Match:
 
 
 def hides(later: Match, earlier: Match) -> bool:
-    """Whether a fleet may take the later one of two rules for requests of the earlier one that no match names."""
+    """Whether a fleet may use the later of two rules for requests of the earlier rule that no match describes."""
     return merge([earlier, later]) is None and not apart([earlier, later]) and rank(earlier) <= rank(later)
 
 
 def takes(later: Match, earlier: Match) -> bool:
-    """Whether a fleet may take the later one of two rules for requests of the earlier one."""
+    """Whether a fleet may use the later of two rules for requests of the earlier rule."""
     overlap = merge([earlier, later]) is not None or not apart([earlier, later])
     return overlap and rank(earlier) <= rank(later)
 
 
 def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tuple[list[tuple[Match, int]], bool]:
-    """Return the requests of a match that later rules take since it excludes them, each with the index of the rule.
+    """Return the excluded requests of a match that later rules take, each with the index of the rule.
 
-    The second value says whether matches express that, and are few enough. An index of -1 is that of requests that no
+    The second value is whether matches can express them, and are few enough. An index of -1 denotes requests that no
     later rule takes.
     """
     parts, is_clear = list[tuple[Match, int]](), True
@@ -159,20 +159,20 @@ def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tu
 
 
 def identity(match: Match) -> str:
-    """Return a text that is the same for matches of the same requests, as they are written."""
+    """Return a text that is equal for equal matches."""
     return json.dumps(_unordered(match), sort_keys=True)
 
 
 def within(wide: Match, matches: Sequence[Match]) -> list[Match]:
-    """Return the matches that are more specific than `wide`: all their requests are also requests of it."""
+    """Return the matches that are more specific than `wide`: all their requests are also in it."""
     return [item for item in matches if covers(wide, item) and not covers(item, wide)]
 
 
 def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
     """Return matches to add, each with the index of the rule that must take them.
 
-    These are requests of several rules of which a fleet would not take the first one. The added matches overlap with
-    others too, so that they are looked at like the rest.
+    They contain requests of several rules for which a fleet would not use the first rule. The added matches may overlap
+    with others, so they are examined like the rest.
     """
     decided = [(match, index) for index, match in enumerate(matches)]
     known = {_key(match) for match in matches}
@@ -190,7 +190,7 @@ def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
 
 
 def _wins(joint: Match, first: int, decided: Sequence[tuple[Match, int]]) -> bool:
-    """Whether a fleet takes the rule `first` for the requests of a match without a route for them."""
+    """Whether a fleet uses the rule `first` for the requests of a match without a separate route."""
     ranks = [(rank(match), index) for match, index in decided if covers(match, joint)]
     return max(ranks)[1] == first and all(each < max(ranks)[0] for each, index in ranks if index != first)
 
@@ -200,7 +200,7 @@ def _key(match: Match) -> str:
 
 
 def rank(match: Match) -> tuple[int, ...]:
-    """Return how specific a match is, in the order in which a fleet compares: host, path, method, model, headers."""
+    """Return how specific a match is, in a fleet's order of comparison: host, path, method, model, headers."""
     hosts = match.get("hosts", [])
     host = 0 if not hosts else 1 if any(item.startswith("*") for item in hosts) else 2
     kind = 3 if "path" in match else 2 if "path_regex" in match else 1 if "path_prefix" in match else 0

@@ -1,6 +1,6 @@
-"""Own lines: what no key of a fleet means, and has a place in `include`, goes into a file beside the fleet.
+"""Own lines: directives without a matching key that `include` supports go to files next to the fleet.
 
-A file is written only with the fleet itself; without one the lines stay comments.
+A file is written only together with the fleet; without one, the lines stay comments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SUFFIX = {"nginx": "conf", "haproxy": "cfg", "envoy": "yaml"}
 
 
 def keep(draft: Draft, kind: str, place: str, owner: str, line: str, *statements: Statement) -> bool:
-    """Add a line to the file of a place; returns whether it is kept there. A line with a secret never is."""
+    """Add a line to the file of a place. Returns whether it is kept there. A line with a secret never is."""
     if not draft.keeps_own or _holds_secret(draft, line, statements):
         return False
     file = f"own/{'-'.join(filter(None, (kind, place, owner)))}.{_SUFFIX[kind]}"
@@ -29,7 +29,7 @@ def keep(draft: Draft, kind: str, place: str, owner: str, line: str, *statements
 
 
 def keep_document(draft: Draft, kind: str, place: str, name: str, text: str, *statements: Statement) -> bool:
-    """Add a file of its own to a place; returns whether it is kept."""
+    """Add a separate file to a place. Returns whether it is kept."""
     if not draft.keeps_own or _holds_secret(draft, text, statements):
         return False
     file = f"own/{kind}-{draft.free_own_name(name)}.{_SUFFIX[kind]}"

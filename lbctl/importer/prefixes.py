@@ -1,6 +1,6 @@
-"""Prefixes that do not end at a segment: a fleet sends the requests for longer paths elsewhere.
+"""Prefixes that do not end at a segment: a fleet sends requests with longer paths elsewhere.
 
-`/v1/emb` also takes `/v1/embeddings` in nginx, HAProxy and Envoy. A prefix of a fleet consists of whole segments.
+`/v1/emb` also matches `/v1/embeddings` in nginx, HAProxy and Envoy. A prefix of a fleet consists of whole segments.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from lbctl.importer.draft import Draft, addresses
 from lbctl.importer.matching import PATHS, Match, covers, rank
 
 _ENDINGS = "xyzq0123456789"
-"""Characters that make a longer path of a prefix, the first choice first."""
+"""Characters that extend a prefix to a longer path, in order of preference."""
 _SLOW = re.compile(r"\)[*+{]|[*+}][^*+]*[*+}][^*+]*[*+}][^*+]*[*+}]")
-"""Expressions that may take long for a path: repeated groups, and more than three repeats."""
+"""Expressions that may be slow for a path: repeated groups, and more than three repeats."""
 _MAX_PATH = 256
 _HINT = (
     "write a route with `path_regex` for them; or, if they may go there, import a copy of the configuration with a `/` "
@@ -25,7 +25,7 @@ _HINT = (
 
 
 def settle(draft: Draft) -> None:
-    """Report the prefixes of which longer paths go to another pool of the fleet, each with such a path."""
+    """Report the prefixes whose longer paths go to another pool of the fleet, each with an example."""
     for name in draft.fleet["routes"]:
         path: Path = ("routes", name)
         route = _opened(draft, path)
@@ -43,14 +43,14 @@ def settle(draft: Draft) -> None:
 
 
 def _opened(draft: Draft, path: Path) -> dict[str, Any]:
-    """Return a route; a closed one with the keys that it has once it serves."""
+    """Return a route; for a closed route, its keys after it is opened."""
     route: dict[str, Any] = draft.get(path)
     closed = draft.closed.get(path)
     return route if closed is None else route | closed.removed
 
 
 def _longer(draft: Draft, prefix: str) -> str:
-    """Return a path that begins with the prefix, and for which no route is written; empty if there is none."""
+    """Return a path that begins with the prefix and has no separate route; empty if there is none."""
     matches = [route.get("match", {}) for route in draft.fleet["routes"].values()]
     written = [match[key] for match in matches for key in ("path", "path_prefix") if key in match]
     paths = (f"{prefix}{ending}" for ending in _ENDINGS)
@@ -58,7 +58,10 @@ def _longer(draft: Draft, prefix: str) -> str:
 
 
 def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the route that takes requests of a route with another path; None for none, and for an expression."""
+    """Return the route that takes requests of a route with another path.
+
+    The result is None if there is none, or for an expression.
+    """
     rest = {key: value for key, value in route["match"].items() if key not in PATHS}
     every = list(draft.fleet["listeners"])
     taking = [
@@ -70,12 +73,12 @@ def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Map
     if not taking:
         return None
     other = draft.fleet["routes"][max(taking)[1]]
-    # The proxy prefers the expression too, or its place among the rules decides, which is looked at elsewhere.
+    # The proxy prefers the expression too, or the order of rules decides, which is checked elsewhere.
     return None if "path_regex" in other["match"] else (max(taking)[1], other)
 
 
 def _takes(match: Match, rest: Match, path: str) -> bool:
-    """Whether a route of a fleet takes all requests with a path that meet the rest of a match."""
+    """Whether a route of a fleet takes all requests with a path that satisfy the rest of a match."""
     wide = {key: value for key, value in match.items() if key not in PATHS}
     if not covers(wide, rest):
         return False
@@ -92,7 +95,7 @@ def _pools(route: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _replicas(draft: Draft, route: Mapping[str, Any]) -> list[list[str]]:
-    """Return the addresses of the replicas of each pool of a route: two pools may have the same."""
+    """Return the addresses of the replicas of each pool of a route. Two pools may have the same."""
     pools = [draft.fleet["pools"].get(name, {}) for name in _pools(route)]
     return [sorted(addresses(pool)) for pool in pools]
 

@@ -1,4 +1,4 @@
-"""Hosted APIs: a pool that is asked with a Host and a key of its own, which the fleet names by a file."""
+"""Hosted APIs: a pool with its own Host and key, which the fleet reads from a file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ _PREFIX = re.compile(r"(?i)(?:bearer|basic|token|key) +")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header that a hosted API wants."""
+    """A header that a hosted API requires."""
 
     name: str
-    """The header, in lower case."""
+    """Header name in lower case."""
     value: str
-    """Its value as the configuration has it; that of a credential is never written anywhere."""
+    """Value as in the configuration. A credential's value is never written anywhere."""
     statement: Statement
-    """Where it stands."""
 
 
 def put(
@@ -61,5 +60,5 @@ def host_of(draft: Draft, route: Path) -> str | None:
 
 
 def authority(file: str) -> str:
-    """Return the `ca` of a file: `system` for the one in which a machine keeps those that it trusts."""
+    """Return the `ca` for a file: `system` for the file of the system's CAs."""
     return WORD if file in PLACES else file

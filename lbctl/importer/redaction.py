@@ -1,7 +1,7 @@
-"""Values of a draft that hold a secret of the configuration: none of them reaches the fleet.
+"""Values of a draft that contain a secret of the configuration. None of them is written to the fleet.
 
-A match that needs the secret gets a stand-in, which a client can send too: so its route forwards nothing. Requests with
-the secret take another route then, and that one is closed as well if the first one refused or protected them.
+A match that needs the secret gets a placeholder, which any client can send. For this reason its route forwards nothing.
+Requests with the secret then take another route, which is closed as well if the first one rejected or protected them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lbctl.importer.secrets import is_random
 from lbctl.importer.statement import Statement
 
 STAND_IN = "not-copied"
-"""What a match has in place of a secret."""
+"""Placeholder for a secret in a match."""
 _TEXTS = {"routes": frozenset({"match", "headers", "respond", "rewrite"}), "pools": frozenset({"health", "upstream"})}
-"""The keys below which a value is a text of the configuration."""
+"""Keys with texts of the configuration below them."""
 _WORDS = frozenset({"hosts", "methods"})
-"""The keys of a match that hold no secret."""
+"""Keys of a match that contain no secrets."""
 _PROTECTING = ("auth", "allow_from", "deny_from")
 
 
 def settle(draft: Draft) -> None:
-    """Take out the values that hold a secret, each with a finding at the directive that it came from."""
+    """Remove the values that contain a secret, each with a finding at its directive."""
     before = copy.deepcopy(draft.fleet["routes"])
     matched = dict[str, list[Statement]]()
     for path, value in list(_leaves(draft.fleet, ())):
@@ -69,7 +69,10 @@ def _withhold(draft: Draft, path: Path, sources: list[Statement]) -> None:
 
 
 def _other(draft: Draft, before: dict[str, Any], name: str, matched: Collection[str]) -> str | None:
-    """Return the route that takes the requests of one whose match has no secret any more; None for one that refuses."""
+    """Return the route that takes the requests of a route whose match no longer contains a secret.
+
+    The result is None if they are rejected.
+    """
     routes, route = draft.fleet["routes"], before[name]
     others = [
         other
@@ -81,7 +84,7 @@ def _other(draft: Draft, before: dict[str, Any], name: str, matched: Collection[
 
 
 def _close_other(draft: Draft, route: dict[str, Any], other: str | None, source: Statement) -> None:
-    """Close the other route if it serves what this one refuses or protects."""
+    """Close the other route if it serves requests that this one rejects or protects."""
     if other is None:
         return
     taking = draft.fleet["routes"][other]
@@ -99,7 +102,7 @@ def _report_other(draft: Draft, name: str, route: dict[str, Any], other: str | N
 
 
 def _share(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two routes have a listener in common."""
+    """Whether two routes share a listener."""
     return "listeners" not in one or "listeners" not in other or bool({*one["listeners"]} & {*other["listeners"]})
 
 

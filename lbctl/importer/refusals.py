@@ -1,7 +1,7 @@
 """Checks one value of a fleet by the model, before the rest of the fleet is known.
 
-The importers map what a directive means. Whether a value fits the grammar of its key is decided by the model itself, so
-that the two never disagree.
+The importers convert the meaning of a directive. The model itself decides whether a value fits the grammar of its key,
+so that the two never disagree.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lbctl.model.shape import is_named_map, section_below
 
 _MISSING = "LB014"
 _OBJECT = 2
-"""Steps of the path of an object, such as `("pools", "chat")`."""
+"""Length of the path of an object, such as `("pools", "chat")`."""
 
 
 def refusals(path: Path, value: Any, *, whole: bool = False) -> list[Diagnostic]:
     """Return the faults of a value at `path`, with their paths in the fleet, and without positions.
 
-    The keys that an object such as `("pools", "chat")` lacks are faults only if it is `whole`. Those that a value below
-    it lacks always are.
+    Missing keys of an object such as `("pools", "chat")` are faults only if it is `whole`. Missing keys of a value
+    below it always are.
     """
     section, start = _enclosing(path)
     steps = path[start:]
@@ -43,7 +43,7 @@ def refusals(path: Path, value: Any, *, whole: bool = False) -> list[Diagnostic]
 
 
 def _is_lacking(root: Node, place: Path, fault: Diagnostic) -> bool:
-    """Whether a fault is about a key that an object lacks."""
+    """Whether a fault is about a missing key of an object."""
     missing = len(place) == _OBJECT or (len(place) == _OBJECT + 1 and descend(root, fault.path) is None)
     return missing and fault.code == _MISSING
 
@@ -53,7 +53,7 @@ def _at(path: Path, fault: Diagnostic) -> Diagnostic:
 
 
 def _enclosing(path: Path) -> tuple[type[Section], int]:
-    """Return the innermost section that has a key of the path, and the index of that key in the path."""
+    """Return the innermost section with a key of the path, and the index of that key in the path."""
     section: type[Section] = Fleet
     index = 0
     while True:
@@ -67,7 +67,7 @@ def _enclosing(path: Path) -> tuple[type[Section], int]:
 
 
 def _nested(steps: Path, value: Any) -> Any:
-    """Return the value in the maps and lists that lead to it; it is the only item of a list."""
+    """Return the value in its enclosing maps and lists. In a list it is the only item."""
     for step in reversed(steps):
         value = [value] if isinstance(step, int) else {step: value}
     return value

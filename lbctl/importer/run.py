@@ -1,4 +1,4 @@
-"""One import from files to the text of a fleet, for each kind of proxy."""
+"""Imports files as the text of a fleet, for each kind of proxy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lbctl.importer import prefixes, redaction, validate, write
 from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
 
 _NAMED_BY_REPLICA = "mcp-session-id"
-"""The header in which an MCP server names a session."""
+"""Header in which an MCP server names a session."""
 _MAX_NAMED = 12
-"""How many closed routes a finding names."""
+"""Maximum number of closed routes that a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +20,19 @@ class Imported:
     """The result of an import."""
 
     text: str
-    """The fleet file."""
     draft: Draft
-    """The fleet as values, with the account of every directive."""
+    """Fleet as values, with the account of every directive."""
 
     @property
     def own(self) -> dict[str, str]:
-        """Path of a file with own lines, relative to the fleet → its content."""
+        """Maps the path of a file with own lines, relative to the fleet, to its content."""
         return self.draft.own_files()
 
 
 def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool = True) -> Imported | None:
-    """Import the files; None if they hold nothing that could be imported, which `diagnostics` explains.
+    """Import the files; None if they contain nothing that can be imported. `diagnostics` has the reason.
 
-    Without `own` lines that would go into files beside the fleet stay comments.
+    Without `own`, lines that would go to files next to the fleet stay comments.
     """
     draft = _READERS[kind](files, diagnostics, own)
     if draft is None or diagnostics.failed:
@@ -56,7 +55,7 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
 
 
 def _advise_sessions(draft: Draft) -> None:
-    """Report pools that hash by a session which the replica names: its first request was placed without the name."""
+    """Report pools that hash by a session which the replica names: the first request did not contain the name."""
     for name, pool in draft.fleet["pools"].items():
         key = pool.get("balance", {}).get("hash", {}).get("key", {}).get("header")
         if key == _NAMED_BY_REPLICA:
@@ -67,7 +66,7 @@ def _advise_sessions(draft: Draft) -> None:
 
 
 def _report_closed(draft: Draft) -> None:
-    """Report the routes that refuse their requests because they could not be carried over."""
+    """Report the routes that reject their requests because they could not be converted."""
     routes = draft.fleet["routes"]
     closed = [name for name, route in routes.items() if is_closed(route)]
     origins = {name: origin for name in closed if (origin := draft.origins.get(("routes", name)))}
@@ -123,4 +122,4 @@ _READERS: dict[str, Callable[[Sequence[str], Diagnostics, bool], Draft | None]] 
     "envoy": _envoy,
 }
 KINDS = tuple(_READERS)
-"""The kinds whose configurations can be imported."""
+"""Kinds of proxies whose configurations can be imported."""

@@ -1,8 +1,8 @@
-"""Which words of a configuration are secrets, and texts without them.
+"""Finds the secrets in a configuration, and removes them from texts.
 
-A secret is known by its place: what follows the name of a key, a token or a password, the user of a URL, a parameter of
-a query, what an `if` or an ACL compares such a header with. A value of a header that looks random is one whatever the
-name. What only looks like one is left out of comments too.
+A secret is identified by its position: after the name of a key, a token or a password, as the user of a URL, as a
+parameter of a query, or compared with such a header in an `if` or an ACL. A header value that looks random is a secret,
+whatever its name is. Values that only look like secrets are left out of comments too.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ _SETTING = re.compile(r"(?:expires|domain|path|zone|rate|secure|burst|samesite|s
 _VARIABLE = re.compile(r"%\[[^\]]*\]|\$\{[^}]*\}|\$\w+|%[A-Z_]+(?:\([^)]*\))?%")
 _SCHEME = re.compile(r"(?i)^(?:bearer|basic|token|key)?[\s,;:/]*")
 _RULE = re.compile(r"(?:http|tcp)-(?:request|response|after-response)|use_backend|use-server|redirect|block|stick|acl")
-"""Directives of HAProxy that name ACLs: after such a name, no secret follows."""
+"""Directives of HAProxy that name ACLs. No secret follows such a name."""
 _NAMES = re.compile(r"^(acl\s+\S+)(.*)|^(.*?\s(?:if|unless)\s)(.*)")
-"""The words of a rule up to its condition, and its condition; the name of an ACL, and its test."""
+"""Words of a rule before its condition, and its condition; name of an ACL, and its test."""
 _PIECES = re.compile(r"""(?s)(?:"[^"]*"|'[^']*'|[^\s"']|["'].*)+|\s+""")
-"""Words with their quotes, and the blanks between them; a quote that does not end takes the rest."""
+"""Words with their quotes, and the blanks between them. An unterminated quote takes the rest."""
 _FOLLOWED = frozenset({"if", "unless", "len", "-m", "-i", "-f", "{", "}", "!{", "always", "on", "off", "insert", "int"})
 _WORDS = frozenset({"", "0", "1", "on", "off", "yes", "no", "true", "false", "none", "default", REDACTED})
-"""What is no secret wherever it stands."""
+"""Words that are never secrets."""
 _NO_VALUES = frozenset(
     {"cookie", "capture", "stick", "stick-table", "balance", "hash", "map", "geo", "split_clients", "limit_req_zone",
      "limit_conn_zone", "log_format", "log-format", "sticky", "hash-type", "auth_request_set", "load", "sub_filter",
      "proxy_cookie_flags", "proxy_cookie_domain", "lua_shared_dict", "try_files"}
 )  # fmt: skip
-"""Directives that name headers and cookies, and never say their value."""
+"""Directives that name headers and cookies, but never contain their values."""
 _WHOLE = frozenset({"secure_link_md5", "secure_link_secret", "secure_link_hmac_secret"})
-"""Directives of which each argument is a secret."""
+"""Directives whose arguments are all secrets."""
 _AFTER = frozenset({"agent-send", "password", "insecure-password", "dynamic-cookie-key"})
-"""Words of HAProxy that a secret follows."""
+"""Words of HAProxy that precede a secret."""
 _VALUES = re.compile(r"value|raw_value|exact|prefix|suffix|contains|regex|(?:exact|prefix|suffix|contains)_match")
 _INLINE = re.compile(r"inline_?(?:string|bytes)", re.IGNORECASE)
 _AROUND = re.compile(r"(?i)passw|secret|private_?key|token|users|credentials|ticket_?keys|api_?key")
 _EITHER_CASE = re.compile(r"\[[A-Z]([a-z])\]")
-"""A letter of an expression that does not look at its case."""
+"""Letter in an expression that ignores case."""
 _MAX_SPREAD = 6
-"""The length from which a secret is taken out wherever it stands: a shorter one may be a word like others."""
+"""Minimum length of a secret that is removed everywhere. A shorter one may be an ordinary word."""
 _LOOKS_LIKE_ONE = re.compile(
     r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%|\()[^\s\"']+"
     r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|(?<!\(a )secret|password|passwd)(?! =\d{3}(?:\s|$))"
@@ -78,18 +78,19 @@ _CREDENTIAL = re.compile(
     r"(?i)authorization|token|secret|api[-_]?key|password|credential|(?<!cache)(?<!public)(?<!hash)[-_]key\b"
 )
 _KEY = re.compile(r"\b(?:(?:sk|pk)[-_](?=[\w-]*\d)[\w-]{12,}|(?:hf|ghp)_\w{16,}|xox[bp]-[\w-]{8,})")
-"""What is a key of a service by how it begins, also in a path or a name, where `hf-models` is a word like others."""
+"""Key of a service, recognised by its prefix, even in a path or a name. `hf-models`, for example, is an ordinary
+word."""
 
 
 _RANDOM = re.compile(
     r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])(?=(?:[A-Za-z]*\d){4})(?=(?:\d*[A-Za-z]){4})[A-Za-z0-9]{16,}"
     r"|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 )
-"""Letters and digits as no word or version has them, and UUIDs."""
+"""Letters and digits that do not occur in words and versions, and UUIDs."""
 
 
 class SecretDirectives:
-    """The secrets of one configuration, by the directive in which each one stands."""
+    """The secrets of one configuration, by their directive."""
 
     def __init__(self, statements: Iterable[Statement]) -> None:
         self._of: dict[Statement, frozenset[str]] = {}
@@ -99,37 +100,37 @@ class SecretDirectives:
         self._spread = sorted(spread, key=len, reverse=True)
 
     def __iter__(self) -> Iterator[Statement]:
-        """Yield the directives that hold a secret by themselves."""
+        """Yield the directives that contain a secret themselves."""
         return iter(self._of)
 
     def __contains__(self, item: Statement) -> bool:
-        """Whether a directive holds a secret by itself."""
+        """Whether a directive itself contains a secret."""
         return item in self._of
 
     def holds(self, item: Statement) -> bool:
-        """Whether a directive or its block holds a secret."""
+        """Whether a directive or its block contains a secret."""
         return item in self._of or any(map(self.holds, item.block))
 
     def inside(self, text: str) -> bool:
-        """Whether a text holds a secret of the configuration."""
+        """Whether a text contains a secret of the configuration."""
         return any(secret in text for secret in self._spread)
 
     def compared(self, header: str, value: str) -> bool:
-        """Whether the value with which a match compares a header is a secret."""
+        """Whether the value that a match compares with a header is a secret."""
         return self.written(value) or is_random(value) or (is_secret_name(header) and value.lower() not in _WORDS)
 
     def written(self, text: str) -> bool:
-        """Whether a text, or an expression, holds a secret of the configuration, or what is a key by how it begins."""
+        """Whether a text, or an expression, contains a secret of the configuration, or a key with a known prefix."""
         plain = _EITHER_CASE.sub(r"\1", text.replace("\\", ""))
         return self.inside(text) or self.inside(plain) or _KEY.search(plain) is not None or looks_like_secret(plain)
 
     def named(self, name: str) -> bool:
-        """Whether a name was made of a secret."""
+        """Whether a name is derived from a secret."""
         plain = (_plain(secret) for secret in self._spread)
         return _KEY.search(name) is not None or any(each in _plain(name) for each in plain if len(each) >= _MAX_SPREAD)
 
     def hidden(self, word: str, position: Position) -> str:
-        """Return a word of the directive at a position; `REDACTED` if it is a secret or looks like a secret."""
+        """Return a word of the directive at a position; `REDACTED` if it is, or looks like, a secret."""
         own = {secret for item, secrets in self._of.items() if item.position == position for secret in secrets}
         is_one = any(secret in word for secret in own) or self.written(word) or holds_secret(word) or is_random(word)
         return REDACTED if is_one else word
@@ -137,7 +138,7 @@ class SecretDirectives:
     def masked(self, text: str, item: Statement) -> str:
         """Return a text about a directive without the secrets of the configuration."""
         for secret in sorted(self._inside(item), key=len, reverse=True):
-            # A short secret may be a part of other words: it is taken out where it is a whole one.
+            # A short secret may be part of other words, so it is removed only as a whole word.
             start, end = (r"\b" if re.match(r"\w", each) else "" for each in (secret, secret[::-1]))
             text = re.sub(f"{start}{re.escape(secret)}{end}", REDACTED, text)
         for secret in self._spread:
@@ -163,7 +164,7 @@ class SecretDirectives:
             self._read(child, (*around[-3:], item.name))
 
     def _put_values(self, item: Statement) -> None:
-        """Keep what a block says of the value of the header, cookie or parameter that it names."""
+        """Record the values in a block for the header, cookie or parameter that it names."""
         for child in item.block:
             if child.is_block:
                 self._put_values(child)
@@ -171,7 +172,7 @@ class SecretDirectives:
                 self._put(child, filter(is_literal, child.args))
 
     def _read_table(self, item: Statement) -> None:
-        """Keep the keys of a `map` of keys, and the values of one that gives keys."""
+        """Record the keys of a `map` from keys, and the values of a `map` to keys."""
         compared = bool(item.args) and is_credential(item.args[0])
         given = len(item.args) > 1 and is_secret_name(item.args[1])
         for child in item.block:
@@ -187,17 +188,17 @@ class SecretDirectives:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what follows a name is a secret."""
+    """Whether the text after a name is a secret."""
     return _SECRET_NAME.search(name) is not None and _NOT_A_SECRET.search(name) is None
 
 
 def is_random(value: str) -> bool:
-    """Whether a value of a header holds what nobody would choose as a word: it is then taken for a secret."""
+    """Whether a header value contains text that is not an ordinary word, and therefore counts as a secret."""
     return _RANDOM.search(value) is not None
 
 
 def is_literal(value: str) -> bool:
-    """Whether a value says more than variables and how a key is sent."""
+    """Whether a value contains more than variables and an authentication scheme."""
     rest = _SCHEME.sub("", _VARIABLE.sub("", value))
     return bool(re.search(r"\w", rest)) or _LITERAL.search(value) is not None
 
@@ -219,7 +220,7 @@ def _in_words(item: Statement) -> Iterator[str]:
 
 
 def _secret_values(item: Statement) -> Iterator[str]:
-    """Yield what follows the name of a secret."""
+    """Yield the text after the name of a secret."""
     if item.name in _NO_VALUES or (item.name in {"http-request", "http-response"} and item.args[:1] == ("del-header",)):
         return
     for index, word, value in _word_pairs(item):
@@ -232,7 +233,7 @@ def _secret_values(item: Statement) -> Iterator[str]:
 
 
 def _word_pairs(item: Statement) -> Iterator[tuple[int, str, str]]:
-    """Yield the index of each word, the word, and the next one; without the names of ACLs."""
+    """Yield the index of each word, the word, and the next word, without the names of ACLs."""
     is_rule, in_condition, in_braces = _RULE.fullmatch(item.name) is not None, False, False
     for index, (word, value) in enumerate(zip(item.tokens, item.tokens[1:], strict=False)):
         in_condition = in_condition or (is_rule and word in {"if", "unless"})
@@ -251,7 +252,7 @@ def _names_secret(word: str, directive: str) -> bool:
 
 
 def _compared(tokens: tuple[str, ...]) -> Iterator[str]:
-    """Yield what an ACL of HAProxy compares a header, cookie or parameter with."""
+    """Yield the values that an HAProxy ACL compares with a header, cookie or parameter."""
     comparing = False
     rest = iter(tokens[1:])
     for word in rest:
@@ -266,7 +267,7 @@ def _compared(tokens: tuple[str, ...]) -> Iterator[str]:
 
 
 def _path(value: str) -> bool:
-    """Whether a value names a file."""
+    """Whether a value is the path of a file."""
     return value.startswith(("/", "./")) or value.endswith((".pem", ".key", ".crt"))
 
 
@@ -279,17 +280,17 @@ def _plain(text: str) -> str:
 
 
 def is_credential(name: str) -> bool:
-    """Whether a variable of that name holds a key or a password."""
+    """Whether a variable of that name contains a key or a password."""
     return _CREDENTIAL.search(name) is not None
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a text seems to hold a secret."""
+    """Whether a text seems to contain a secret."""
     return redacted(text) != text
 
 
 def redacted(text: str) -> str:
-    """Return a text without what looks like a secret."""
+    """Return a text without parts that look like secrets."""
     names = _NAMES.match(text) if _RULE.fullmatch(text.partition(" ")[0]) else None
     if names is None:
         return _redacted(text)
@@ -299,7 +300,7 @@ def redacted(text: str) -> str:
 
 
 def _tests_redacted(condition: str) -> Iterator[str]:
-    """Yield the pieces of a condition. Its tests in braces are redacted: they end at the word `}`, not within one."""
+    """Yield the pieces of a condition. Its tests in braces are redacted; they end at the word `}`."""
     test = ""
     for piece in _PIECES.findall(condition):
         word = piece.strip("\"'")

@@ -1,7 +1,7 @@
-"""Makes a draft a valid fleet: values that only the whole fleet shows to be wrong become comments with the reason.
+"""Makes a draft a valid fleet: values that are only invalid in the whole fleet become comments with the reason.
 
-The draft itself has checked each value. Left are missing keys, references, combinations of keys, and findings of
-compilers and targets.
+The draft itself has checked each value. The remaining faults are missing keys, references, combinations of keys, and
+findings of the compiler and targets.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lbctl.model.load import SourceText
 from lbctl.targets.load import complete
 
 _MAX_REPAIRS = 3
-"""Upper bound on the repairs of the whole fleet.
+"""Maximum number of repairs of the whole fleet.
 
-Compiling reports its findings at once. Removing an object for one of them leaves references to it. Targets look at a
-fleet that compiles.
+The compiler reports all its findings at once. Removing an object leaves references to it. Targets check only a fleet
+that compiles.
 """
 
 
 def settle(draft: Draft) -> list[Diagnostic]:
-    """Remove what is not valid; return the errors that remain, none in general.
+    """Remove invalid parts and return the remaining errors, normally none.
 
     The whole fleet is validated once, and again only after a repair.
     """
@@ -41,7 +41,7 @@ def settle(draft: Draft) -> list[Diagnostic]:
 
 
 def _complete(draft: Draft) -> None:
-    """Remove refused values that waited for their whole object, and objects that lack a key."""
+    """Remove rejected values that were kept for the whole object, and objects with a missing key."""
     for section in NAMED:
         for name in list(draft.fleet.get(section, ())):
             _complete_object(draft, (section, name))
@@ -57,7 +57,7 @@ def _complete_object(draft: Draft, path: d.Path) -> None:
 
 
 def _in_words(path: d.Path, fault: Diagnostic) -> Diagnostic:
-    """Return a fault in words that fit a configuration: a pool may have lost all of its replicas."""
+    """Return a fault in words for a converted configuration: a pool may have lost all of its replicas."""
     is_empty = path[0] == "pools" and fault.path == path and fault.code == "LB014"
     return replace(fault, message="it has no replica") if is_empty else fault
 

@@ -1,4 +1,4 @@
-"""Values that the configurations of all proxies have, and times and sizes as a fleet writes them."""
+"""Values that occur in the configurations of all proxies, and times and sizes as a fleet writes them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:\d{1,5})?")
 """A host with or without a port."""
 DAY, HOUR, MINUTE, SECOND = 86_400_000, 3_600_000, 60_000, 1_000
-"""In milliseconds."""
+"""Milliseconds."""
 _MAX_DIGITS = 18
-"""As many as the counters of the proxies have."""
+"""Maximum number of digits in the proxies' counters."""
 
 
 def is_whole(text: str) -> bool:
-    """Return whether the text is a whole number, which `int` takes: ASCII digits alone, and not thousands of them."""
+    """Return whether the text is an integer for `int`: only ASCII digits, and not thousands of them."""
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
@@ -26,5 +26,5 @@ def duration(value: int) -> str:
 
 
 def written(size: int) -> str:
-    """Return bytes as a fleet writes them, in KiB where that is whole."""
+    """Return bytes as a fleet writes them, in KiB if there is no fraction."""
     return f"{size >> 10}KiB" if size % 1024 == 0 else f"{size}B"

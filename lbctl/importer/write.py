@@ -1,4 +1,4 @@
-"""Writes a draft as the text of a fleet file: sections in the model's order, comments where their object stands."""
+"""Writes a draft as the text of a fleet file: sections in the model's order, comments at their objects."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _head(draft: Draft, kind: str, source: str) -> str:
 
 
 def _by_place(draft: Draft, notes: Iterable[Note]) -> dict[Path, list[Note]]:
-    """Group the notes by the object at which they stand; those of objects that are gone go to the head."""
+    """Group the notes by their object. Notes of removed objects go to the head."""
     places: dict[Path, list[Note]] = {}
     for note in sorted(notes, key=lambda item: item.position):
         place = note.place[:2] if draft.get(note.place[:2]) is not None else ()
@@ -79,7 +79,7 @@ def _section(draft: Draft, section: str, objects: Mapping[str, Any], notes: Mapp
 
 
 def _notes(notes: Iterable[Note], indent: int) -> Iterator[str]:
-    """Yield the comments; directives with the same reason stand together."""
+    """Yield the comments. Directives with the same reason are grouped."""
     reasons: dict[str, list[Note]] = {}
     for note in notes:
         reasons.setdefault(note.reason, []).append(note)
@@ -93,7 +93,10 @@ def _notes(notes: Iterable[Note], indent: int) -> Iterator[str]:
 
 
 def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
-    """Yield the comment with what a closed route needs to serve again; lines with a secret are only counted."""
+    """Yield the comment with the keys that a closed route needs to serve again.
+
+    Lines with a secret are only counted.
+    """
     lines = [line for line in _block(closed.removed, 2) if not _is_secret(draft, line)]
     left_out = sum(_is_secret(draft, line) for line in _block(closed.removed, 2))
     if left_out:
@@ -116,7 +119,7 @@ def _is_secret(draft: Draft, line: str) -> bool:
 
 
 def _by_hand(closed: ClosedRoute) -> str:
-    """Return what the operator must write before the route may serve again, as the beginning of a sentence."""
+    """Return the keys that the operator must write before the route may serve again, as the beginning of a sentence."""
     steps = ["complete `match`" if key == "match" else f"write `{key}` here" for key in closed.by_hand]
     text = ", ".join(steps)
     return text[0].upper() + text[1:]
@@ -130,7 +133,7 @@ def _wrapped(text: str, first: str, rest: str) -> Iterator[str]:
 
 
 def place_of(position: Position) -> str:
-    """Return the position as comments show it: the file's name without its directory, and the line."""
+    """Return the position for comments: the file's name without its directory, and the line."""
     return f"{position.file.rpartition('/')[2]}:{position.line}"
 
 
@@ -152,7 +155,7 @@ def _block(value: Mapping[str, Any], indent: int) -> Iterator[str]:
 
 
 def _is_long(value: Any) -> bool:
-    """Whether a value is easier to read in lines: a list of maps, or a map with several maps."""
+    """Whether a value is easier to read in several lines: a list of maps, or a map with several maps."""
     if isinstance(value, list):
         return len(value) > 1 and any(isinstance(item, dict) for item in value)
     maps = [item for item in value.values() if isinstance(item, dict | list)]

@@ -1,1 +1,1 @@
-"""Starts a configuration and its fleet on loopback before echo servers, and compares what requests meet there."""
+"""Runs a configuration and its fleet on loopback with echo servers, and compares the results of requests."""

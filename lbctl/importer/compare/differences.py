@@ -1,6 +1,6 @@
-"""What a request met behind each of the two proxies, and in what that differs.
+"""The results of a request behind each of the two proxies, and their differences.
 
-Values of headers are never shown: some are secrets.
+Values of headers are never shown, because some are secrets.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ _NOT_COMPARED = frozenset(
         "x-forwarded-proto", "x-forwarded-for", "x-real-ip", "x-envoy-original-path", "x-envoy-original-host", "te"
     }
 )  # fmt: skip
-"""Headers of requests that every proxy writes in its own way."""
+"""Request headers that each proxy sets differently."""
 _NOT_COMPARED_IN_ANSWERS = frozenset(
     {
         "connection", "keep-alive", "content-length", "transfer-encoding", "date", "server", "x-request-id", "via",
         "x-envoy-upstream-service-time", "location", "content-type", "set-cookie", "retry-after"
     }
 )  # fmt: skip
-"""Headers of answers that every proxy writes in its own way."""
+"""Response headers that each proxy sets differently."""
 _OWN_ANSWERS = frozenset({"cache-control", "www-authenticate", "x-envoy-upstream-healthchecked-cluster"})
-"""Headers that a proxy adds to its own answers."""
+"""Headers that a proxy adds to its own responses."""
 _REFUSALS = frozenset({401, 403})
-"""What a request without credentials meets."""
+"""Statuses for a request without credentials."""
 _Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """What a request met behind one of the proxies."""
+    """The result of a request behind one of the proxies."""
 
     status: int
-    """The status of the response; 0 if there was none."""
+    """Status of the response; 0 if there was none."""
     replica: str = ""
-    """The replica that answered; empty if the proxy itself did."""
+    """Replica that answered; empty if the proxy itself did."""
     method: str = ""
-    """The method at the replica."""
+    """Method at the replica."""
     path: str = ""
-    """The path at the replica."""
+    """Path at the replica."""
     host: str = ""
-    """The Host at the replica."""
+    """Host at the replica."""
     headers: _Headers = ()
-    """Its other headers at the replica, without those that every proxy writes in its own way."""
+    """Other headers at the replica, without those that each proxy sets differently."""
     body: str = ""
-    """The body at the replica."""
+    """Body at the replica."""
     answer: _Headers = ()
-    """The headers of the response, without those that every proxy writes in its own way."""
+    """Headers of the response, without those that each proxy sets differently."""
     text: str = ""
-    """The body of a response of the proxy itself; empty for its error page."""
+    """Body of a response from the proxy itself; empty for its error page."""
 
 
 def observed(status: int, answer: Mapping[str, str], content: bytes) -> ObservedRequest:
-    """Read a response: that of an echo server, or one of the proxy itself."""
+    """Parse a response of an echo server or of the proxy itself."""
     named = {name.lower(): value for name, value in answer.items()}
     kept = tuple(sorted((name, value) for name, value in named.items() if name not in _NOT_COMPARED_IN_ANSWERS))
     try:
@@ -83,18 +83,18 @@ def observed(status: int, answer: Mapping[str, str], content: bytes) -> Observed
 
 
 def refused(item: ObservedRequest) -> bool:
-    """Whether a request without credentials met a refusal."""
+    """Whether a request without credentials was rejected."""
     return not item.replica and item.status in _REFUSALS
 
 
 def without_key(before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:
-    """Yield whether a request without credentials was let in by one of the two."""
+    """Yield a difference if only one of the two proxies accepted a request without credentials."""
     if not (refused(before) and refused(after)):
         yield f"without a key {before.status} → {after.status}"
 
 
 def differences(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:
-    """Yield in what the two differ."""
+    """Yield the differences between the two results."""
     if before.status != after.status:
         yield f"status {before.status} → {after.status}"
     if bool(before.replica) != bool(after.replica) or (before.replica and not _same_pool(fleet, before, after)):
@@ -126,7 +126,10 @@ def _of_headers(
     more: frozenset[str] = frozenset(),
     unequal: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
-    """Yield which headers are lost or added; those in `more` may be added, those in `unequal` have another value."""
+    """Yield lost and added headers.
+
+    Headers in `more` may be added. Headers in `unequal` may have another value.
+    """
     old, new = dict(before), dict(after)
     lost = [name for name in old if name not in new or (new[name] != old[name] and name not in unequal)]
     lost = [name for name in lost if name not in ignored]
@@ -138,13 +141,13 @@ def _of_headers(
 
 
 def _forwarded(fleet: Mapping[str, Any]) -> frozenset[str]:
-    """Return the headers in which listeners pass the client's address on, on all their routes."""
+    """Return the headers in which listeners forward the client's address, on all their routes."""
     addressed = [item.get("client_address", {}) for item in fleet["listeners"].values()]
     return frozenset(name for item in addressed for name in item.get("forward", []))
 
 
 def _unequal(fleet: Mapping[str, Any]) -> frozenset[str]:
-    """Return the headers whose values are other ones by nature: of the request's id, and secrets."""
+    """Return the headers whose values always differ: the request's id, and secrets."""
     texts = [route.get("headers", {}).get("request", {}).get("set", {}) for route in fleet["routes"].values()]
     ids = {name for each in texts for name, text in each.items() if "{request_id}" in text}
     return frozenset(ids.union(*(pool.get("upstream", {}).get("headers", {}) for pool in fleet["pools"].values())))
@@ -155,7 +158,7 @@ def _in_one_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: Obser
 
 
 def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> bool:
-    """Whether both replicas are of one pool, or of one split, where each proxy draws by itself."""
+    """Whether both replicas are in one pool, or in one split, where each proxy chooses at random."""
     splits = [
         set().union(*(set(addresses(fleet["pools"][name])) for name in route["split"]))
         for route in fleet["routes"].values()
@@ -165,7 +168,7 @@ def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: Observe
 
 
 def services(fleet: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the addresses of services that decide about requests, each with the headers that replicas get of them."""
+    """Return the addresses of external authorization services, each with the headers that replicas get from it."""
     accepted = dict[str, list[str]]()
     for route in fleet["routes"].values():
         external = route.get("auth", {}).get("external")

@@ -1,6 +1,6 @@
-"""Echo servers on loopback, one for each replica: the answer says which replica it was and what reached it.
+"""Echo servers on loopback, one for each replica: the response contains the replica and the received request.
 
-One also stands in for a service that decides about requests: it says yes to all of them.
+One of them also replaces an external authorization service, and accepts all requests.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lbctl.apply.reserved_ports import LOOPBACK
 
 @contextmanager
 def echoes(addresses: Mapping[str, Sequence[str]], sessions: Mapping[str, str]) -> Iterator[dict[str, int]]:
-    """Run an echo server for each address of the source, with the headers that it gives beside its answers.
+    """Run an echo server for each address of the source, with additional response headers.
 
-    In the header of `sessions` it names each request's session, unless the request does. Yields the port that stands
-    in for each address.
+    If a request does not name a session in the header `sessions`, the server does. Yields a map from each address to
+    the port that replaces it.
     """
     servers = {
         address: _Server((LOOPBACK, 0), address, given, sessions.get(address, ""))
@@ -48,7 +48,7 @@ class _Server(ThreadingHTTPServer):
         self.session = session
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a proxy that ends closes its connections."""
+        """Do nothing: a proxy that ends closes its connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,7 +83,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _stands_for(self, value: str) -> str:
-        """Return a header's value, with the replica's address for that of its stand-in: a proxy's default of Host."""
+        """Return a header's value with the replica's address in place of its echo server's.
+
+        Proxies derive Host from it by default.
+        """
         own = f"{LOOPBACK}:{self.server.server_address[1]}"
         return re.sub(":(?:80|443)$", "", self.server.replica) if value == own else value
 
@@ -98,4 +101,4 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("content-length") or 0))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the name is the server's
-        """Say nothing."""
+        """Do nothing."""

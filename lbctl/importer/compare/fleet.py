@@ -27,7 +27,7 @@ from lbctl.targets.prepare import prepare
 
 
 def configuration(kind: str, binary: str, draft: Draft, places: StandIns) -> str:
-    """Write the configuration of the fleet for the proxy of this machine, and return the path of its main file."""
+    """Write the configuration of the fleet for the proxy on this machine, and return the path of its main file."""
     local = Draft(draft.ledger)
     local.fleet = _local(draft.fleet, places)
     version = ".".join(version_text(version_of(binary)).split(".")[:2])
@@ -48,7 +48,7 @@ def configuration(kind: str, binary: str, draft: Draft, places: StandIns) -> str
 
 
 def _write_secrets(draft: Draft, places: StandIns) -> None:
-    """Write stand-ins for the keys of hosted APIs."""
+    """Write placeholder keys for hosted APIs."""
     for pool in draft.fleet["pools"].values():
         for value in pool.get("upstream", {}).get("headers", {}).values():
             if isinstance(value, dict):
@@ -59,14 +59,14 @@ def _write_secrets(draft: Draft, places: StandIns) -> None:
 
 
 def _include(draft: Draft, kind: str) -> dict[str, Any]:
-    """Return the own lines of the fleet at the places that the source has on loopback too."""
+    """Return the fleet's own lines at the places that the source also has on loopback."""
     include = draft.get(("proxies", kind, "include")) or {}
     kept = {place: value for place, value in include.items() if place not in {"global", "http_filters"}}
     return {"include": kept} if kept else {}
 
 
 def _own(kind: str, text: str, places: StandIns) -> str:
-    """Return the own lines that the source runs too."""
+    """Return the own lines that also run in the source."""
     if kind == "haproxy":
         return haproxy.own_lines(text, places)
     file = places.directory / "own-lines"

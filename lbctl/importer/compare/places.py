@@ -1,4 +1,4 @@
-"""What stands in for the addresses and the certificates of a source while it runs on loopback."""
+"""Replacements for the addresses and certificates of a source while it runs on loopback."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from lbctl.apply.placeholders import STAND_IN_CERTIFICATE, STAND_IN_KEY
 from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
 
 _DEAD = 9
-"""The port of `discard`, on which nothing listens today."""
+"""Port of the `discard` service, which no longer exists on current systems."""
 
 STAND_IN_TIMEOUT = "10s"
-"""How long both proxies wait for the stand-in of a service that decides."""
+"""Timeout of both proxies for the replacement of an external authorization service."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandIns:
-    """The stand-ins for one of the two proxies."""
+    """The replacements for one of the two proxies."""
 
     directory: Path
     binds: Mapping[str, int]
-    """The address of a listener, as the fleet writes it → the port on loopback."""
+    """Maps a listener's address, as the fleet writes it, to the port on loopback."""
     replicas: Mapping[str, int]
-    """The address of a replica, or of a service that decides about requests → the port of its echo server."""
+    """Maps the address of a replica or an authorization service to the port of its echo server."""
     dead: int = _DEAD
-    """The port on loopback where an address leads that is none of a replica: nothing listens there."""
+    """Port on loopback for addresses that are not replicas. Nothing listens there."""
 
     @property
     def pem(self) -> str:
-        """The path of a certificate with its key."""
+        """Path of a certificate with its key."""
         return str(self.directory / "stand-in.pem")
 
     def write_certificates(self) -> None:
-        """Write the certificate and the key that stand in for those of the source."""
+        """Write the certificate and the key that replace the source's."""
         Path(self.pem).write_text(STAND_IN_CERTIFICATE + STAND_IN_KEY)
 
     @property
     def no_files(self) -> str:
-        """The path of a directory that does not exist: no path that begins with it leads to a file."""
+        """Path of a directory that does not exist, so that no path below it is a file."""
         return str(self.directory / "no-files")
 
     def replica(self, address: str) -> str:
-        """Return the address of the echo server of a replica; one that nobody listens on for any other address."""
+        """Return the address of a replica's echo server; for other addresses, one without a listener."""
         return f"{LOOPBACK}:{self.replica_port(address) or self.dead}"
 
     def replica_port(self, address: str) -> int | None:
-        """Return the port of the echo server of a replica; None for any other address."""
+        """Return the port of a replica's echo server; None for other addresses."""
         return self.replicas.get(address) or self.replicas.get(re.sub("^localhost:", "127.0.0.1:", address))
 
 
 @contextmanager
 def reserved_ports(names: Iterable[str]) -> Iterator[dict[str, int]]:
-    """A port on loopback for each name, which no other process gets until the block ends."""
+    """Yield a loopback port for each name. No other process gets these ports until the block ends."""
     with ExitStack() as stack:
         yield {name: port_of(stack.enter_context(reserve())) for name in names}

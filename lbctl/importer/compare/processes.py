@@ -1,4 +1,4 @@
-"""Runs a proxy on a configuration for loopback, confined, until the comparison ends."""
+"""Runs a proxy in a sandbox with a configuration for loopback, until the comparison ends."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from lbctl.importer.compare.sandbox.confined import Sandbox
 from lbctl.importer.compare.sandbox.programs import NotAProgramError
 
 _START_TIMEOUT = 20.0
-"""Seconds until a proxy listens."""
+"""Timeout in seconds for a proxy to listen."""
 _MAX_MESSAGE = 600
 _HEAD = re.compile(
     r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[\w+\] \d+#\d+: |\[\w+\] +\(\d+\) : (?:config : )?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^\]]*\] )?"
 )
-"""How lines of nginx, HAProxy and Envoy begin."""
+"""Prefixes of the log lines of nginx, HAProxy and Envoy."""
 _MAX_READ_BYTES = 1 << 16
 
 
 class NotStartedError(Exception):
-    """A proxy that did not start, with its own words."""
+    """A proxy did not start. The message is the proxy's output."""
 
 
 def command(kind: str, binary: str, directory: Path, config: str) -> list[str]:
-    """Return the command that runs the proxy in the foreground, as one process."""
+    """Return the command that runs the proxy in the foreground, as a single process."""
     if kind == "nginx":
         globals_ = f"daemon off; master_process off; pid {directory / 'nginx.pid'};"
         return [binary, "-p", f"{directory}/", "-c", config, "-e", "stderr", "-g", globals_]
@@ -75,7 +75,7 @@ def _await(process: subprocess.Popen[bytes], output: BinaryIO, ports: list[int],
 
 
 def _last_lines(output: BinaryIO, directory: Path) -> str:
-    """Return the end of what a proxy wrote. The file is not opened again: the proxy may have replaced it."""
+    """Return the end of a proxy's output. The file is not reopened, because the proxy may have replaced it."""
     start = max(0, os.fstat(output.fileno()).st_size - _MAX_READ_BYTES)
     written = os.pread(output.fileno(), _MAX_READ_BYTES, start).decode(errors="replace")
     lines = [without_places(line, directory) for line in written.splitlines()]
@@ -83,7 +83,7 @@ def _last_lines(output: BinaryIO, directory: Path) -> str:
 
 
 def without_places(line: str, directory: Path) -> str:
-    """Return a line of a proxy without time, process, and places in files that are gone after the comparison."""
+    """Return a proxy's output line without time, process, and positions in temporary files."""
     place = rf"{re.escape(str(directory))}[^\s:'\"\])]*(?::\d+)*"
     line = re.sub(rf" in {place}|(?:parsing |file )?\[{place}\] ?:? ?|{place}(?:: ?)?", "", _HEAD.sub("", line.strip()))
     return line.strip()

@@ -1,4 +1,4 @@
-"""The comparison itself: both proxies up, the same requests to each, what differs in a table."""
+"""The comparison itself: runs both proxies, sends the same requests to each, and collects the differences."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ from lbctl.targets import target
 _TIMEOUT = 10.0
 _MAX_ANSWER_BYTES = 1 << 20
 _NO_ROUTE = 404
-"""What a fleet answers where no route is, to whoever asks: there is nothing to protect."""
+"""Status of a fleet for requests without a route. It needs no protection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRequest:
-    """One request with what both proxies did."""
+    """A request with the results of both proxies."""
 
     sample: SampleRequest
     before: ObservedRequest
-    """Behind the configuration."""
+    """Result behind the configuration."""
     after: ObservedRequest
-    """Behind the fleet."""
+    """Result behind the fleet."""
     differences: tuple[str, ...]
-    """What differs, in words; empty where they agree."""
+    """Differences in words; empty if the results agree."""
     skipped: str = ""
     """Why the request was not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What sample requests met behind both proxies."""
+    """The results of sample requests behind both proxies."""
 
     rows: list[ComparedRequest]
     removed: tuple[Removed, ...]
-    """The directives of the configuration that did not run."""
+    """Directives of the configuration that did not run."""
 
 
 class MissingProxyError(Exception):
@@ -88,7 +88,7 @@ def compare(kind: str, files: Sequence[str], draft: Draft, *, allow_unsandboxed:
 
 
 def _compared(kind: str, binary: str, files: Sequence[str], draft: Draft, sandbox: Sandbox) -> dict[str, Any]:
-    """Return the comparison, or why there is none, as values of JSON."""
+    """Return the comparison, or the reason why there is none, as JSON values."""
     try:
         return asdict(compare_in(sandbox, kind, binary, files, draft))
     except NotStartedError as error:
@@ -217,14 +217,14 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
 
 
 def _lost_sessions(draft: Draft, pools: Iterable[str]) -> Iterator[str]:
-    """Yield the pools that do not keep sessions as the configuration does: one request does not show it."""
+    """Yield the pools that do not keep sessions as the configuration does. A single request does not show this."""
     for name in sorted(pools):
         if (statement := draft.unkept.get(("pools", name))) is not None:
             yield f"sessions are not kept in {name} ({place_of(statement.position)})"
 
 
 def _speaks_http2(draft: Draft, listener: str) -> bool:
-    """Whether a listener leads to a pool that is asked by HTTP/2."""
+    """Whether a listener leads to a pool that uses HTTP/2."""
     routes = [item for item in draft.fleet["routes"].values() if listener in item.get("listeners", [listener])]
     pools = [draft.fleet["pools"].get(item.get("pool"), {}) for item in routes]
     return any(pool.get("protocol", "http1") != "http1" for pool in pools)
@@ -242,7 +242,7 @@ def _ask(sample: SampleRequest, port: int, *, tls: bool) -> ObservedRequest:
         response = connection.getresponse()
         content = response.read(_MAX_ANSWER_BYTES)
         if response.length:
-            return ObservedRequest(0)  # The answer was cut off, or is longer.
+            return ObservedRequest(0)  # The response was truncated, or is longer.
     except (OSError, http.client.HTTPException):
         return ObservedRequest(0)
     finally:

@@ -1,4 +1,4 @@
-"""Requests that show what a fleet's routes do: one for each, and one that no route was written for."""
+"""Requests that test a fleet's routes: one for each route, and one without a matching route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SampleRequest:
     """A request to one listener."""
 
     route: str
-    """The route that it was made for; empty for none."""
+    """Route under test; empty for none."""
     listener: str
     method: str
     host: str
@@ -26,7 +26,7 @@ class SampleRequest:
 
     @property
     def label(self) -> str:
-        """The request in a few words."""
+        """Short description of the request."""
         extra = "".join(f" {name}={value}" for name, value in self.headers.items() if name != "content-type")
         return f"{self.method} {self.host}{self.path}{extra}"
 
@@ -34,7 +34,7 @@ class SampleRequest:
 def samples(fleet: dict[str, Any], longer_paths: Mapping[str, str] | None = None) -> Iterator[SampleRequest]:
     """Yield the requests for a fleet, in the order of its routes.
 
-    `longer_paths` are those that only begin like the prefix of a route, and that another route takes.
+    `longer_paths` are paths that start with the prefix of a route but belong to another route.
     """
     for name, route in fleet["routes"].items():
         for listener in route.get("listeners") or list(fleet["listeners"]):

@@ -1,4 +1,4 @@
-"""Whether requests of one session reach one replica: a single request does not show it."""
+"""Checks whether requests of one session reach the same replica. A single request does not show this."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lbctl.importer.draft import addresses
 
 _SESSIONS = 3
 _REQUESTS = 3
-"""How many requests of each session are sent."""
+"""Number of requests that are sent for each session."""
 Ask = Callable[[SampleRequest], ObservedRequest]
 """Sends a request to one of the two proxies."""
 
 
 def named_by_replicas(fleet: Mapping[str, Any]) -> dict[str, str]:
-    """Return the header in which replicas name sessions, by their address."""
+    """Map each replica's address to the header in which replicas name sessions."""
     pools = fleet["pools"].values()
     return {each: pool["affinity"]["header"] for pool in pools if _named(pool) for each in addresses(pool)}
 
@@ -26,13 +26,13 @@ def named_by_replicas(fleet: Mapping[str, Any]) -> dict[str, str]:
 def differences(
     fleet: Mapping[str, Any], route: Mapping[str, Any], sample: SampleRequest, before: Ask, after: Ask
 ) -> Iterator[str]:
-    """Yield whether the configuration keeps sessions of a route's pool on one replica, and the fleet does not."""
+    """Yield a difference if only the configuration keeps sessions of a route's pool on one replica."""
     pool = fleet["pools"].get(route.get("pool"), {})
     key = pool.get("balance", {}).get("hash", {}).get("key", {}) if not _named(pool) else pool["affinity"]
     kind = next((name for name in ("header", "cookie", "query") if name in key), "")
     if not kind or len(set(addresses(pool))) < 2 or not _keeps(pool, kind, key[kind], sample, before):
         return
-    # A check that ends while the requests are sent may move a session: once is no finding.
+    # A health check during the requests may move a session, so one difference does not count.
     if not any(_keeps(pool, kind, key[kind], sample, after) for _ in range(2)):
         yield f"requests of one session ({kind} {key[kind]}) reach several replicas"
 
@@ -53,7 +53,7 @@ def _keeps(pool: Mapping[str, Any], kind: str, name: str, sample: SampleRequest,
 
 
 def _with(sample: SampleRequest, kind: str, name: str, session: str) -> SampleRequest:
-    """Return the request as one of a session."""
+    """Return the request as part of a session."""
     if kind == "query":
         return replace(sample, path=f"{sample.path}{'&' if '?' in sample.path else '?'}{name}={session}")
     header = {"cookie": f"{name}={session}"} if kind == "cookie" else {name: session}

@@ -24,9 +24,9 @@ _SINGLE_TYPES = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
 
 
 def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = ()) -> Path | None:
-    """Add the pool of a cluster; None for a kind of cluster that no pool can be.
+    """Add the pool of a cluster; None if a pool cannot represent the kind of cluster.
 
-    Routes that send other `secrets` to the same cluster get a pool of their own.
+    Routes that send other `secrets` to the same cluster get a separate pool.
     """
     name = cluster.get("name").text
     if (name, secrets) in context.pools:
@@ -51,7 +51,7 @@ def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = (
 
 
 def without_key(context: EnvoyImport, path: Path, cluster: ConfigView) -> None:
-    """Have a pool with a hash for which no route names a key choose at random, as Envoy does."""
+    """Make a pool choose at random if it has a hash without a key from a route, as Envoy does."""
     if context.draft.get((*path, "balance")) != {"algorithm": "hash"}:
         return
     policy = cluster.get("lb_policy") or cluster.get("load_balancing_policy")
@@ -62,7 +62,7 @@ def without_key(context: EnvoyImport, path: Path, cluster: ConfigView) -> None:
 
 
 def aggregate(cluster: ConfigView) -> list[str]:
-    """Return the clusters of an aggregate cluster, the first one first; none for another cluster."""
+    """Return the clusters of an aggregate cluster, in order; none for another cluster."""
     typed = cluster.get("cluster_type", "typed_config")
     return [item.text for item in typed.get("clusters")] if typed.type.endswith(".aggregate.v3.ClusterConfig") else []
 
@@ -105,14 +105,14 @@ def address_of(view: ConfigView) -> str | None:
 
 
 def _weighted(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the replicas with a weight for all of them or for none."""
+    """Return the replicas with weights for all of them or for none."""
     if not any("weight" in item for item in replicas):
         return replicas
     return [{**item, "weight": item.get("weight", 1)} for item in replicas]
 
 
 def _endpoint_parts(assignment: ConfigView) -> Iterator[ConfigView]:
-    """Yield what of the endpoints became replicas."""
+    """Yield the parts of the endpoints that became replicas."""
     for group in assignment.get("endpoints"):
         yield from (group.get(name) for name in ("locality", "priority"))
         for item in group.get("lb_endpoints"):
@@ -121,7 +121,7 @@ def _endpoint_parts(assignment: ConfigView) -> Iterator[ConfigView]:
 
 
 def _assignment(context: EnvoyImport, path: Path, view: ConfigView) -> None:
-    """Carry what endpoints say beside their addresses: the port of health checks."""
+    """Convert the settings of endpoints other than their addresses: the port of health checks."""
     ports = [
         item.get("endpoint", "health_check_config")
         for group in view.get("endpoints")

@@ -1,4 +1,4 @@
-"""What the parts of the Envoy importer share."""
+"""State shared by the parts of the Envoy importer."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class EnvoyImport:
 
     draft: Draft
     clusters: dict[str, ConfigView] = field(default_factory=dict)
-    """The name of a cluster → the cluster."""
+    """Maps the name of a cluster to the cluster."""
     endpoints: dict[str, ConfigView] = field(default_factory=dict)
-    """The name of a cluster → its endpoints, where a dump has them by themselves."""
+    """Maps the name of a cluster to its endpoints, if a dump lists them separately."""
     route_configs: dict[str, ConfigView] = field(default_factory=dict)
-    """The name of a route configuration → it, where a dump has them by themselves."""
+    """Maps the name of a route configuration to its view, if a dump lists it separately."""
     pools: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
-    """The name of a cluster, and the secrets that it is asked with → its pool."""
+    """Maps the name of a cluster and the secrets sent to it to its pool."""
 
     managers: int = 0
-    """How many listeners the configuration has."""
+    """Number of listeners in the configuration."""
     filters_of_routes: set[str] = field(default_factory=set)
-    """The names of filters about which a route says something of its own."""
+    """Names of filters for which a route has separate settings."""
     services: set[str] = field(default_factory=set)
-    """The names of clusters that filters ask, and no route."""
+    """Names of clusters that filters call, but no route uses."""
 
     def put(self, path: Path, value: object, *views: ConfigView) -> None:
-        """Set a value that came from the views, with all that they contain."""
+        """Set a value that came from the views, including everything in them."""
         self.draft.put(path, value, *(item for view in views for item in view.all))
 
     def imply(self, reason: str, *views: ConfigView) -> None:
-        """Record that lbctl does what the views say anyway."""
+        """Record that lbctl does this anyway."""
         self.draft.ledger.imply(reason, *(item for view in views for item in view.all))
 
     def omit(self, view: ConfigView, reason: str, place: Path) -> None:
-        """Keep a value as a comment, with all that it contains."""
+        """Keep a value and everything in it as a comment."""
         self.draft.ledger.omit(view.statement, reason, place, content(view.statement))
 
     def time(self, path: Path, view: ConfigView) -> None:
@@ -53,11 +53,11 @@ class EnvoyImport:
 
 
 Handler = Callable[[EnvoyImport, Path, ConfigView], None]
-"""Carries one field into an object of the fleet."""
+"""Converts one field to keys of an object in the fleet."""
 
 
 def handle(context: EnvoyImport, path: Path, view: ConfigView, handlers: dict[str, Handler], *names: str) -> None:
-    """Give each field of the view to its handler; `names` are fields that only name or select."""
+    """Pass each field of the view to its handler; `names` are fields that only name or select."""
     for name, child in view.fields():
         if name in handlers:
             handlers[name](context, path, child)

@@ -1,4 +1,4 @@
-"""An Envoy configuration as a draft of a fleet."""
+"""Converts an Envoy configuration to a draft of a fleet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REASONS = {
 
 
 def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
-    """Return the draft of a fleet; without a listener for HTTP there is a diagnostic."""
+    """Return the draft of a fleet. Without an HTTP listener, a diagnostic is added."""
     view = ConfigView(root, "")
     ledger = Ledger(view.statement.block, diagnostics)
     context = EnvoyImport(Draft(ledger, keeps_own=own))
@@ -82,7 +82,7 @@ def _routes(context: EnvoyImport, manager: Manager) -> None:
 
 
 def _admin(context: EnvoyImport, view: ConfigView) -> None:
-    """Set the address of the admin interface, on loopback: whoever reaches it can stop the proxy."""
+    """Set the address of the admin interface, on loopback, because its clients can stop the proxy."""
     address = view.get("address", "socket_address")
     host, port = address.get("address").text, address.get("port_value").text
     if not port:

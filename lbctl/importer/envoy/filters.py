@@ -1,4 +1,4 @@
-"""HTTP filters: what refuses clients, limits them, or does something that a fleet says otherwise."""
+"""HTTP filters: those that reject clients, limit them, or correspond to other settings of a fleet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROTECTING = {
     "credential_injector": "a credential for replicas", "geoip": "a choice by place", "lua": "a separate program",
     "wasm": "a separate program", "golang": "a separate program",
 }  # fmt: skip
-"""Filters that may refuse a request, in words."""
+"""Filters that may reject a request, in words."""
 _HARMLESS = frozenset(
     {"adaptive_concurrency", "admission_control", "alternate_protocols_cache", "aws_request_signing", "bandwidth_limit",
      "buffer", "cache", "cache_v2", "cdn_loop", "compressor", "connect_grpc_bridge", "cors", "custom_response",
@@ -30,10 +30,11 @@ _HARMLESS = frozenset(
      "proto_message_extraction", "proto_message_logging", "rate_limit_quota", "ratelimit", "router", "set_filter_state",
      "set_metadata", "stateful_session", "tap", "thrift_to_metadata", "upstream_codec"}
 )  # fmt: skip
-"""Filters of Envoy that do not decide about access. Any other one may: its program or configuration is elsewhere."""
+"""Filters of Envoy that do not decide about access. All others might, because their program or configuration is
+unknown."""
 _UNKNOWN = "a filter that lbctl does not know"
 _WITHOUT_TYPE = frozenset({"", "google.protobuf.Empty", "google.protobuf.Struct"})
-"""Types of configurations that are known by the name of their filter."""
+"""Types of configurations that are identified by the name of their filter."""
 _OTHERS = {
     "ext_proc": "an external processor is not carried over: `balance.algorithm: pick` chooses replicas by request",
     "cors": "headers for browsers are `headers.response` of a route",
@@ -44,16 +45,17 @@ _OTHERS = {
 
 @dataclass(slots=True)
 class Filters:
-    """What the filters of a connection manager mean for its routes."""
+    """The effect of a connection manager's filters on its routes."""
 
     protections: list[tuple[ConfigView, Protection | None, str]] = field(default_factory=list)
-    """What may refuse requests, with what lays that into a route, and why a route is closed where nothing does."""
+    """Filters that may reject requests, with the function that protects a route, and the reason to close a route
+    without one."""
     disabled: list[ConfigView] = field(default_factory=list)
     """Filters that are off unless a route enables them."""
     limits: list[dict[str, Any]] = field(default_factory=list)
     """Limits for all routes."""
     limit_views: list[ConfigView] = field(default_factory=list)
-    """Where they come from."""
+    """Their sources."""
     answers: list[tuple[dict[str, Any], ConfigView]] = field(default_factory=list)
     """Matches that a filter answers with 200."""
 
@@ -94,7 +96,7 @@ def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Fi
 
 
 def _kind(item: ConfigView) -> str:
-    """Return the kind of a filter; empty for a filter that is not Envoy's."""
+    """Return the kind of a filter; empty if it is not Envoy's own."""
     typed, discovery = item.get("typed_config"), item.get("config_discovery")
     names = {each.text.rpartition("/")[2] for each in discovery.get("type_urls")} if discovery else {typed.type}
     if typed.type.endswith(".TypedStruct"):

@@ -1,4 +1,4 @@
-"""Listeners with an HTTP connection manager, as listeners."""
+"""Converts listeners with an HTTP connection manager to listeners."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lbctl.importer.envoy.view import ConfigView
 
 MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NETWORKS = ("source_prefix_ranges", "direct_source_prefix_ranges")
-"""Fields of a chain's match that name networks of clients."""
+"""Fields of a chain's match that contain networks of clients."""
 _REFUSING = frozenset({"rbac", "ext_authz"})
-"""Filters of connections that may refuse them, by the package of their message."""
+"""Network filters that may reject connections, by the package of their message."""
 _HARMLESS = frozenset(
     {"connection_limit", "http_connection_manager", "local_ratelimit", "ratelimit", "set_filter_state", "sni_cluster",
      "sni_dynamic_forward_proxy"}
 )  # fmt: skip
-"""Filters of connections that do not decide about access; any other one in front of HTTP may."""
+"""Network filters that do not decide about access. Any other filter in front of HTTP might."""
 _LISTENER_FILTERS = {
     "tls_inspector": "the server name is read where it decides",
     "http_inspector": "the protocol is read",
@@ -28,18 +28,18 @@ _LISTENER_FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """An HTTP connection manager with the listener that it became."""
+    """An HTTP connection manager with its converted listener."""
 
     path: Path
-    """The listener."""
+    """Path of the listener."""
     view: ConfigView
-    """The typed configuration."""
+    """Typed configuration."""
     closing: tuple[tuple[ConfigView, str], ...] = ()
-    """What protects the listener and cannot be said, with the reason."""
+    """Protections of the listener that cannot be converted, with the reason."""
 
 
 def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
-    """Add the listener, and yield its connection manager; listeners for TCP are comments."""
+    """Add the listener, and yield its connection manager. Listeners for TCP become comments."""
     chains = [*listener.get("filter_chains"), *filter(None, [listener.get("default_filter_chain")])]
     connection_managers = [(chain, item) for chain in chains for item in chain.get("filters") if _is_manager(item)]
     bind = bind_of(listener)
@@ -62,7 +62,7 @@ def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
 
 
 def _before_http(context: EnvoyImport, path: Path, chains: list[ConfigView]) -> list[tuple[ConfigView, str]]:
-    """Carry the networks that a chain is for over; returns what else refuses connections before they speak HTTP."""
+    """Convert the networks of a chain. Returns other parts that reject connections before HTTP."""
     ranges = [item for chain in chains for name in _NETWORKS if (item := chain.get("filter_chain_match", name))]
     if len(chains) == 1 and len(ranges) == 1:
         parts = [(item.get("address_prefix").text, item.get("prefix_len").number or 0) for item in ranges[0]]
@@ -86,13 +86,13 @@ def _is_manager(item: ConfigView) -> bool:
 
 
 def _package(item: ConfigView) -> str:
-    """Return the package of a filter of connections, such as `rbac`; empty for a filter that is not Envoy's."""
+    """Return the package of a network filter, such as `rbac`; empty if it is not Envoy's own."""
     name = item.get("typed_config").type
     return name.split(".")[-3] if name.startswith("envoy.") and name.count(".") > 2 else ""
 
 
 def bind_of(listener: ConfigView) -> str | None:
-    """Return the address of a listener, as a fleet writes it; None if it has none."""
+    """Return the address of a listener as a fleet writes it; None if it has none."""
     address = listener.get("address")
     if address.get("pipe", "path"):
         return f"unix:{address.get('pipe', 'path').text}"
@@ -103,14 +103,14 @@ def bind_of(listener: ConfigView) -> str | None:
 
 
 def _further_chain(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Carry the certificate of a further chain; its routes would have to be those of the first one."""
+    """Convert the certificate of a further chain, whose routes must be the same as the first chain's."""
     closing = _transport(context, path, chain)
     context.omit(chain, "a listener has one set of routes: only its certificate is carried over", path)
     return closing
 
 
 def _transport(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Set the TLS of a chain; returns what protects it and cannot be said."""
+    """Set the TLS of a chain. Returns its protections that cannot be converted."""
     socket, match = chain.get("transport_socket"), chain.get("filter_chain_match")
     if socket.get("typed_config"):
         return tls.downstream(context, path, socket, match)

@@ -1,4 +1,4 @@
-"""HTTP filters that no key means, as own filters."""
+"""Converts HTTP filters without a matching key to own filters."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _KINDS = frozenset(
      "set_metadata", "wasm"}
 )  # fmt: skip
 _MAY_REFUSE = frozenset({"csrf", "jwt_authn", "lua", "wasm"})
-"""Those that may let in whom a route's own configuration of them would refuse, which an own filter has not."""
+"""Filters that may accept clients that a route's own configuration would reject. Own filters have no such
+configuration."""
 _ASKS = frozenset({"cluster", "cluster_name", "cluster_header"})
-"""Fields that name a cluster, which a fleet has under a name of its own."""
+"""Fields that name a cluster. Clusters have other names in a fleet."""
 
 
 def keep(context: EnvoyImport, kind: str, item: ConfigView) -> bool:
-    """Keep a filter as a file of its own; returns whether it has become one.
+    """Keep a filter as a separate file. Returns whether this was possible.
 
-    It would hold for every listener, so that it needs a configuration with one; it may ask no cluster by its name,
-    except for a service by gRPC, which is asked by its address; and no route may say something else of what may refuse.
+    The filter would apply to every listener, so it must have a configuration. It must not name a cluster, except for a
+    gRPC service, which is addressed directly. If it may reject requests, no route may have separate settings for it.
     """
     if kind not in _KINDS or len(context.draft.fleet["listeners"]) != 1 or context.managers != 1:
         return False
@@ -45,7 +46,7 @@ def keep(context: EnvoyImport, kind: str, item: ConfigView) -> bool:
 
 
 def _addressed(context: EnvoyImport, value: Any) -> Any:
-    """Return the configuration with services by gRPC named by their addresses; None for one without an address."""
+    """Return the configuration with gRPC services identified by address; None if an address is missing."""
     if isinstance(value, list):
         return [_addressed(context, item) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a route of Envoy does with its requests: times, retries, headers, rewrites, mirrors, hashes."""
+"""An Envoy route's handling of requests: timeouts, retries, headers, rewrites, mirrors, hashes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MEANINGS = {
     **dict.fromkeys(("STREAM_ID", "REQ(X-REQUEST-ID)", "REQ(x-request-id)"), "{request_id}"),
     **dict.fromkeys(("REQ(:AUTHORITY)", "REQ(:authority)", "REQ(HOST)", "REQ(host)"), "{host}"), "%%": "%",
 }  # fmt: skip
-"""What Envoy's variables in a header are called in a fleet."""
+"""Maps Envoy's variables in a header to the fleet's variables."""
 _ENVIRONMENT = re.compile(r"%ENVIRONMENT\(\w+\)%")
 _NAMED_BY = re.compile(r"%REQ\(([A-Za-z][A-Za-z0-9_-]*)\)%")
 _SCALE = {"": 1.0, "HUNDRED": 1.0, "TEN_THOUSAND": 0.01, "MILLION": 0.0001}
 
 
 def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: ConfigView) -> None:
-    """Lay the action of a route, and the headers of all levels around it, into the route."""
+    """Convert the action of a route, and the headers of all enclosing levels, to settings of the route."""
     handle(context, path, view, _HANDLERS, "cluster", "weighted_clusters", "cluster_not_found_response_code")
     if view and not view.get("timeout"):
         message = "Envoy's default of 15s for a whole response cuts off generations"
@@ -41,7 +41,7 @@ def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: 
 
 
 def credentials(levels: Sequence[ConfigView]) -> list[provider.Header]:
-    """Return the headers with a key of its own for the service behind a route; the innermost of a name."""
+    """Return the headers with a key for the service behind a route; for equal names, the innermost."""
     secrets = {}
     for level in reversed(levels):
         for item in level.get("request_headers_to_add"):
@@ -203,7 +203,7 @@ def _mirror(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 
 
 def _hash(context: EnvoyImport, path: Path, view: ConfigView) -> None:
-    """Set the key of the pool's hash: in a fleet it is the pool's, in Envoy the route's."""
+    """Set the key of the pool's hash. In a fleet it is part of the pool, in Envoy part of the route."""
     name = context.draft.get((*path, "pool"))
     path_of_pool = ("pools", str(name))
     if name is None or context.draft.get((*path_of_pool, "balance", "algorithm")) != "hash":

@@ -1,4 +1,4 @@
-"""Filters that let clients in: users with passwords, a service that decides, lists of addresses."""
+"""Filters that authorize clients: users with passwords, external services, lists of addresses."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.values import duration
 
 Protection = Callable[[Path], None]
-"""Lays the protection into one route."""
+"""Applies the protection to one route."""
 _NETWORKS = ("source_ip", "direct_remote_ip", "remote_ip")
 
 
 def protection(context: EnvoyImport, manager: Manager, kind: str, item: ConfigView) -> Protection | None:
-    """Return what protects each route for a filter; None if a fleet cannot say it."""
+    """Return the protection of each route for a filter; None if a fleet cannot express it."""
     reader = _READERS.get(kind)
     return reader(context, manager, item) if reader is not None else None
 
 
 def own(levels: Iterable[ConfigView], item: ConfigView) -> ConfigView:
-    """Return what a route, or its virtual host, says of a filter; empty if nothing."""
+    """Return the settings of a route, or of its virtual host, for a filter; empty if there are none."""
     name = item.get("name").text
     configs = (child for level in levels for key, child in level.get("typed_per_filter_config").fields() if key == name)
     return next(configs, EMPTY)
@@ -93,7 +93,7 @@ def _names(view: ConfigView) -> Iterator[str]:
 
 
 def _addresses(context: EnvoyImport, manager: Manager, item: ConfigView) -> Protection | None:
-    """Carry a list of addresses over to the listener."""
+    """Convert a list of addresses to settings of the listener."""
     rules = item.get("typed_config", "rules")
     action = rules.get("action").text or "ALLOW"
     networks = [_networks(policy) for _, policy in rules.get("policies").fields()]
@@ -105,11 +105,11 @@ def _addresses(context: EnvoyImport, manager: Manager, item: ConfigView) -> Prot
 
 
 def of_the_listener(route: Path) -> None:
-    """Leave the route as it is: its listener protects it."""
+    """Leave the route unchanged, because its listener protects it."""
 
 
 def _networks(policy: ConfigView) -> list[str] | None:
-    """Return the networks of a policy that asks for nothing else."""
+    """Return the networks in a policy that contains nothing else."""
     permissions = list(policy.get("permissions"))
     if len(permissions) != 1 or permissions[0].get("any").text != "true" or policy.get("condition"):
         return None

@@ -1,7 +1,7 @@
 """Reads an Envoy configuration, YAML or JSON, and checks it by Envoy's own messages.
 
-The `config_dump` of a running Envoy is read too: its listeners, clusters, routes and endpoints are put where a static
-configuration has them, with the positions of the dump.
+The `config_dump` of a running Envoy is accepted too: its listeners, clusters, routes and endpoints are moved to their
+places in a static configuration, with the positions of the dump.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _value(node: Node | None) -> object:
 
 
 def _check(root: Node, diagnostics: Diagnostics) -> None:
-    """Report what Envoy would not read, at the value that its message names."""
+    """Report values that Envoy would not accept, at the position in its error message."""
     from envoy.config.bootstrap.v3 import bootstrap_pb2
     from google.protobuf import json_format
 
@@ -89,14 +89,14 @@ def _check(root: Node, diagnostics: Diagnostics) -> None:
     try:
         json_format.ParseDict(tree, bootstrap_pb2.Bootstrap())
     except (json_format.ParseError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        # The library reports some values of a wrong kind by other exceptions, a KeyError for a field that is missing.
+        # The library reports some wrong types by other exceptions, such as KeyError for a missing field.
         message = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
         position = _position(root, message)
         diagnostics.add(Diagnostic("LB980", f"Envoy would not read this: {message[:300]}", position))
 
 
 def _position(root: Node, message: str) -> Position:
-    """Return the position of the path in a message, as `at 'Bootstrap.staticResources.listeners[0]'`."""
+    """Return the position of the path in a message, for example `at 'Bootstrap.staticResources.listeners[0]'`."""
     match = re.search(r"at ['\"]?Bootstrap\.([A-Za-z0-9_.\[\]]+)", message)
     node = root
     for step in re.findall(r"[A-Za-z0-9_]+", match[1]) if match else ():
@@ -117,7 +117,7 @@ def _step(node: Node, step: str) -> Node | None:
 
 
 def _known_types(tree: Any) -> Any:
-    """Return the tree without typed configurations whose messages are not here: extensions of somebody's own build."""
+    """Return the tree without typed configurations of unknown messages, such as extensions in a custom build."""
     if isinstance(tree, list):
         return [_known_types(item) for item in tree]
     if not isinstance(tree, dict):
@@ -131,7 +131,7 @@ def _is_unknown(value: Any) -> bool:
 
 
 def _import(name: str) -> bool:
-    """Import the modules of the package that defines a message; returns whether it is known then."""
+    """Import the modules of the package that defines a message. Returns whether it is then known."""
     from google.protobuf import descriptor_pool
 
     package = name.rpartition(".")[0]

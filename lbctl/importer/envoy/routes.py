@@ -1,4 +1,4 @@
-"""Virtual hosts and their routes, as routes; Envoy takes the first one that matches."""
+"""Converts virtual hosts and their routes. Envoy uses the first route that matches."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ _DOMAIN = re.compile(r"(\*\.)?[A-Za-z0-9.-]+(:\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class RouteWithHost:
-    """A route of Envoy with what surrounds it."""
+    """A route of Envoy with its context."""
 
     match: Match
-    """Which requests."""
     view: ConfigView
-    """The route; empty for what a filter answers."""
+    """The route; empty for a filter's response."""
     host: ConfigView
     """Its virtual host."""
     answer: ConfigView = EMPTY
-    """An earlier route that answers some of its requests, and no match says which; empty for none."""
+    """Earlier route that answers some of its requests under conditions that a match cannot express; else empty."""
     is_lost: bool = False
-    """Whether the match is only a part of the condition: no match expresses the rest."""
+    """Whether the match is only a part of the condition, and the rest cannot be expressed."""
     hidden: tuple[ConfigView, ...] = ()
-    """Later routes that take requests of a closed one."""
+    """Later routes that take requests of a closed route."""
 
 
 def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Filters) -> None:
@@ -69,7 +68,7 @@ def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Fi
 
 
 def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithHost, filters: Filters) -> None:
-    """Lay the filters that may refuse requests into a route, unless it switches them off."""
+    """Apply the filters that may reject requests to a route, unless the route disables them."""
     for item, lay, why in filters.protections:
         config = own((entry.view, entry.host), item)
         if config.get("disabled").text == "true":
@@ -88,13 +87,13 @@ def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithH
 
 
 def _answers(context: EnvoyImport, path: Path) -> bool:
-    """Whether the proxy itself answers with what only those would see who are let in."""
+    """Whether the proxy itself answers, with a response that only authorized clients may see."""
     respond = context.draft.get((*path, "respond")) or {}
     return "status" in respond and int(respond["status"]) < 400
 
 
 def _decided(context: EnvoyImport, entries: list[RouteWithHost]) -> Iterator[RouteWithHost]:
-    """Yield the routes of one virtual host, and those for requests of which a fleet would not take the first one."""
+    """Yield the routes of one virtual host, and additional routes where a fleet would not use the first match."""
     added = overlaps([entry.match for entry in entries])
     placed = [(entry.match, index) for index, entry in enumerate(entries)] + added
     for match, index in placed:
@@ -107,7 +106,7 @@ def _decided(context: EnvoyImport, entries: list[RouteWithHost]) -> Iterator[Rou
 
 
 def _misroute_hidden(context: EnvoyImport, entry: RouteWithHost, earlier: Sequence[RouteWithHost]) -> None:
-    """Report the earlier routes whose requests a fleet sends to the pool of this one, since it prefers expressions."""
+    """Report earlier routes whose requests a fleet sends to this route's pool, because it prefers expressions."""
     target = entry.view.get("route", "cluster").text
     for other in earlier:
         if entry.view.get("route") and other.view.get("route", "cluster").text != target:
@@ -138,7 +137,10 @@ def _entries(context: EnvoyImport, host: ConfigView) -> list[RouteWithHost]:
 
 
 def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list[RouteWithHost]:
-    """Return the routes, each closed one behind later ones that are more specific: it takes nothing from those."""
+    """Return the routes, with each closed route after later ones that are more specific.
+
+    This way a closed route takes no requests from those.
+    """
     result = list[RouteWithHost]()
     for entry in reversed(entries):
         if not entry.is_lost:
@@ -166,7 +168,7 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
 
 
 def _unreadable(context: EnvoyImport, item: ConfigView) -> None:
-    """Report a route of which no match expresses any part: closed, it would take all requests of its host."""
+    """Report a route none of whose conditions can be expressed. A closed route would take all requests of its host."""
     context.omit(item, "no match of a route expresses this: its requests take the next route", ())
     if item.get("route") and not _protects(item):
         message = f"{_subject(item)} go where the next one leads: no match expresses the condition"
@@ -179,7 +181,7 @@ def _subject(item: ConfigView) -> str:
 
 
 def _protects(item: ConfigView) -> bool:
-    """Whether a route has filters of its own that may refuse requests, so that others must not serve them."""
+    """Whether a route has its own filters that may reject requests, so that other routes must not serve them."""
     return any(view.get("disabled").text != "true" for _, view in item.get("typed_per_filter_config").fields())
 
 
@@ -197,7 +199,7 @@ def _domains(context: EnvoyImport, host: ConfigView) -> Match | None:
 
 
 def _known(view: ConfigView) -> tuple[Match, bool]:
-    """Return what a match expresses of the condition of a route, and whether that is all of it."""
+    """Return a match for the condition of a route, and whether it is complete."""
     path = _path(view)
     match, is_whole = dict(path or {}), path is not None
     others = ("query_parameters", "tls_context", "filter_state", "cookies")
@@ -210,7 +212,7 @@ def _known(view: ConfigView) -> tuple[Match, bool]:
 
 
 def _header(match: Match, item: ConfigView) -> bool:
-    """Add a condition on a header to a match; returns whether a match expresses it."""
+    """Add a condition on a header to a match. Returns whether it can be expressed."""
     name = item.get("name").text.lower()
     value = item.get("string_match", "exact").text or item.get("exact_match").text
     is_method_or_host = name in {_METHOD, _AUTHORITY, "host"}
@@ -228,7 +230,7 @@ def _header(match: Match, item: ConfigView) -> bool:
 
 
 def _model(match: Match, item: ConfigView) -> bool:
-    """Add a condition on the model of the body to a match; returns whether a match expresses it."""
+    """Add a condition on the model in the body to a match. Returns whether it can be expressed."""
     model = item.get("value", "string_match")
     keys = [step.get("key").text for step in item.get("path")]
     name = model.get("exact").text or (f"{model.get('prefix').text}*" if model.get("prefix").text else "")
@@ -250,7 +252,7 @@ def _path(view: ConfigView) -> Match | None:
 
 
 def _partial(view: ConfigView) -> bool:
-    """Whether a runtime fraction is less than all."""
+    """Whether a runtime fraction is less than 100 %."""
     scale = {"": 100, "HUNDRED": 100, "TEN_THOUSAND": 10_000, "MILLION": 1_000_000}
     value = view.get("default_value")
     numerator = value.get("numerator").number
@@ -349,7 +351,7 @@ def _forward(context: EnvoyImport, path: Path, view: ConfigView, levels: tuple[C
 
 
 def _pool(context: EnvoyImport, cluster: ConfigView, action: ConfigView, levels: Sequence[ConfigView]) -> Path | None:
-    """Return the pool of a cluster; a hosted API where its requests have a Host and a key of their own."""
+    """Return the pool of a cluster. It is a hosted API if its requests have their own Host and key."""
     secrets = policy.credentials(levels)
     hosts = [levels[0].get("host_rewrite_literal"), action.get("host_rewrite_literal")]
     if action.get("auto_host_rewrite").text == "true":
@@ -370,7 +372,7 @@ def _endpoints(cluster: ConfigView) -> list[ConfigView]:
 
 
 def _others(context: EnvoyImport, listener: Path, config: ConfigView, entries: list[RouteWithHost]) -> None:
-    """Answer 404 for the rest of a virtual host with names of its own, where another one takes all hosts."""
+    """Answer 404 for the rest of a virtual host with host names, if another one takes all hosts."""
     wide = any("hosts" not in entry.match for entry in entries)
     for host in config.get("virtual_hosts"):
         own = [entry for entry in entries if entry.host is host and "hosts" in entry.match]

@@ -1,4 +1,4 @@
-"""TLS of listeners and of clusters; what checks certificates is never dropped in silence."""
+"""Converts TLS of listeners and clusters. Settings that verify certificates are never dropped silently."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lbctl.importer.envoy.view import EMPTY, ConfigView
 
 _VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
 _STRICTER = frozenset({"allow_expired_certificate", "only_verify_leaf_cert_crl", "@type"})
-"""What makes the check of a client's certificate less strict than a fleet's."""
+"""Settings that make the check of a client's certificate less strict than a fleet's."""
 _CLOSING = "a check of clients' certificates beyond their authority and its revocation list"
 
 
 def downstream(context: EnvoyImport, path: Path, socket: ConfigView, match: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Set the TLS of a listener; returns what protects it and cannot be said, with the reason."""
+    """Set the TLS of a listener. Returns protections that cannot be converted, with the reason."""
     typed = socket.get("typed_config")
     common = typed.get("common_tls_context")
     names = match.get("server_names")
@@ -46,7 +46,7 @@ def _certificates(context: EnvoyImport, path: Path, common: ConfigView, names: C
 
 
 def _clients(context: EnvoyImport, path: Path, typed: ConfigView, common: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Set who may connect with a certificate."""
+    """Set the certificates that clients may use."""
     combined = common.get("combined_validation_context")
     checks = common.get("validation_context") or combined.get("default_validation_context")
     ca, crl = checks.get("trusted_ca", "filename"), checks.get("crl", "filename")

@@ -1,7 +1,7 @@
-"""A value of an Envoy configuration with its position and its statement, read by the names of its fields.
+"""A value of an Envoy configuration with its position and its statement, accessed by field names.
 
 Fields may be written as protobuf's text names (`connect_timeout`) or in its JSON form (`connectTimeout`). A view of a
-field that is not there is empty, so that a path of fields needs no questions on the way.
+missing field is empty, so that chained access needs no checks.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class ConfigView:
             yield re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name), child
 
     def items(self) -> Iterator[tuple[str, ConfigView]]:
-        """Yield the entries of a map, by their keys as they are written."""
+        """Yield the entries of a map, with their keys as written."""
         yield from self._children.items()
 
     @property
     def plain(self) -> Any:
-        """The value as plain data, with the names of fields as they were written."""
+        """The value as plain data, with field names as written."""
         if self._children:
             return {name: child.plain for name, child in self._children.items()}
         if self._items:
@@ -74,28 +74,28 @@ class ConfigView:
 
     @property
     def text(self) -> str:
-        """The value as text; empty if there is none."""
+        """Value as text; empty if there is none."""
         return "" if self.scalar is None else _text(self.scalar)
 
     @property
     def number(self) -> int | None:
-        """The value as a whole number, or None; numbers of 64 bits are texts in protobuf's JSON form."""
+        """Value as an integer, or None. 64-bit numbers are strings in protobuf's JSON form."""
         return int(self.text) if re.fullmatch(r"\d{1,15}", self.text) else None
 
     @property
     def milliseconds(self) -> int | None:
-        """The value as a duration of protobuf, or None."""
+        """Value as a protobuf duration in milliseconds, or None."""
         match = re.fullmatch(r"(\d{1,12})(?:\.(\d{1,9}))?s", self.text)
         return int(match[1]) * 1000 + int((match[2] or "0").ljust(3, "0")[:3]) if match else None
 
     @property
     def type(self) -> str:
-        """The name of the message in a `typed_config`; empty if it names none."""
+        """Name of the message in a `typed_config`; may be empty."""
         return self.get("@type").text.rpartition("/")[2]
 
     @property
     def all(self) -> tuple[Statement, ...]:
-        """The statement with all that it contains."""
+        """The statement and all statements in it."""
         return tuple(walk([self.statement])) if self else ()
 
 
@@ -106,4 +106,4 @@ def _text(value: Scalar) -> str:
 
 
 EMPTY = ConfigView(None, "")
-"""The view of a field that is not there."""
+"""View of a missing field."""

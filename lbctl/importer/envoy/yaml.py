@@ -1,7 +1,7 @@
-"""Reads YAML as Envoy reads it, within limits.
+"""Reads YAML like Envoy, within limits.
 
-Envoy follows aliases, does not merge `<<`, takes the last of repeated keys and the first of several documents, and
-skips a key with the tag `!ignore`. A plain scalar is a boolean of YAML 1.1, a whole number, null, or text.
+Envoy follows aliases, does not merge `<<`, uses the last of repeated keys and the first of several documents, and skips
+a key with the tag `!ignore`. A plain scalar is a boolean of YAML 1.1, an integer, null, or text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lbctl.model.text import PRIVATE_KEY
 
 MAX_DEPTH = 64
 MAX_NODES = 200_000
-"""Upper bound on the values of a file, each alias counted with all that it stands for."""
+"""Maximum number of values in a file. Each alias counts as the values to which it refers."""
 _IGNORE = "!ignore"
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLEANS = {"y": True, "yes": True, "true": True, "on": True, "n": False, "no": False, "false": False, "off": False}
@@ -36,29 +36,29 @@ _NUMBER = re.compile(r"([-+]?)(?:(0x[0-9A-Fa-f]{1,16})|0([0-7]{1,20})|(0|[1-9][0
 
 
 class _InvalidYamlError(Exception):
-    """The file ends here; the reason has been reported."""
+    """The file cannot be read any further. The reason has been reported."""
 
 
 @dataclass(slots=True)
 class _Anchored:
-    """A value that aliases stand for."""
+    """A value to which aliases refer."""
 
     node: Node
     size: int
-    """Its number of values, aliases expanded."""
+    """Number of its values, with aliases expanded."""
     height: int
-    """How deep maps and lists are nested within it."""
+    """Nesting depth of maps and lists in it."""
     is_open: bool = False
     """Whether the value has not ended yet."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A map or list whose end has not come yet."""
+    """A map or list that has not ended yet."""
 
     content: _Anchored
     key: str | None = None
-    """The key whose value comes next."""
+    """Key whose value comes next."""
     key_line: int = 0
     key_column: int = 0
     is_ignored: bool = False
@@ -158,7 +158,7 @@ class _Reader:
         self._attach(_Anchored(node, anchored.size, anchored.height), event)
 
     def _attach(self, content: _Anchored, event: Any | None) -> None:
-        """Put a value where it belongs; `event` is that of a scalar or an alias, whose values are counted here."""
+        """Attach a value to its parent. `event` is a scalar or an alias, whose values are counted here."""
         frame = self._open[-1] if self._open else None
         self._count += content.size if event is not None else 1
         if self._count > MAX_NODES:

@@ -1,1 +1,1 @@
-"""HAProxy: read by the grammar that its configuration manual describes, section by section."""
+"""HAProxy: parsed by the grammar in its configuration manual, section by section."""

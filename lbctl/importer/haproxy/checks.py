@@ -1,4 +1,4 @@
-"""`option httpchk`, `http-check` and the timing of `check`, as active health checks."""
+"""Converts `option httpchk`, `http-check` and the timing of `check` to active health checks."""
 
 from __future__ import annotations
 

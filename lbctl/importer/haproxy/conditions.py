@@ -1,7 +1,7 @@
-"""ACLs and the conditions made of them, as matches of routes.
+"""Converts ACLs and conditions to matches of routes.
 
-A condition is an alternative of conjunctions. Each ACL is read into alternatives of a match, one for each of its
-values; what a match cannot say is None, and the rule that uses it is not carried over as a route.
+A condition is an alternative of conjunctions. Each ACL is converted to alternative matches, one for each of its values.
+The result is None if a match cannot express it, and the rule that uses it does not become a route.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOST_FETCHES = {
 }
 _HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)")
 _MAX_ALTERNATIVES = 64
-"""Upper bound on the alternatives of an `unless`; a longer condition is one that no match expresses."""
+"""Maximum number of alternatives of an `unless`. Longer conditions are treated as not expressible."""
 _MODEL = re.compile(r"req\.body,json_query\(['\"]?\$\.model['\"]?\)")
 
 
@@ -35,11 +35,11 @@ class Term:
     """One ACL in a condition."""
 
     tokens: tuple[str, ...]
-    """Its criterion, flags and values."""
+    """Criterion, flags and values."""
     negated: bool
     """Whether it must not hold."""
     statements: tuple[Statement, ...] = ()
-    """The lines that define it."""
+    """Lines that define it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Region:
     excludes: list[Match]
     """No request is in one of these matches."""
     exact: bool
-    """Whether the conjunction holds for all of these requests; otherwise it has terms that no match expresses."""
+    """Whether the conjunction holds for all of these requests. Otherwise it has terms that cannot be expressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class AclCondition:
     """The condition of a rule."""
 
     terms: tuple[tuple[Term, ...], ...] = field(default=((),))
-    """Alternatives of conjunctions; one without terms always holds."""
+    """Alternatives of conjunctions. A conjunction without terms always holds."""
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """The lines of all its ACLs."""
+        """Lines of all its ACLs."""
         return tuple(dict.fromkeys(item for terms in self.terms for term in terms for item in term.statements))
 
     def matches(self) -> list[Match] | None:
-        """Return the matches of which one must hold; None if a match cannot say the condition."""
+        """Return the matches of which one must hold; None if the condition cannot be expressed."""
         merged_matches: list[Match] = []
         for terms in self.terms:
             alternatives = [None if term.negated else alternatives_of(term.tokens) for term in terms]
@@ -98,7 +98,7 @@ def _region(terms: Sequence[Term]) -> Region:
 def condition(
     expression: Sequence[str], acls: Mapping[str, Sequence[Statement]], *, negated: bool = False
 ) -> AclCondition:
-    """Read the condition after `if`, or after `unless` (`negated`).
+    """Parse the condition after `if`, or after `unless` (`negated`).
 
     A named ACL may be defined by several lines, of which one must hold.
     """
@@ -107,7 +107,7 @@ def condition(
 
 
 def _complement(condition: AclCondition) -> tuple[tuple[Term, ...], ...]:
-    """Return the alternatives that hold where the condition does not: its negation by De Morgan's laws."""
+    """Return the alternatives for the negation of the condition, by De Morgan's laws."""
     if prod(map(len, condition.terms)) > _MAX_ALTERNATIVES:
         return ((Term(("more alternatives than one reads",), negated=True, statements=condition.statements),),)
     opposites = [[Term(term.tokens, not term.negated, term.statements) for term in terms] for terms in condition.terms]
@@ -137,7 +137,7 @@ def _condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]
 
 
 def _joined(name: str, lines: Sequence[Statement]) -> tuple[str, ...]:
-    """Return the words of an ACL: the values of further lines with the same criterion are added to the first."""
+    """Return the words of an ACL: the values in further lines with the same criterion are appended to the first."""
     if not lines:
         return _PREDEFINED.get(name, (name,))
     first = lines[0].tokens[2:]
@@ -155,7 +155,7 @@ _PREDEFINED = {
 
 
 def alternatives_of(test: Sequence[str]) -> list[Match] | None:
-    """Return the matches of one ACL, of which one must hold; None if a match cannot say it."""
+    """Return the matches for one ACL, of which one must hold; None if it cannot be expressed."""
     if not test:
         return None
     fetch, kind, values = split(test)
@@ -212,7 +212,7 @@ def _paths(fetch: str, kind: str, values: Sequence[str]) -> list[Match] | None:
 
 
 def _whole(pattern: str) -> str:
-    """Return an expression that matches the whole path: HAProxy's may match anywhere."""
+    """Return an expression that matches the whole path. HAProxy's expression may match any part."""
     start = pattern[1:] if pattern.startswith("^") else f".*{pattern}"
     return start[:-1] if start.endswith("$") and not start.endswith("\\$") else f"{start}.*"
 

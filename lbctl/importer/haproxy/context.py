@@ -1,4 +1,4 @@
-"""What the parts of the HAProxy importer share: the draft, the sections, and which `defaults` hold for each."""
+"""State shared by the parts of the HAProxy importer: the draft, the sections, and the `defaults` of each."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class HaproxySection:
 
     block: Statement
     defaults: tuple[Statement, ...] = ()
-    """The `defaults` sections that hold for it."""
+    """`defaults` sections that apply to it."""
 
     @property
     def name(self) -> str:
-        """The name of the section; empty for one without."""
+        """Name of the section; may be empty."""
         return self.block.args[0] if self.block.args else ""
 
     def own(self, *prefix: str) -> Iterator[Statement]:
-        """Yield the lines of the section itself that begin with the words."""
+        """Yield the section's own lines that begin with the words."""
         return (item for item in self.block.block if item.tokens[: len(prefix)] == prefix)
 
     def rules(self, *names: str) -> Iterator[Statement]:
-        """Yield the rules and ACLs of these names: those of a `defaults` section come first, as HAProxy runs them."""
+        """Yield the rules and ACLs with these names. The rules of a `defaults` section come first, as in HAProxy."""
         levels = (*reversed(self.defaults), self.block)
         return (item for level in levels for item in level.block if item.name in names)
 
     def last(self, *prefix: str) -> Statement | None:
-        """Return the line that holds: the last one that begins with the words, `defaults` included."""
+        """Return the effective line: the last line, in `defaults` or the section, that begins with the words."""
         for level in (self.block, *self.defaults):
             for item in reversed(level.block):
                 if item.tokens[: len(prefix)] == prefix:
@@ -44,7 +44,7 @@ class HaproxySection:
 
     @property
     def is_http(self) -> bool:
-        """Whether the section is for HTTP; HAProxy's own default is TCP."""
+        """Whether the section uses HTTP. HAProxy's default is TCP."""
         mode = self.last("mode")
         return mode is not None and mode.args == ("http",)
 
@@ -55,19 +55,19 @@ class HaproxyImport:
 
     draft: Draft
     sections: dict[str, HaproxySection] = field(default_factory=dict)
-    """The name of a backend or listen section → the section."""
+    """Maps the name of a backend or listen section to the section."""
     tcp: dict[str, HaproxySection] = field(default_factory=dict)
-    """The name of a section in TCP mode → the section."""
+    """Maps the name of a section in TCP mode to the section."""
     pools: dict[str, Path] = field(default_factory=dict)
-    """The name of a backend → its pool."""
+    """Maps the name of a backend to its pool."""
     globals: tuple[Statement, ...] = ()
-    """The lines of the `global` sections."""
+    """Lines of the `global` sections."""
 
     userlists: dict[str, Statement] = field(default_factory=dict)
-    """The name of a `userlist` → the section."""
+    """Maps the name of a `userlist` to the section."""
 
     def file(self, kind: str, text: str) -> str:
-        """Return the path of a file below the `ca-base` or `crt-base` of the configuration."""
+        """Return the path of a file, resolved against `ca-base` or `crt-base`."""
         base = next((item for item in self.globals if item.name == f"{kind}-base" and item.args), None)
         if base is None or text.startswith(("/", "@")):
             return text
@@ -76,7 +76,7 @@ class HaproxyImport:
 
 
 def sections(statements: tuple[Statement, ...]) -> list[HaproxySection]:
-    """Return the sections that carry traffic, each with its `defaults`."""
+    """Return the sections for traffic, each with its `defaults`."""
     named: dict[str, HaproxySection] = {}
     latest: tuple[Statement, ...] = ()
     result = []

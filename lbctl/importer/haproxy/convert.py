@@ -1,4 +1,4 @@
-"""An HAProxy configuration as a draft of a fleet."""
+"""Converts an HAProxy configuration to a draft of a fleet."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _IMPLIED = {
 
 
 def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
-    """Return the draft of a fleet; without a frontend for HTTP there is a diagnostic."""
+    """Return the draft of a fleet. Without an HTTP frontend, a diagnostic is added."""
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger, keeps_own=own)
     userlists = {item.args[0]: item for item in statements if item.name == "userlist" and item.args}

@@ -1,6 +1,6 @@
-"""What the rules of a frontend decide: which requests each one takes, in the order in which HAProxy looks at them.
+"""The decisions of a frontend's rules: the requests that each rule takes, in HAProxy's order.
 
-Requests of which no match says whether a rule takes them are refused, or those of the next rule with an error.
+If no match can express which requests a rule takes, they are rejected, or the next rule gets them with an error.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from lbctl.importer.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class FrontendRoute:
-    """What a frontend does with some requests."""
+    """A frontend's handling of some requests."""
 
     match: Match
-    """Which requests."""
     rule: rules.HaproxyRule
     """The rule that decides."""
     laid: tuple[rules.HaproxyRule, ...] = ()
-    """The rules of the frontend that hold for all its requests: who may send them, that they are not logged, and what
-    closes it."""
+    """Rules of the frontend that apply to all its requests: access control, disabled logging, and closing."""
     excludes: tuple[Match, ...] = ()
     """Requests of the match that later rules take."""
     hidden: tuple[Statement, ...] = ()
@@ -33,7 +31,7 @@ class FrontendRoute:
 
 
 def effective(all_rules: list[rules.HaproxyRule]) -> list[rules.HaproxyRule]:
-    """Return the rules without each `allow` that no other rule follows: it lets in what nothing refuses."""
+    """Return the rules without `allow` rules that no other rule follows, because these have no effect."""
     last = max((index for index, rule in enumerate(all_rules) if _refuses(rule)), default=-1)
     return [rule for index, rule in enumerate(all_rules) if index < last or not rule.is_allow]
 
@@ -45,7 +43,7 @@ def _refuses(rule: rules.HaproxyRule) -> bool:
 def decided(
     context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
 ) -> list[FrontendRoute]:
-    """Return what the rules decide, each with the rules laid on it; the first one that matches a request wins."""
+    """Return the decisions of the rules, each with its additional rules. The first that matches a request wins."""
     entries = _without_excluded(context, _entries(context, section, all_rules))
     for rule in all_rules:
         if rule.action in LAID:
@@ -67,7 +65,7 @@ def decided(
 
 
 def _closed_if_unclear(entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -> FrontendRoute:
-    """Return the entry, closed if an earlier rule may refuse its requests: no match says which of them."""
+    """Return the entry; close it if an earlier rule may reject some of its requests that no match can express."""
     for other in earlier:
         closing = {rule.action for rule in other.laid} & {"guard", "lost"}
         if (closing or other.rule.action not in {"pool", "preferred"}) and hides(entry.match, other.match):
@@ -77,7 +75,7 @@ def _closed_if_unclear(entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -
 
 
 def _misroute_hidden(context: HaproxyImport, entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -> None:
-    """Report the earlier rules whose requests a fleet gives to this one, since it prefers expressions."""
+    """Report the earlier rules whose requests a fleet sends to this one, because it prefers expressions."""
     if _is_closed(entry):
         return
     target = entry.rule.value if _serves(entry) else None
@@ -97,7 +95,7 @@ def _is_closed(entry: FrontendRoute) -> bool:
 
 
 def _first(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries without those whose requests an earlier one takes."""
+    """Return the entries without those whose requests are all taken by an earlier one."""
     return [entry for index, entry in enumerate(entries) if not any(_takes(each, entry) for each in entries[:index])]
 
 
@@ -111,7 +109,7 @@ def _takes(earlier: FrontendRoute, entry: FrontendRoute) -> bool:
 def _entries(
     context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
 ) -> list[FrontendRoute]:
-    """Return what the rules decide, in their order, without what an earlier rule takes already."""
+    """Return the decisions of the rules in order, without requests that an earlier rule takes."""
     entries = list[FrontendRoute]()
     for rule in (*all_rules, *_default(section)):
         for entry in _decisions(context, rule):
@@ -123,15 +121,15 @@ def _entries(
 
 
 def _decisions(context: HaproxyImport, rule: rules.HaproxyRule) -> Iterator[FrontendRoute]:
-    """Yield what one rule decides."""
+    """Yield the decisions of one rule."""
     matches = _matches(rule)
     if matches is not None or rule.action not in {"pool", "preferred"}:
         yield from (FrontendRoute(match, rule) for match in matches or [])
         return
-    # What the rule takes for certain comes first: it is not closed.
+    # The requests that the rule certainly takes come first and are not closed.
     regions = zip(rule.when.regions(), rule.when.terms, strict=True)
     for region, terms in sorted(regions, key=lambda pair: not pair[0].exact):
-        # An expression would take requests of earlier rules with a prefix: it makes no route to exclude something.
+        # An expression would take requests of earlier rules with a prefix, so it gets no route for exclusions.
         excludes = tuple(match for match in region.excludes if "path_regex" not in match)
         if region.exact and len(excludes) == len(region.excludes):
             yield from (FrontendRoute(match, rule, excludes=excludes) for match in region.includes)
@@ -145,14 +143,17 @@ def _decisions(context: HaproxyImport, rule: rules.HaproxyRule) -> Iterator[Fron
 
 
 def _misroute(context: HaproxyImport, rule: rules.HaproxyRule) -> None:
-    """Report a rule whose requests the next one takes: a closed route for it would take those of the whole frontend."""
+    """Report a rule whose requests the next one takes.
+
+    A closed route for it would take all requests of the frontend.
+    """
     context.draft.ledger.omit(rule.line, _UNREADABLE)
     message = f"requests for {rule.value} go where the next rule leads: no match expresses the condition"
     context.draft.ledger.misroute(rule.line, message)
 
 
 def _protects(target: HaproxySection | None) -> bool:
-    """Whether a backend refuses requests, so that others must not serve them."""
+    """Whether a backend rejects requests, so that other backends must not serve them."""
     if target is None:
         return False
     has_servers = any(item.name in {"server", "server-template"} for item in target.block.block)
@@ -160,12 +161,15 @@ def _protects(target: HaproxySection | None) -> bool:
 
 
 def _is_lost(entry: FrontendRoute) -> bool:
-    """Whether no match expresses the whole condition of an entry."""
+    """Whether no match can express the whole condition of an entry."""
     return any(rule.action == "lost" for rule in entry.laid)
 
 
 def _without_excluded(context: HaproxyImport, entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries with those before each that take what its condition excludes: the first match wins."""
+    """Return the entries, each preceded by routes for the requests that its condition excludes.
+
+    The first match wins.
+    """
     result = list[FrontendRoute]()
     for entry in reversed(entries):
         if entry.rule.action == "guard":
@@ -177,7 +181,10 @@ def _without_excluded(context: HaproxyImport, entries: Sequence[FrontendRoute]) 
 
 
 def _excluded(context: HaproxyImport, entry: FrontendRoute, later: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return an entry behind those that take what it excludes; it is closed where no match expresses that."""
+    """Return an entry preceded by routes for the requests that it excludes.
+
+    It is closed if these cannot be expressed.
+    """
     parts, is_clear = carve(entry.match, entry.excludes, [item.match for item in later])
     if is_clear:
         return [*_parts(entry, parts, later), replace(entry, excludes=())]
@@ -188,7 +195,7 @@ def _excluded(context: HaproxyImport, entry: FrontendRoute, later: Sequence[Fron
 
 
 def _closed_part(context: HaproxyImport, entry: FrontendRoute, later: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return a closed entry behind later ones that are more specific: it takes nothing from those."""
+    """Return a closed entry after later ones that are more specific, so that it does not affect them."""
     matches = [item.match for item in later]
     protects = _protects(context.sections.get(str(entry.rule.value)))
     specific = [] if protects else within(entry.match, matches)
@@ -205,7 +212,7 @@ def _closed_part(context: HaproxyImport, entry: FrontendRoute, later: Sequence[F
 def _parts(
     entry: FrontendRoute, parts: Sequence[tuple[Match, int]], later: Sequence[FrontendRoute]
 ) -> list[FrontendRoute]:
-    """Return the entries of later rules for parts of an entry; where none has a rule, no backend serves."""
+    """Return the entries of later rules for parts of an entry. Parts without a rule have no backend."""
     nobody = rules.HaproxyRule(entry.rule.line, "respond", AclCondition(), {"status": 503})
     return [
         replace(later[index], match=match) if index >= 0 else FrontendRoute(match, nobody) for match, index in parts
@@ -213,7 +220,7 @@ def _parts(
 
 
 def _reached(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries without those whose match is that of an earlier one, which takes its requests."""
+    """Return the entries without those whose match equals an earlier one, which takes the requests."""
     reached, taken = dict[tuple[str, int], FrontendRoute](), set[str]()
     for entry in entries:
         name = identity(entry.match)
@@ -229,11 +236,14 @@ _UNREADABLE = "no match of a route expresses this condition: its requests take t
 
 
 LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
-"""Actions that hold for the requests of a condition, wherever those go."""
+"""Actions that apply to the requests of a condition, whatever their destination is."""
 
 
 def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
-    """Return the entries with a rule laid on those that it holds for; where it holds for a part, that gets its own."""
+    """Return the entries with a rule added to those to which it applies.
+
+    If it applies to a part, the part is split off.
+    """
     matches = rule.when.matches()
     if matches is None:
         context.draft.ledger.omit(rule.line, _UNREADABLE)
@@ -258,7 +268,7 @@ def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.
 
 
 def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
-    """Return the entry, closed if it answers, behind a rule that protects it, with what only some may see."""
+    """Return the entry with a protecting rule. It is closed if its own response must be protected too."""
     answer = entry.rule.value if entry.rule.action == "respond" and entry.rule.line.name == "http-request" else None
     if (
         rule.action == "silent"
@@ -274,13 +284,13 @@ def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
 
 
 _MAX_ENTRIES = 256
-"""Number of routes of a frontend above which a protection closes them whole, and not in part."""
+"""Number of routes of a frontend above which a protection closes whole routes, not parts."""
 
 
 def _guarded(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
-    """Return the entries, closed where the rule may refuse their requests.
+    """Return the entries, closed where the rule may reject their requests.
 
-    The rest of an entry that the rule refuses in part stays open.
+    If the rule rejects a part of an entry, the rest stays open.
     """
     current = list(entries)
     for region in rule.when.regions():
@@ -311,7 +321,7 @@ def _guarded_parts(entry: FrontendRoute, region: Region, rule: rules.HaproxyRule
 
 
 def _closed(entry: FrontendRoute, rule: rules.HaproxyRule, *, is_exact: bool) -> FrontendRoute:
-    """Return the entry behind a rule that refuses all its requests (`is_exact`), or that may refuse them."""
+    """Return the entry with a rule that rejects all its requests (`is_exact`), or that may reject them."""
     if is_exact and rule.value is not None:
         refusal = rules.HaproxyRule(rule.line, "respond", AclCondition(), rule.value, rule.when.statements)
         return replace(entry, rule=refusal)
@@ -319,7 +329,7 @@ def _closed(entry: FrontendRoute, rule: rules.HaproxyRule, *, is_exact: bool) ->
 
 
 def _matches(rule: rules.HaproxyRule) -> list[Match] | None:
-    """Return the requests that a rule decides about; None if no match expresses them, or it only protects."""
+    """Return the requests to which a rule applies; None if they cannot be expressed, or if the rule only protects."""
     if rule.action == "metrics":
         regions = rule.when.regions()
         return [match for region in regions for match in region.includes if region.exact or match]

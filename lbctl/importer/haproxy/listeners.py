@@ -1,4 +1,4 @@
-"""`bind` lines and what a frontend says of its clients, as listeners."""
+"""Converts `bind` lines and a frontend's settings for clients to listeners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.importer.values import is_whole, written
 _FREE_BYTES = 1024
 """HAProxy's default of `tune.maxrewrite`."""
 _MAX_HEADERS = 1 << 20
-"""Largest `headers.max_bytes` of a fleet."""
+"""Maximum `headers.max_bytes` of a fleet."""
 _FLAGS = frozenset({"ssl", "accept-proxy", "transparent", "v4v6", "v6only", "defer-accept", "tfo", "strict-sni"})
 _IMPLIED = frozenset(
     {"ssl", "v4v6", "v6only", "alpn", "defer-accept", "name", "id", "process", "thread", "shards", "nice"}
@@ -21,7 +21,7 @@ _IMPLIED = frozenset(
 
 
 def listeners(context: HaproxyImport, section: HaproxySection) -> tuple[list[str], list[str]]:
-    """Add the listeners of a frontend; returns the names of those without TLS, and of those with it."""
+    """Add the listeners of a frontend. Returns the names of those without TLS, and of those with TLS."""
     plain, encrypted = list[str](), list[str]()
     for item in section.own("bind"):
         addresses = values.binds(item.args[0]) if item.args else [None]
@@ -65,7 +65,7 @@ def _bind_options(context: HaproxyImport, path: Path, item: Statement) -> None:
 
 
 def _certificate(context: HaproxyImport, path: Path, item: Statement, word: str, value: str) -> None:
-    """Add a certificate; a directory and a list of them are files that the operator has to name."""
+    """Add a certificate. For a directory or a list, the operator has to name the files."""
     file = context.file("crt", value)
     if word == "crt-list" or file.endswith("/"):
         message = f"bind {item.args[0]} {word} {value}: a fleet names each certificate"
@@ -76,7 +76,7 @@ def _certificate(context: HaproxyImport, path: Path, item: Statement, word: str,
 
 
 def _oldest(context: HaproxyImport, path: Path) -> None:
-    """Set the oldest TLS of `ssl-default-bind-options` where the `bind` names none."""
+    """Set the minimum TLS version in `ssl-default-bind-options` if the `bind` does not set one."""
     for item in context.globals:
         arguments = item.args
         if item.name != "ssl-default-bind-options" or "ssl-min-ver" not in arguments[:-1]:
@@ -120,7 +120,7 @@ def _settings(context: HaproxyImport, path: Path, section: HaproxySection) -> No
 
 
 def _headers(context: HaproxyImport, path: Path) -> None:
-    """Set the limits of headers: a buffer holds all of them, and `tune.maxrewrite` of it stays free."""
+    """Set the limits of headers: a buffer holds all of them, and `tune.maxrewrite` bytes of it stay free."""
     sizes = {item.name: item for item in context.globals if item.args[:1] and is_whole(item.args[0])}
     lines, buffer, free = (sizes.get(name) for name in ("tune.http.maxhdr", "tune.bufsize", "tune.maxrewrite"))
     if lines is not None:
@@ -135,9 +135,9 @@ def _headers(context: HaproxyImport, path: Path) -> None:
 
 
 def _trusted(context: HaproxyImport, path: Path, item: Statement | None) -> None:
-    """Believe the peers for which `option forwardfor except` adds nothing, since they have named the client.
+    """Trust the peers in `option forwardfor except`, because they forward the client's address.
 
-    HAProxy itself lets in by the peer's address all the same.
+    HAProxy itself still authorizes by the peer's address.
     """
     arguments = item.args if item is not None else ()
     if item is None or "except" not in arguments[:-1]:

@@ -1,4 +1,4 @@
-"""Lines that no key means, as own lines of `global`, and of the frontends and backends that they were written for."""
+"""Converts lines without a matching key to own lines of `global`, and of their frontends and backends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BACK = frozenset({"http-send-name-header", "source", "compression"})
 
 
 def keep(context: HaproxyImport, section: HaproxySection, item: Statement) -> bool:
-    """Keep a rule for requests or responses as an own line of its section; returns whether it has a place."""
+    """Keep a rule for requests or responses as an own line of its section. Returns whether this was possible."""
     args, when, _ = parted(item.args)
     if item.name not in {"http-request", "http-response"} or args[:1] == () or args[0].split("(")[0] not in _RULES:
         return False
@@ -34,7 +34,7 @@ def keep(context: HaproxyImport, section: HaproxySection, item: Statement) -> bo
 
 
 def collect(context: HaproxyImport, sections: list[HaproxySection]) -> None:
-    """Keep what has no fate yet and may stand in `include`."""
+    """Keep the remaining lines that `include` supports."""
     unclaimed = set(context.draft.ledger.unclaimed())
     for item in context.globals:
         if item in unclaimed and _GLOBAL.match(item.name) and (line := _line(item)):
@@ -75,7 +75,7 @@ def _places(context: HaproxyImport, section: HaproxySection) -> Iterator[tuple[s
 
 
 def _line(item: Statement) -> str:
-    """Return the line with its place; empty if it has a variable of the environment, or the end of a line in a word."""
+    """Return the line with its position; empty if it contains an environment variable, or a line end in a word."""
     if any("${" in word or not word.isprintable() for word in item.tokens):
         return ""
     text = " ".join(map(_quoted, item.tokens))
@@ -83,6 +83,6 @@ def _line(item: Statement) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return a word that HAProxy takes as it is."""
+    """Return a word quoted for HAProxy."""
     plain = re.fullmatch(r"[A-Za-z0-9_./:%{}()\[\]!=+,@*?$^|-]+", word)
     return word if plain else "'" + word.replace("'", "'\"'\"'") + "'"

@@ -1,4 +1,4 @@
-"""How requests of a route are treated: headers, paths, timeouts and retries of its frontend and backend."""
+"""Handling of a route's requests: headers, paths, timeouts and retries of its frontend and backend."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _MEANINGS = {
     "uuid()": "{request_id}", "uuid": "{request_id}", "%": "%",
     **dict.fromkeys(("hdr(host)", "req.hdr(host)", "hdr(Host)", "req.hdr(Host)"), "{host}"),
 }  # fmt: skip
-"""What HAProxy's variables in a header are called in a fleet."""
+"""Maps HAProxy's variables in a header to the fleet's variables."""
 _ENVIRONMENT = re.compile(r"%\[env\(\w+\)\]")
 _NAMED_BY = re.compile(r"(?:%\[)?(?:req\.)?f?hdr(?:_ip)?\(([A-Za-z0-9_-]+)(?:,-?1)?\)\]?")
 _PLAIN_PATH = r"(?:/[A-Za-z0-9._-]+)+"
 _PREFIXED = re.compile(
     rf"set-path (?P<set>{_PLAIN_PATH})%\[path\]|replace-path \^?\(\.\*\)\$? (?P<replace>{_PLAIN_PATH})\\1"
 )
-"""A rule that puts a prefix before every path."""
+"""Rule that adds a prefix to every path."""
 _REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?")
 
 
 def carry(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
-    """Lay the rules of a section into a route that leads through it."""
+    """Apply the rules of a section to a route that leads through it."""
     _forward_for(context, route, section)
     for item in section.rules("http-request", "http-response", "http-after-response"):
         if item.name == "http-request":
@@ -47,7 +47,7 @@ def carry(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
 
 
 def times(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
-    """Set what a backend says about the times and the retries of its requests."""
+    """Convert a backend's timeouts and retries."""
     draft, ledger = context.draft, context.draft.ledger
     idle = section.last("timeout", "server")
     if idle is not None and len(idle.args) > 1 and (value := values.time(idle.args[1])):
@@ -165,7 +165,7 @@ def _header(
 
 
 def text_of(value: str) -> str | None:
-    """Return a text with a fleet's words for HAProxy's variables; None if one has no such word."""
+    """Return a text with HAProxy's variables replaced by the fleet's; None if one has no equivalent."""
     return headers.text(value, _VARIABLE, _MEANINGS)
 
 
@@ -204,7 +204,7 @@ def _path(
 
 
 def _replaced(args: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the prefix that a rule takes off and the one that it puts in its place."""
+    """Return the prefix that a rule removes and the prefix that replaces it."""
     if args[0] in {"replace-path", "replace-uri"} and len(args) > 2:
         old, new = _REWRITE.fullmatch(args[1]), re.fullmatch(r"(/?[A-Za-z0-9._/-]*?)\\1", args[2])
         return (old["old"], new[1]) if old and new else None

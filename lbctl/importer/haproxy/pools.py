@@ -1,4 +1,4 @@
-"""`backend` and `listen` sections as pools."""
+"""Converts `backend` and `listen` sections to pools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pool(context: HaproxyImport, section: HaproxySection) -> Path:
 
 
 def _provider(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
-    """Make the pool a hosted API where its backend sends a Host and a key of its own."""
+    """Make the pool a hosted API if its backend sends its own Host and key."""
     lines = {
         item.args[1].lower(): item
         for item in section.own("http-request", "set-header")
@@ -74,7 +74,7 @@ def _balance(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
     if word in _ALGORITHMS:
         draft.put((*path, "balance"), {"algorithm": _ALGORITHMS[word]}, item)
     elif word.startswith("random"):
-        # The manual: two draws by default, of which the less loaded server is taken.
+        # According to the manual, two draws by default; the less loaded server is used.
         draft.put((*path, "balance"), {"algorithm": "random" if word == "random(1)" else "least_request"}, item)
     elif (key := _hash_key(item.args)) is not None:
         draft.put((*path, "balance"), {"algorithm": "hash", "hash": {"key": key}}, item)
@@ -174,7 +174,7 @@ _SHARED: dict[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
 
 
 def _shared(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> None:
-    """Carry settings of servers that a fleet has for the pool, and say what no fleet has."""
+    """Convert settings of servers that are settings of the pool in a fleet, and report unsupported ones."""
     draft = context.draft
     for word, (keys, convert) in _SHARED.items():
         holders = [server for server in servers if server.get(word, "")]

@@ -1,4 +1,4 @@
-"""What the configuration says of HAProxy itself: its user, its admin socket, its figures."""
+"""Settings of HAProxy itself: its user, its admin socket, its metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HERE = "the figures are for this machine alone"
 
 
 def process(context: HaproxyImport) -> None:
-    """Carry the settings of `global` over that the entry of a proxy has."""
+    """Convert the settings of `global` that a proxy's entry supports."""
     for item in context.globals:
         if item.name in {"user", "group", "chroot"} and len(item.args) == 1:
             _put(context, item.name, item.args[0], item)
@@ -23,14 +23,14 @@ def process(context: HaproxyImport) -> None:
 
 
 def is_exporter(section: HaproxySection) -> bool:
-    """Whether a frontend shows figures for Prometheus and leads nowhere."""
+    """Whether a frontend exports metrics for Prometheus and has no backend."""
     names = {item.name for item in section.block.block}
     leads = names & {"server", "server-template", "use_backend", "default_backend"}
     return not leads and any(rule.action == "metrics" for rule in rules(section))
 
 
 def exporter(context: HaproxyImport, section: HaproxySection) -> None:
-    """Carry a frontend with nothing but figures over."""
+    """Convert a frontend that only exports metrics."""
     bind = next(section.own("bind"), None)
     address = next(iter(values.binds(bind.args[0])), None) if bind is not None and bind.args else None
     near = address if address and address.startswith("127.") else f"127.0.0.1:{(address or _USUAL).rpartition(':')[2]}"
@@ -40,7 +40,7 @@ def exporter(context: HaproxyImport, section: HaproxySection) -> None:
 
 
 def figures(context: HaproxyImport, route: Path, rule: HaproxyRule) -> None:
-    """Carry figures among the paths of clients over: they get an address of their own."""
+    """Convert metrics on a path of a frontend for clients: they get a separate address."""
     address = context.draft.get((*_PLACE, "metrics")) or _USUAL
     _put(context, "metrics", address, rule.line)
     message = f"the figures of the proxy among the paths of clients: they are at http://{address}/metrics now"

@@ -1,4 +1,4 @@
-"""Reads HAProxy configurations into statements: a section is a block, a line in it is a directive."""
+"""Reads HAProxy configurations as statements: a section is a block, a line in it is a directive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_WORDS = 256
 
 
 def read(files: Sequence[str], diagnostics: Diagnostics) -> tuple[Statement, ...]:
-    """Return the sections of the files, in their order, as HAProxy reads several files as one."""
+    """Return the sections of the files in order. HAProxy reads several files as one."""
     return tuple(section for file in files for section in _sections(file, diagnostics))
 
 

@@ -1,7 +1,7 @@
-"""The rules of a frontend as routes.
+"""Converts the rules of a frontend to routes.
 
-HAProxy takes the first rule that holds, a fleet the most specific route. Where the two disagree, requests that both of
-two rules would take get a route of their own, to where the first one leads.
+HAProxy uses the first rule that holds, a fleet the most specific route. If the two disagree, requests that match both
+rules get a separate route to the first rule's destination.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def frontend(context: HaproxyImport, section: HaproxySection, plain: Sequence[st
 
 
 def _redirect(context: HaproxyImport, section: HaproxySection, rule: rules.HaproxyRule, plain: Sequence[str]) -> bool:
-    """Add the routes of a redirect to https; returns whether it holds for all requests that its condition can name."""
+    """Add the routes of a redirect to https. Returns whether the redirect covers all requests of its condition."""
     whole = False
     for region in rule.when.regions():
         if not region.exact:
@@ -105,7 +105,7 @@ def _route(context: HaproxyImport, section: HaproxySection, entry: FrontendRoute
 
 
 def _close_unknown(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
-    """Close a route whose backend is not one for HTTP."""
+    """Close a route whose backend does not use HTTP."""
     ledger, tcp = context.draft.ledger, context.tcp.get(str(rule.value))
     if tcp is None:
         reason = f"there is no backend {rule.value!r}" if "%" not in str(rule.value) else "a name with variables"
@@ -123,7 +123,7 @@ def _close_unknown(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) 
 
 
 def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySection) -> None:
-    """Close a route whose backend refuses requests by a condition: only those of a frontend become routes."""
+    """Close a route whose backend rejects requests by a condition. Only a frontend's conditions become routes."""
     for rule in rules.rules(target):
         conditional = rule.action in {*LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
         if rule.action in {"guard", "unknown", "respond"} or conditional:
@@ -133,7 +133,7 @@ def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySecti
 
 
 def _answer(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
-    """Set what the proxy itself answers; a refusal that cannot be read refuses everybody."""
+    """Set the proxy's own response. A rejection that cannot be parsed applies to all clients."""
     if rule.action == "metrics":
         proxy.figures(context, path, rule)
         return
@@ -155,7 +155,7 @@ def _answer(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None
 
 
 def _protect(context: HaproxyImport, all_rules: Sequence[rules.HaproxyRule], paths: Sequence[Path]) -> None:
-    """Lay what refuses clients into all routes, and close them where it cannot be carried over."""
+    """Apply rules that reject clients to all routes, and close the routes if the rules cannot be converted."""
     for rule in all_rules:
         for path in paths:
             if rule.action in {*LAID, "guard", "limit", "lost"}:
@@ -179,7 +179,7 @@ def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
         networks = [item if "/" in item else f"{item}/{128 if ':' in item else 32}" for item in rule.value]
         draft.put((*path, f"{rule.action}_from"), networks, rule.line, *rule.statements)
     elif rule.action == "keys":
-        # An ACL on the path or the client is part of the condition, and holds no key.
+        # An ACL on the path or the client is part of the condition, and contains no key.
         secrets = [
             item for item in rule.statements if not "".join(item.args[1:2]).startswith(("path", "src", "method"))
         ]
@@ -202,7 +202,7 @@ def _fallbacks(
     entries: Sequence[FrontendRoute],
     paths: Sequence[Path],
 ) -> None:
-    """Set the pool that serves while the route's own has no server, as `nbsrv` decides it."""
+    """Set the fallback pool of routes, according to `nbsrv`: it serves while the route's own pool has no server."""
     for rule in (rule for rule in all_rules if rule.action == "fallback"):
         watched, spare = rule.value
         own, matches = context.pools.get(watched), rule.when.matches()

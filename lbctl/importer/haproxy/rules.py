@@ -1,4 +1,4 @@
-"""The rules of a frontend in their order: what refuses, answers, redirects, or chooses a backend."""
+"""The rules of a frontend in order: those that reject, answer, redirect, or choose a backend."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ class HaproxyRule:
 
     line: Statement
     action: str
-    """`pool`, `preferred` (a pool while it has servers), `respond`, `unknown` (an answer that no route gives),
-    `redirect`, `fallback`, `silent`, `metrics`, `lost` (a pool under a condition that no match expresses), or a
-    protection: `users`, `keys`, `allow`, `deny`, `limit`, and `guard` for one that no key expresses."""
+    """One of: `pool`; `preferred` (a pool while it has servers); `respond`; `unknown` (a response that no route
+    supports); `redirect`; `fallback`; `silent`; `metrics`; `lost` (a pool under a condition that cannot be expressed);
+    or a protection: `users`, `keys`, `allow`, `deny`, `limit`, and `guard` for a protection without a key."""
     when: AclCondition
-    """When it holds."""
     value: Any = None
-    """The backend, the response, or what else the action needs."""
+    """Backend, response, or another argument of the action."""
     statements: tuple[Statement, ...] = field(default=())
-    """Other lines that it is made of."""
+    """Other lines that it consists of."""
 
     @property
     def is_allow(self) -> bool:
@@ -39,7 +38,7 @@ class HaproxyRule:
 
 
 def acls(section: HaproxySection) -> dict[str, list[Statement]]:
-    """Return the ACLs of a section by their names."""
+    """Return the ACLs of a section by name."""
     lines_of_acls: dict[str, list[Statement]] = {}
     for item in section.rules("acl"):
         if len(item.args) > 1:
@@ -48,7 +47,7 @@ def acls(section: HaproxySection) -> dict[str, list[Statement]]:
 
 
 def rules(section: HaproxySection) -> Iterator[HaproxyRule]:
-    """Yield the rules of a section: those of `http-request` come before `use_backend`, as HAProxy evaluates them."""
+    """Yield the rules of a section. `http-request` rules come before `use_backend`, as HAProxy evaluates them."""
     names = acls(section)
     for item in section.rules("http-request", "redirect", "block", "monitor-uri", "tcp-request"):
         rule = _request(item, section, names)
@@ -60,7 +59,7 @@ def rules(section: HaproxySection) -> Iterator[HaproxyRule]:
 
 
 def parted(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Return the words before `if` or `unless`, those after it, and whether it was `unless`."""
+    """Return the words before `if` or `unless`, the words after it, and whether it was `unless`."""
     for index, word in enumerate(args):
         if word in {"if", "unless"} and index:
             return args[:index], args[index + 1 :], word == "unless"
@@ -81,7 +80,7 @@ def _backend(item: Statement, name: str, when: AclCondition) -> HaproxyRule:
 
 
 def _pool_of(term: Term) -> tuple[str, bool] | None:
-    """Return the backend that an ACL with `nbsrv` watches, and whether it holds while that one is empty."""
+    """Return the backend in an ACL with `nbsrv`, and whether the ACL holds while the backend is empty."""
     match = _NBSRV.fullmatch(term.tokens[0]) if term.tokens else None
     if match is None:
         return None
@@ -122,7 +121,7 @@ def _rule(item: Statement, args: tuple[str, ...], when: AclCondition, section: H
 
 
 def _is_script(item: Statement, args: tuple[str, ...]) -> bool:
-    """Whether a rule runs a script, which may refuse requests: its program is in a file that was not read."""
+    """Whether a rule runs a script, which may reject requests. Its program is in a file that was not read."""
     return "".join(args[1:2] if item.name == "tcp-request" else args[:1]).startswith("lua.")
 
 
@@ -152,7 +151,7 @@ def _return(args: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _users(item: Statement, args: tuple[str, ...], when: AclCondition) -> HaproxyRule:
-    """Return the rule of a list of users: `http-request auth [realm R] unless { http_auth(LIST) }`."""
+    """Return the rule for a list of users: `http-request auth [realm R] unless { http_auth(LIST) }`."""
     term, rest = _picked(when, lambda each: each.tokens[:1] != () and each.tokens[0].startswith("http_auth("))
     realm = args[args.index("realm") + 1] if "realm" in args[:-1] else ""
     if term is None or not term.negated or rest.matches() is None:
@@ -161,7 +160,7 @@ def _users(item: Statement, args: tuple[str, ...], when: AclCondition) -> Haprox
 
 
 def _picked(when: AclCondition, wanted: Callable[[Term], bool]) -> tuple[Term | None, AclCondition]:
-    """Return the only term of a condition that is wanted, and the condition without it."""
+    """Return the single wanted term of a condition, and the condition without it."""
     terms = when.terms[0] if len(when.terms) == 1 else ()
     chosen = [term for term in terms if wanted(term)]
     if len(chosen) != 1:
@@ -182,7 +181,7 @@ def _deny(item: Statement, args: tuple[str, ...], when: AclCondition, section: H
 
 
 def _special(item: Statement, term: Term, when: AclCondition, section: HaproxySection) -> HaproxyRule | None:
-    """Return the rule of a refusal by address, by key or by rate."""
+    """Return the rule for a rejection by address, by key or by rate."""
     fetch, kind, values = split(term.tokens)
     if fetch == "src" and values and kind in {"str", "ip"}:
         return HaproxyRule(item, "allow" if term.negated else "deny", AclCondition(), values, when.statements)

@@ -1,4 +1,4 @@
-"""`server`, `default-server` and `server-template` lines: their keywords, and which of them take a value."""
+"""Parses `server`, `default-server` and `server-template` lines: keywords with and without a value."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _IMPLIED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServerLine:
-    """A server with the settings of `default-server` below its own."""
+    """A server with the settings of `default-server` as defaults."""
 
     line: Statement
     name: str = ""
     address: str = ""
-    """The address as written."""
+    """Address as written."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Keyword → value; empty for a flag."""
+    """Maps a keyword to its value; empty for a flag."""
     unknown: tuple[str, ...] = ()
-    """Keywords with their values that no fleet has."""
+    """Unsupported keywords with their values."""
     statements: tuple[Statement, ...] = ()
-    """The `default-server` lines."""
+    """`default-server` lines."""
 
     @classmethod
     def defaults(cls, section: HaproxySection) -> ServerLine:
-        """Return the settings of all `default-server` lines that hold for a section."""
+        """Return the settings of all `default-server` lines that apply to a section."""
         settings: dict[str, str] = {}
         unknown: list[str] = []
         lines: list[Statement] = []
@@ -65,7 +65,7 @@ class ServerLine:
         return cls(section.block, settings=settings, unknown=tuple(unknown), statements=tuple(lines))
 
     def of(self, item: Statement) -> ServerLine | None:
-        """Return the server of a line with these settings below its own; None for a line without an address."""
+        """Return the server in a line, with these settings as defaults; None for a line without an address."""
         if len(item.args) < 2:
             return None
         supported, unknown = _settings(item.args[2:])
@@ -75,7 +75,7 @@ class ServerLine:
         return ServerLine(item, item.args[0], item.args[1], settings, (*self.unknown, *unknown))
 
     def has(self, keyword: str) -> bool:
-        """Whether the keyword is set."""
+        """Return whether the keyword is set."""
         return keyword in self.settings
 
     def get(self, keyword: str, otherwise: str) -> str:
@@ -103,7 +103,7 @@ def _settings(args: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
 
 
 def template(context: HaproxyImport, path: Path, item: Statement, base: ServerLine) -> ServerLine | None:
-    """Set the discovery of a `server-template`: so many servers, by a name."""
+    """Set the discovery for a `server-template`: a number of servers with one name."""
     draft = context.draft
     if len(item.args) < 3:
         draft.ledger.omit(item, "a template needs a prefix, a number and an address", path)

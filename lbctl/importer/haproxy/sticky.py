@@ -1,4 +1,4 @@
-"""`stick` rules, which remember the server of a session: as a hash of the same key, or as an affinity."""
+"""Converts `stick` rules, which store the server of a session, to a hash of the same key, or to an affinity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEYS = (
 
 
 def carry(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
-    """Carry the `stick` rules of a section over to its pool, or report that its sessions are lost."""
+    """Convert the `stick` rules of a section to settings of its pool, or report that its sessions are lost."""
     lines = [item for item in section.own("stick") if len(item.args) > 1]
     if (session := _session_header(section, lines)) is not None:
         context.draft.put((*path, "affinity"), session, *lines, *_tables(section))
@@ -40,7 +40,7 @@ def carry(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
 
 
 def _session_header(section: HaproxySection, lines: list[Statement]) -> dict[str, Any] | None:
-    """Return the affinity of a session that an answer names in a header and requests send back, or None."""
+    """Return the affinity of a session that responses name in a header and requests send back, or None."""
     rules = {item.args[0]: item.args[1] for item in lines if len(item.args) == 2}
     stored, sent = _ANSWERED.fullmatch(rules.get("store-response", "")), _HEADER.fullmatch(rules.get("match", ""))
     if len(lines) != 2 or stored is None or sent is None or section.last("cookie") is not None:
@@ -53,7 +53,7 @@ def _session_header(section: HaproxySection, lines: list[Statement]) -> dict[str
 
 
 def _hash(context: HaproxyImport, path: Path, section: HaproxySection, lines: list[Statement]) -> None:
-    """Set the hash of the pool to the key of its first rule that has one."""
+    """Set the hash of the pool to the key of its first rule with a key."""
     draft, chosen = context.draft, dict[str, Any]()
     stored = [_key(item) for item in lines if item.args[0] in {"on", "store-request"}]
     for item in lines:
@@ -85,7 +85,7 @@ def _replace(context: HaproxyImport, path: Path, section: HaproxySection, key: d
 
 
 def _key(item: Statement) -> dict[str, Any] | None:
-    """Return the key of a hash that names the same session as a rule, or None."""
+    """Return a hash key that identifies the same session as a rule, or None."""
     fetch = item.args[1]
     if fetch == "src":
         return {"source_ip": {}}
@@ -100,7 +100,7 @@ def _named(key: dict[str, Any]) -> str:
 
 
 def _conditions(section: HaproxySection, item: Statement) -> Iterator[Statement]:
-    """Yield the rule itself if it has a condition, and the ACLs that the condition names."""
+    """Yield the rule itself if it has a condition, and the ACLs in the condition."""
     _, when, negated = parted(item.args)
     if when:
         yield item
@@ -108,7 +108,7 @@ def _conditions(section: HaproxySection, item: Statement) -> Iterator[Statement]
 
 
 def _is_presence(key: dict[str, Any], section: HaproxySection, item: Statement) -> bool:
-    """Whether the condition of a rule is only that the request has its key."""
+    """Whether the condition of a rule only checks that the request has its key."""
     _, when, negated = parted(item.args)
     terms = condition(when, acls(section), negated=negated).terms
     first = terms[0][0] if len(terms) == 1 and len(terms[0]) == 1 else None
@@ -125,7 +125,7 @@ def _tables(section: HaproxySection) -> Iterator[Statement]:
 
 
 def advise_address(context: HaproxyImport, item: Statement) -> None:
-    """Report a key that is the client's address."""
+    """Report that a key is the client's address."""
     line = " ".join(item.args[:2]) if item.name == "stick" else item.args[0]
     message = f"{item.name} {line} sends all clients behind one address to one server, however busy it is"
     hint = "a session's header, or `prompt_prefix` with `bounded_load`, spreads them"

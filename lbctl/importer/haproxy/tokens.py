@@ -1,9 +1,8 @@
 """Splits a line of an HAProxy configuration into words (configuration manual, section 2.2).
 
-A backslash escapes blanks, quotes, `#` and itself, and is a character like others elsewhere; `#` begins a comment, and
-blanks separate words. Within '…' nothing is special; within "…" `$NAME`, `${NAME}` and `${NAME-default}` stand for
-variables of the environment. The environment of an import is not that of the proxy: only a default is put in their
-place.
+A backslash escapes blanks, quotes, `#` and itself, and is literal elsewhere. `#` begins a comment, and blanks separate
+words. Within '…' nothing is special. Within "…", `$NAME`, `${NAME}` and `${NAME-default}` are environment variables.
+The proxy's environment is not known during an import, so only defaults are inserted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", **{item: item for item in " \\#\"'$
 
 
 class TokenError(Exception):
-    """A line that HAProxy would not read; `column` counts from 1."""
+    """HAProxy would reject the line; `column` counts from 1."""
 
     def __init__(self, message: str, column: int) -> None:
         super().__init__(message)
@@ -28,13 +27,13 @@ class LineToken:
     """A word of a line."""
 
     text: str
-    """The word without quotes and escapes; a variable without a default stays as `${NAME}`."""
+    """Word without quotes and escapes. A variable without a default stays as `${NAME}`."""
     column: int
-    """Where it begins, from 1."""
+    """Column of its first character, from 1."""
 
 
 def split_line(line: str) -> list[LineToken]:
-    """Return the words of a line. Raises TokenError for a quote or an escape that does not end."""
+    """Return the words of a line. Raises TokenError for an unterminated quote or escape."""
     return _Line(line).tokens()
 
 
@@ -74,7 +73,7 @@ class _Line:
         return character
 
     def _escape(self) -> str:
-        """Return what a backslash and the next character stand for: themselves, where that is no escape."""
+        """Return the text for a backslash and the next character. If they are not an escape, they are literal."""
         character = self._line[self._at + 1 : self._at + 2]
         if character == "x" and re.fullmatch(r"[0-9A-Fa-f]{2}", self._line[self._at + 2 : self._at + 4]):
             self._at += 4

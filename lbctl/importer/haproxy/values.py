@@ -1,4 +1,4 @@
-"""Values of HAProxy as values of a fleet: times, addresses."""
+"""Converts values of HAProxy to values of a fleet: times, addresses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _FACTORS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 8
 
 
 def milliseconds(text: str) -> int | None:
-    """Return a time of HAProxy in milliseconds, its unit without another one; None if it is none."""
+    """Return an HAProxy time in milliseconds, which are its default unit; None if it is invalid."""
     match = _TIME.fullmatch(text)
     return int(int(match[1]) * _FACTORS[match[2]]) if match else None
 
 
 def time(text: str) -> str | None:
-    """Return a time of HAProxy as a duration of a fleet, or None."""
+    """Return an HAProxy time as a duration of a fleet, or None."""
     value = milliseconds(text)
     return duration(value) if value else None
 
 
 def binds(text: str) -> list[str | None]:
-    """Return the addresses of a `bind`, each as a fleet writes it; None for one that no fleet can say."""
+    """Return the addresses of a `bind` as a fleet writes them; None for each unsupported one."""
     return [_bind(item) for item in text.split(",")]
 
 
@@ -43,7 +43,10 @@ def _bind(text: str) -> str | None:
 
 
 def server_address(text: str) -> str | None:
-    """Return the address of a `server`; one without a port has the client's, which no fleet can say."""
+    """Return the address of a `server`.
+
+    Without a port, HAProxy uses the client's port, which a fleet does not support.
+    """
     text = re.sub(r"^(?:ipv4@|ipv6@|tcp@)", "", text)
     if text.startswith(("unix@", "/")):
         return f"unix:{text.removeprefix('unix@')}"

@@ -1,1 +1,1 @@
-"""nginx: read by crossplane, understood as nginx's manual describes the directives."""
+"""nginx: parsed by crossplane, interpreted according to nginx's manual."""

@@ -1,6 +1,6 @@
-"""Who may send requests to a `location`: keys compared in `if`, lists of addresses, and what a fleet cannot say.
+"""Access control of a `location`: keys compared in `if`, lists of addresses, and unsupported checks.
 
-What protects is never lost: a route whose protection cannot be carried over refuses its requests.
+Protection is never lost: a route whose protection cannot be converted rejects its requests.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _CLOSING = {
     "secure_link": "links with a hash are not carried over",
 }
 _OF_LOCATIONS = ("allow", "deny", "auth_basic", "auth_request", "limit_except")
-"""Directives that protect a location, and what begins like its prefix, where they stand in it."""
+"""Directives that protect a location and longer paths with its prefix."""
 _REFUSALS = frozenset({"401", "403", "444"})
 _CREDENTIAL = re.compile(r"^\$\{?(http_(?:authorization|x_api_key|api_key|x_auth_token|apikey))\}?$")
 
 
 def protect(context: NginxImport, route: Path, scope: Scope) -> None:
-    """Carry the protection of a location over, or close its route."""
+    """Convert the protection of a location, or close its route."""
     own = [item for item in flat(scope.block, *_OF_LOCATIONS) if item.args[:1] != ("off",)]
     if own:
         context.draft.advise_prefix((context.draft.get((*route, "match")) or {}).get("path_prefix", "/"), own[0])
@@ -45,7 +45,7 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
 
 
 def _unknown(scope: Scope) -> list[Statement]:
-    """Return the directives of modules that let in or refuse, by their names."""
+    """Return the directives of unknown modules that may authorize or reject, by their names."""
     return [
         item
         for level in scope.levels
@@ -57,7 +57,10 @@ def _unknown(scope: Scope) -> list[Statement]:
 
 
 def _certificates(context: NginxImport, route: Path, scope: Scope) -> None:
-    """Close a route whose server checks clients by other files than its listener, which has one set for all servers."""
+    """Close a route whose server uses other files to check clients than its listener.
+
+    A listener has one set of files for all servers.
+    """
     verify = scope.last("ssl_verify_client")
     if verify is None or verify.args[:1] not in {("on",), ("optional",)}:
         return
@@ -115,7 +118,7 @@ def _network(word: str) -> str:
 
 
 def keys(context: NginxImport, route: Path, block: Statement) -> bool:
-    """Carry an `if` that refuses requests without a key over as `auth.api_keys`; returns whether it is one."""
+    """Convert an `if` that rejects requests without a key to `auth.api_keys`. Returns whether it is such an `if`."""
     refusal = next(flat(block, "return"), None)
     if refusal is None or not refusal.args or refusal.args[0] not in _REFUSALS:
         return False
@@ -128,7 +131,7 @@ def keys(context: NginxImport, route: Path, block: Statement) -> bool:
 
 
 def _compared(context: NginxImport, block: Statement) -> tuple[str, list[Statement]] | None:
-    """Return the header whose value decides, and the statements of a map that holds the keys."""
+    """Return the header that is compared, and the statements of a map that contains the keys."""
     text = " ".join(block.args).strip("() ")
     match = re.match(r"(\$\{?\w+\}?)\s*(!=|=|!~\*?|~)?", text)
     if match is None:

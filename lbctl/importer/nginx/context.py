@@ -1,4 +1,4 @@
-"""What the parts of the nginx importer share: the draft, the tables of variables, and the levels above a directive."""
+"""State shared by the parts of the nginx importer: the draft, variables, and the levels above a directive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbctl.importer.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A block of nginx with the blocks around it."""
+    """A block of nginx with its enclosing blocks."""
 
     levels: tuple[Statement, ...]
     """The block itself first, `http` last."""
@@ -23,21 +23,21 @@ class Scope:
 
     @property
     def block(self) -> Statement:
-        """The innermost block."""
+        """Innermost block."""
         return self.levels[0]
 
     @property
     def server(self) -> Scope:
-        """The scope of the `server` around this one."""
+        """Scope of the enclosing `server`."""
         depth = next((index for index, level in enumerate(self.levels) if level.name == "server"), 0)
         return Scope(self.levels[depth:])
 
     def last(self, name: str) -> Statement | None:
-        """Return the directive that holds here: the last one of the innermost level that has it."""
+        """Return the effective directive: the last one in the innermost level that has it."""
         return next((item for level in self.levels for item in reversed(list(flat(level, name)))), None)
 
     def all(self, name: str) -> list[Statement]:
-        """Return the directives that hold here together: all of the innermost level that has one."""
+        """Return the directives that apply together: all of the innermost level that has any."""
         return next((items for level in self.levels if (items := list(flat(level, name)))), [])
 
 
@@ -48,23 +48,23 @@ class NginxImport:
     draft: Draft
     http: Scope
     upstreams: dict[str, Path] = field(default_factory=dict)
-    """The name of an `upstream` → its pool."""
+    """Maps the name of an `upstream` to its pool."""
     maps: dict[str, Statement] = field(default_factory=dict)
-    """A variable → the `map`, `geo` or `split_clients` that sets it."""
+    """Maps a variable to the `map`, `geo` or `split_clients` that sets it."""
     zones: dict[str, Statement] = field(default_factory=dict)
-    """The name of a zone → its `limit_req_zone` or `limit_conn_zone`."""
+    """Maps the name of a zone to its `limit_req_zone` or `limit_conn_zone`."""
     listeners_of: dict[Statement, list[Path]] = field(default_factory=dict)
-    """A `server` → its listeners."""
+    """Maps a `server` to its listeners."""
     addresses: dict[tuple[str, str, tuple[str, ...]], Path] = field(default_factory=dict)
-    """Scheme, upstream or address of a `proxy_pass`, and the secrets that it is asked with → its pool."""
+    """Maps the scheme, the upstream or address of a `proxy_pass`, and the secrets sent to it, to its pool."""
     unread: dict[Statement, list[Statement]] = field(default_factory=dict)
-    """A block → its includes that were not read, and that may protect it."""
+    """Maps a block to its unread includes that may protect it."""
     examined: set[Path] = field(default_factory=set)
-    """The routes that are closed where such an include may protect them."""
+    """Routes that are closed if such an include may protect them."""
 
 
 def flat(block: Statement, *names: str) -> Iterator[Statement]:
-    """Yield the directives of a block with one of the names, or all, includes replaced by their content."""
+    """Yield the directives of a block with one of the names, or all, with includes replaced by their content."""
     for item in block.block:
         if item.name == "include":
             yield from flat(item, *names)

@@ -1,4 +1,4 @@
-"""An nginx configuration as a draft of a fleet."""
+"""Converts an nginx configuration to a draft of a fleet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 
 _FRAGMENT = "/etc/nginx/conf.d/lbctl.conf"
-"""Where a fleet goes that was a file of conf.d."""
+"""Path of a fleet that was a file in conf.d."""
 _OWN = {
     "user": WRITTEN, "worker_processes": WRITTEN, "worker_rlimit_nofile": WRITTEN, "pid": WRITTEN,
     "error_log": WRITTEN, "daemon": WRITTEN, "load_module": "modules are the operator's", "sendfile": WRITTEN,
@@ -50,7 +50,7 @@ _EVENTS = frozenset(
 
 
 def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
-    """Return the draft of a fleet; without a server that forwards anything there is a diagnostic."""
+    """Return the draft of a fleet. Without a server that forwards requests, a diagnostic is added."""
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger, keeps_own=own)
     root = Statement(Position(file, 1, 1), ("",), tuple(statements), True)
@@ -80,7 +80,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
 
 
 def _events(context: NginxImport, root: Statement) -> None:
-    """Account for `events`, and report what nginx does not have there."""
+    """Account for `events`, and report missing settings."""
     ledger = context.draft.ledger
     for block in flat(root, "events"):
         ledger.imply(WRITTEN, block)

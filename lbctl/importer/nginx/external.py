@@ -1,4 +1,4 @@
-"""`auth_request`: a service that decides about each request of a location."""
+"""`auth_request`: an external service that authorizes each request of a location."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMPLIED = {"content-length", "x-original-uri", "x-original-method", "x-forwarde
 
 
 def protect(context: NginxImport, route: Path, scope: Scope) -> None:
-    """Carry the `auth_request` of a location over; one that cannot be asked closes the route."""
+    """Convert the `auth_request` of a location. If its service cannot be queried, the route is closed."""
     item = scope.last("auth_request")
     if item is None or not item.args or item.args == ("off",):
         context.draft.ledger.imply("the route has no such protection", *filter(None, (item,)))
@@ -56,7 +56,7 @@ def _is_at(location: Statement, path: str) -> bool:
 
 
 def _url(context: NginxImport, passing: Statement, path: str) -> str | None:
-    """Return the URL that is asked: that of `proxy_pass`, of an upstream its first server."""
+    """Return the URL of the service: the URL in `proxy_pass`; for an upstream, its first server."""
     match = re.fullmatch(r"http://([^/$]+)(/[^$]*)?(?:\$.*)?", "".join(passing.args[:1]))
     if match is None:
         return None
@@ -69,7 +69,7 @@ def _url(context: NginxImport, passing: Statement, path: str) -> str | None:
 
 
 def _sent(context: NginxImport, block: Statement) -> Iterator[str]:
-    """Yield the headers that the service gets beside the usual ones."""
+    """Yield the headers that the service gets in addition to the usual ones."""
     ledger = context.draft.ledger
     for item in flat(block, "proxy_set_header"):
         name = item.args[0].lower() if item.args else ""
@@ -83,12 +83,12 @@ def _sent(context: NginxImport, block: Statement) -> Iterator[str]:
 
 
 def is_given(scope: Scope, variable: str) -> bool:
-    """Whether a variable holds a header of the service's answer."""
+    """Whether a variable contains a header of the service's response."""
     return any(item.args[:1] == (variable,) for item in scope.all("auth_request_set"))
 
 
 def _accepted(context: NginxImport, route: Path, scope: Scope) -> Iterator[tuple[str, tuple[Statement, Statement]]]:
-    """Yield the headers of the service's answer that the replica gets under the same name."""
+    """Yield the headers of the service's response that the replica gets under the same name."""
     given = {
         item.args[0]: (match[1].replace("_", "-"), item)
         for item in scope.all("auth_request_set")

@@ -1,4 +1,4 @@
-"""`proxy_pass` and `grpc_pass`: which pool, with what path and host, and what variables decide."""
+"""`proxy_pass` and `grpc_pass`: pool, path and host of the destination, and the effect of variables."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _DEFAULT_PORT = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 
 @dataclass(frozen=True, slots=True)
 class PassTarget:
-    """Where requests go under one condition."""
+    """The destination of requests under one condition."""
 
     pools: dict[Path, int]
-    """The pools with their shares."""
+    """Pools with their shares."""
     match: dict[str, Any] = field(default_factory=dict)
-    """What beside the location must hold."""
+    """Conditions in addition to the location."""
     path: str = ""
-    """The path that replaces the location's prefix; empty: none does."""
+    """Path that replaces the location's prefix; empty if none does."""
     host: str = ""
-    """The host of the URL, which nginx sends where no Host is set."""
+    """Host of the URL, which nginx sends if no Host is set."""
     statements: tuple[Statement, ...] = ()
-    """Where it stands."""
+    """Statements of this destination."""
     label: str = ""
-    """What distinguishes the route's name; empty for the default."""
+    """Suffix that distinguishes the route's name; empty for the default."""
 
 
 def targets(context: NginxImport, scope: Scope, passing: Statement) -> list[PassTarget]:
-    """Return the targets of a `proxy_pass`; none if variables decide that lbctl cannot follow."""
+    """Return the targets of a `proxy_pass`; none if they depend on variables that lbctl cannot follow."""
     url = passing.args[0] if passing.args else ""
     variable = _VARIABLE.fullmatch(url)
     if variable is None:
@@ -75,7 +75,7 @@ def _plain(context: NginxImport, url: str, passing: Statement, scope: Scope) -> 
 
 
 def _pool(context: NginxImport, scheme: str, authority: str, passing: Statement, scope: Scope) -> Path | None:
-    """Return the pool of an upstream or address; several protocols to one upstream are several pools."""
+    """Return the pool of an upstream or address. An upstream with several protocols becomes several pools."""
     secrets = tuple(item.value for item in hosted.credentials(scope))
     key, port = (scheme, authority, secrets), _DEFAULT_PORT[scheme]
     if key in context.addresses:
@@ -92,7 +92,7 @@ def _pool(context: NginxImport, scheme: str, authority: str, passing: Statement,
 
 
 def _pool_name(scope: Scope) -> str:
-    """Return a name for the pool of an address: that of its location, else of its server."""
+    """Return a name for the pool of an address, from its location, else from its server."""
     servers = [level for level in scope.levels if level.name == "server"]
     hosts, _ = hosts_of([item for level in servers for item in flat(level, "server_name")])
     location = next((level for level in scope.levels if level.name == "location"), None)
@@ -173,13 +173,16 @@ def _conditional(
 
 
 def misroute(context: NginxImport, item: Statement, destination: str) -> None:
-    """Report a condition that no match expresses: its requests go where others of the location go."""
+    """Report a condition that cannot be expressed.
+
+    Its requests go to the same destination as others of the location.
+    """
     message = f"requests for {destination} go where others of the location go: no match expresses the condition"
     context.draft.ledger.misroute(item, message)
 
 
 def condition(block: Statement) -> dict[str, Any] | None:
-    """Return the match of an `if` that compares a header, cookie-free, or the method; None for any other."""
+    """Return the match of an `if` that compares a header or the method, without cookies; None for any other."""
     text = " ".join(block.args).strip()
     text = text[1:-1].strip() if text.startswith("(") and text.endswith(")") else text
     match = re.fullmatch(r"(\$\{?\w+\}?)\s+=\s+\"?([^\"]+)\"?", text)
@@ -232,7 +235,7 @@ def _split(context: NginxImport, scope: Scope, passing: Statement, scheme: str, 
 def _mapped(
     context: NginxImport, scope: Scope, passing: Statement, scheme: str, table: Statement
 ) -> Iterator[PassTarget | None]:
-    """Yield a target for each value of a map, if a route can match on what it maps."""
+    """Yield a target for each value of a map, if a route can match its source."""
     source = table.args[0] if table.args else ""
     for item in includes.unread(table.block):
         misroute(context, item, f"the pools that {item.args[0]} names")

@@ -1,4 +1,4 @@
-"""What a location tells a hosted API in place of the client: its own Host, key and headers."""
+"""The request settings of a location for a hosted API: its own Host, key and headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_TEXT = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 
 
 def credentials(scope: Scope) -> list[provider.Header]:
-    """Return the headers of a location that hold a key of its own for the service behind it."""
+    """Return the headers of a location that contain its own key for the service."""
     return [
         provider.Header(item.args[0].lower(), item.args[1], item)
         for item in scope.all("proxy_set_header")
@@ -25,7 +25,7 @@ def credentials(scope: Scope) -> list[provider.Header]:
 
 
 def _is_secret(scope: Scope, value: str) -> bool:
-    """Whether a value is a text of the configuration or of its environment, and nothing that a client sent."""
+    """Whether a value comes from the configuration or its environment, and not from a client."""
     names = [next(filter(None, match.groups())) for match in _IN_TEXT.finditer(value)]
     settings = [item for level in scope.levels for item in flat(level, "set") if len(item.args) > 1]
     assigned = {item.args[0].lstrip("$") for item in settings if "$" not in item.args[1]}
@@ -33,13 +33,13 @@ def _is_secret(scope: Scope, value: str) -> bool:
 
 
 def _own_host(scope: Scope) -> Statement | None:
-    """Return the directive that sets a Host that is no client's."""
+    """Return the directive that sets a Host other than the client's."""
     items = [item for item in scope.all("proxy_set_header") if item.args[:1] and item.args[0].lower() == "host"]
     return items[-1] if items and len(items[-1].args) > 1 and HOST.fullmatch(items[-1].args[1]) else None
 
 
 def carry(context: NginxImport, pool: Path, authority: str, scope: Scope) -> None:
-    """Make the pool a hosted API where its location sends a key of its own, or a Host for it alone."""
+    """Make the pool a hosted API if its location sends its own key, or a Host that only this pool gets."""
     secrets, host = credentials(scope), _own_host(scope)
     named = scope.block.name == "location" and scope.block.args[-1:] and scope.block.args[-1].startswith("@")
     if not (secrets or (named and host is not None)) or context.draft.get((*pool, "upstream")):
@@ -51,7 +51,7 @@ def carry(context: NginxImport, pool: Path, authority: str, scope: Scope) -> Non
 
 
 def _texts(scope: Scope) -> Iterator[provider.Header]:
-    """Yield the headers of a location whose values are the same for all requests."""
+    """Yield the headers of a location whose values are constant."""
     for item in scope.all("proxy_set_header"):
         name, value = item.args[0].lower() if item.args else "host", "".join(item.args[1:2])
         if value and "$" not in value and name not in {"host", "connection", "upgrade"}:

@@ -1,4 +1,4 @@
-"""Includes that were not read: rules in them may protect the block around them."""
+"""Includes that were not read. Their rules may protect the enclosing block."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _HARMLESS = frozenset(
         "koi-win", "win-utf", "options-ssl-nginx.conf", "fastcgi-php.conf", "snakeoil.conf"
     }
 )  # fmt: skip
-"""Files of nginx's packages and of certbot that contain no rule about access, by their names."""
+"""Files of nginx's packages and of certbot that are known by name to contain no access rules."""
 _PARTS = frozenset({"if", "limit_except"})
-"""Blocks whose content decides about requests of the block around them."""
+"""Blocks whose content decides about requests of the enclosing block."""
 _BLOCKS = frozenset({"http", "server", "location"})
 """Blocks whose requests an include may protect."""
 
 
 def is_harmless(pattern: str) -> bool:
-    """Whether a file is known by its name to contain no rule about access."""
+    """Whether a file is known by name to contain no access rules."""
     return pattern.rpartition("/")[2] in _HARMLESS
 
 
 def may_protect(item: Statement) -> bool:
-    """Whether a directive is an include that was not read, and that may contain rules about access."""
+    """Whether a directive is an unread include that may contain access rules."""
     return bool(item.unread) and not all(map(is_harmless, item.args))
 
 
 def unread(block: Iterable[Statement]) -> Iterator[Statement]:
-    """Yield the includes of a block that were not read, and those in files that it includes."""
+    """Yield the unread includes of a block, including those in files that it includes."""
     for item in block:
         if item.name == "include":
             if item.unread:
@@ -41,7 +41,7 @@ def unread(block: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def collect(context: NginxImport, http: Statement) -> None:
-    """Find the blocks that an include which was not read may protect; `http` is the outermost one."""
+    """Find the blocks that an unread include may protect; `http` is the outermost one."""
     for item in walk(http.block):
         if not may_protect(item):
             continue
@@ -53,7 +53,7 @@ def collect(context: NginxImport, http: Statement) -> None:
 
 
 def close(context: NginxImport) -> None:
-    """Close the routes that an include which was not read may protect; those that refuse all requests stay."""
+    """Close the routes that an unread include may protect, except those that already reject all requests."""
     if not context.unread:
         return
     for path, origin in list(context.draft.origins.items()):
@@ -68,7 +68,7 @@ def close(context: NginxImport) -> None:
 
 
 def _around(context: NginxImport, origin: Statement) -> Iterator[Statement]:
-    """Yield the includes that were not read in the block of a route and in those around it."""
+    """Yield the unread includes in the block of a route and in the enclosing blocks."""
     block: Statement | None = origin
     while block is not None:
         yield from context.unread.get(block, ())
@@ -85,6 +85,6 @@ def _close(context: NginxImport, path: Path, item: Statement) -> None:
 
 
 def _refuses(context: NginxImport, path: Path) -> bool:
-    """Whether a route only answers with an error or redirects to https, and keeps nothing that opens it."""
+    """Whether a route only answers with an error or redirects to https, and has no comment with keys to open it."""
     respond = (context.draft.get(path) or {}).get("respond") or {}
     return path not in context.draft.closed and ("redirect" in respond or int(respond.get("status", 0)) >= 400)

@@ -1,4 +1,4 @@
-"""`listen` and what a `server` says of its clients, as listeners."""
+"""Converts `listen` and a server's settings for clients to listeners."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _LISTEN_IMPLIED = frozenset({"default_server", "default", "reuseport", "http2", 
 
 
 class Listeners:
-    """The listeners of an import by their address: servers of one address share one."""
+    """The listeners of an import by address. Servers with the same address share one."""
 
     def __init__(self, context: NginxImport) -> None:
         self._context = context
         self._by_bind: dict[str, Path] = {}
         self.defaults: dict[Path, Scope] = {}
-        """Listener → the server that takes requests of unknown hosts."""
+        """Maps a listener to the server that takes requests for unknown hosts."""
 
     def of(self, server: Scope, names: Sequence[str]) -> list[Path]:
-        """Return the listeners of a server; its settings are laid into them."""
+        """Return the listeners of a server. Its settings are applied to them."""
         paths = []
         listens = list(flat(server.block, "listen"))
         for item in listens or [server.block]:
@@ -130,7 +130,7 @@ def _min_version(context: NginxImport, path: Path, item: Statement) -> None:
 
 
 def _of_clients(key: str) -> Callable[[NginxImport, Path, Statement], None]:
-    """Return what sets a file for the check of clients; that of the first server of an address stays."""
+    """Return a function that sets a file for checking clients. The first server of an address takes precedence."""
 
     def settle(context: NginxImport, path: Path, item: Statement) -> None:
         if context.draft.get((*path, "tls", key)) in {None, item.args[0]}:
@@ -161,7 +161,7 @@ def _timeout(*keys: str) -> Callable[[NginxImport, Path, Statement], None]:
 
 
 def _header_bytes(context: NginxImport, path: Path, item: Statement) -> None:
-    """Set the size of all headers, a buffer for each line; that of the first server of an address stays."""
+    """Set the total size of headers, with one buffer per line. The first server of an address takes precedence."""
     if context.draft.get((*path, "headers")) is not None:
         return
     size = values.bytes_of(item.args[1]) if len(item.args) > 1 and is_whole(item.args[0]) else None
@@ -219,7 +219,7 @@ def _trusted(context: NginxImport, path: Path, server: Scope) -> None:
 
 
 CLIENT_FILES = {"ssl_client_certificate": "client_ca", "ssl_crl": "client_crl"}
-"""Directive → the key of a listener's `tls`: the files by which clients' certificates are checked."""
+"""Maps a directive to the key of a listener's `tls` for checking clients' certificates."""
 _TLS: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
     "ssl_protocols": _min_version,
     **{name: _of_clients(key) for name, key in CLIENT_FILES.items()},

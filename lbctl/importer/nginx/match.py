@@ -1,4 +1,4 @@
-"""Which requests a `location` takes, as a route's match."""
+"""Converts the requests of a `location` to a route's match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LITERAL = re.compile(r"/[A-Za-z0-9._~!&',;=:@/-]*")
 
 
 def hosts_of(names: Sequence[Statement]) -> tuple[list[str], list[str]]:
-    """Return the host patterns of `server_name`, and the words that are none."""
+    """Return the host patterns of `server_name`, and the words that are not host patterns."""
     hosts, others = list[str](), list[str]()
     for word in (word for item in names for word in item.args):
         if word in {"_", "", "localhost_default"}:
@@ -28,7 +28,7 @@ def hosts_of(names: Sequence[Statement]) -> tuple[list[str], list[str]]:
 
 
 def path_of(location: Statement) -> dict[str, Any] | None:
-    """Return the path of the match of a `location`; empty for all paths, None for a named location."""
+    """Return the path of a location's match; empty for all paths, None for a named location."""
     modifier, pattern = ("", location.args[0]) if len(location.args) == 1 else (location.args[0], location.args[-1])
     if modifier == "" and pattern[:1] in {"=", "~"}:
         modifier, pattern = _split(pattern)
@@ -42,13 +42,13 @@ def path_of(location: Statement) -> dict[str, Any] | None:
 
 
 def _split(pattern: str) -> tuple[str, str]:
-    """Split a modifier that is written without a space before the pattern, as in `location =/health`."""
+    """Split off a modifier without a space before the pattern, for example in `location =/health`."""
     match = re.fullmatch(r"(=|~\*|~)(.*)", pattern)
     return (match[1], match[2]) if match else ("", pattern)
 
 
 def _regex(pattern: str, *, ignore_case: bool) -> dict[str, Any]:
-    """Return the match of a regular expression, which in nginx may match anywhere in the path."""
+    """Return the match for a regular expression, which in nginx may match any part of the path."""
     inner = pattern[1:] if pattern.startswith("^") else None
     if inner is not None and not ignore_case:
         if inner.endswith("$") and _LITERAL.fullmatch(inner[:-1].replace("\\.", ".")):
@@ -66,7 +66,7 @@ def _regex(pattern: str, *, ignore_case: bool) -> dict[str, Any]:
 
 
 def _either_case(pattern: str) -> str:
-    """Return the expression with both cases of each letter outside of classes and escapes: a fleet has no flags."""
+    """Return the expression with both cases of each letter outside classes and escapes. A fleet has no flags."""
     return re.sub(
         r"\\.|\[[^\]]*\]|[A-Za-z]",
         lambda match: f"[{match[0].upper()}{match[0].lower()}]" if len(match[0]) == 1 else match[0],

@@ -1,4 +1,4 @@
-"""`stub_status`: the figures of nginx, as `metrics` of the proxy."""
+"""`stub_status`: nginx's own metrics, as `metrics` of the proxy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HERE = "the figures are for this machine alone"
 
 
 def server(context: NginxImport, block: Statement) -> bool:
-    """Carry a server that shows figures and nothing else over; returns whether it is one."""
+    """Convert a server that only shows metrics. Returns whether it is such a server."""
     locations = list(flat(block, "location"))
     if not locations or not all(next(flat(item, "stub_status"), None) for item in locations):
         return False
@@ -30,7 +30,7 @@ def server(context: NginxImport, block: Statement) -> bool:
 
 
 def location(context: NginxImport, route: Path, block: Statement) -> None:
-    """Carry a location with figures among others over: they get an address of their own."""
+    """Convert a location with metrics in a server for clients: they get a separate address."""
     status = next(flat(block, "stub_status"), None)
     if status is None:
         return

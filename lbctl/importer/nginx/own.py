@@ -1,4 +1,4 @@
-"""Directives that no key means, as own lines of the servers and locations that they were written for."""
+"""Converts directives without a matching key to own lines of their servers and locations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NAMES = frozenset(
         "ssl_prefer_server_ciphers", "ssl_session_timeout", "sub_filter", "sub_filter_once", "sub_filter_types"
     }
 )  # fmt: skip
-"""What lbctl itself never writes into a server or a location, and what changes neither who is let in nor where to."""
+"""Directives that lbctl never writes into a server or a location, and that affect neither access nor destinations."""
 _PREFIXES = ("brotli", "gzip_", "http2_", "lingering_", "more_", "proxy_ssl_c", "proxy_ssl_p", "ssl_stapling", "zstd")
 
 
 def collect(context: NginxImport) -> None:
-    """Keep what has no fate yet and may stand in `include`."""
+    """Keep the remaining directives that `include` supports."""
     ledger = context.draft.ledger
     for item in ledger.unclaimed():
         if item.is_block or not (item.name in _NAMES or item.name == "gzip" or item.name.startswith(_PREFIXES)):
@@ -35,7 +35,7 @@ def collect(context: NginxImport) -> None:
 
 
 def _places(context: NginxImport, block: Statement | None) -> list[tuple[str, str]]:
-    """Return the places of `include` that a block became; none where others would be changed too."""
+    """Return the places of `include` for a block; none if other blocks would be affected too."""
     listeners = context.draft.fleet["listeners"]
     if block is None or block.name == "http":
         return [("server", name) for name in listeners]

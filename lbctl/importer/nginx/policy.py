@@ -1,4 +1,4 @@
-"""How a `location` treats requests: timeouts, retries, headers, limits, as a route's and a pool's settings."""
+"""A location's handling of requests: timeouts, retries, headers, limits, as settings of a route and a pool."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lbctl.importer.values import duration, is_whole
 from lbctl.ir.secrets import may_hold_credential
 
 _SHORT = 300_000
-"""Timeouts of silence below this end generations that think long before their first token."""
+"""Silence timeouts in milliseconds below this abort generations with a long time to first token."""
 _FORWARDED = "the address, the scheme and the host of the client are always passed on"
 CLIENT_HOST = frozenset({"$host", "$http_host", "$host:$server_port", "$server_name"})
-"""Values of Host that stand for what the client sent."""
+"""Values of Host that represent the client's own Host."""
 _ALWAYS = {
     "x-forwarded-for": frozenset({"$proxy_add_x_forwarded_for", "$remote_addr"}),
     "x-forwarded-proto": frozenset({"$scheme", "$http_x_forwarded_proto"}),
@@ -40,13 +40,13 @@ _MEANINGS = {
     "remote_addr": headers.CLIENT, "realip_remote_addr": headers.CLIENT, "request_id": "{request_id}",
     "http_x_request_id": "{request_id}", "host": "{host}", "http_host": "{host}", "remote_user": "{tenant}",
 }  # fmt: skip
-"""What nginx's variables in a header are called in a fleet."""
+"""Maps nginx's variables in a header to the fleet's variables."""
 _ADDRESSES = frozenset({"x-real-ip", "x-forwarded-for", "x-client-ip", "x-forwarded-client-ip", "true-client-ip"})
 _RETRY_WORDS = {"error", "timeout", "off"}
 
 
 def carry(context: NginxImport, route: Path, pools: Iterable[Path], scope: Scope, prefix: str = "proxy") -> None:
-    """Lay the settings that hold in a location into its route and pools."""
+    """Apply the effective settings of a location to its route and pools."""
     for name, settle in _ROUTE.items():
         item = scope.last(name.replace("proxy_", f"{prefix}_"))
         if item is not None and item.args:
@@ -92,7 +92,7 @@ def _retry(context: NginxImport, route: Path, item: Statement) -> None:
         context.draft.put((*route, "retry"), {"attempts": 0}, item)
         return
     ledger.carry((*route, "retry"), item)
-    # nginx sends a POST again for `non_idempotent` alone, and models are asked by POST.
+    # nginx only repeats a POST with `non_idempotent`, and requests to models use POST.
     busy = conditions & {"http_429", "http_503"} if "non_idempotent" in conditions else set[str]()
     if busy:
         context.draft.retry_busy(route, (int(word[5:]) for word in busy), item)
@@ -154,7 +154,7 @@ def _implied(context: NginxImport, route: Path, scope: Scope) -> None:
 
 
 def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, prefix: str) -> None:
-    """Report what nginx does where nothing is written, and what is bad for inference."""
+    """Report nginx's defaults that harm inference."""
     ledger = context.draft.ledger
     if scope.last(f"{prefix}_read_timeout") is None:
         message = "nginx's default read timeout of 60s cuts off a model that is silent for longer"
@@ -170,7 +170,7 @@ def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, pr
 
 
 def _advise_inheritance(context: NginxImport, scope: Scope, name: str) -> None:
-    """Report headers of the levels above that a location drops, since it sets some of its own."""
+    """Report headers of enclosing levels that a location drops because it sets its own."""
     own = list(flat(scope.block, name))
     above = [item for level in scope.levels[1:] for item in flat(level, name) if item.args]
     kept = {item.args[0].lower() for item in own if item.args}
@@ -191,7 +191,7 @@ def _request_headers(context: NginxImport, route: Path, scope: Scope, prefix: st
 
 
 def _meanings(context: NginxImport, route: Path, scope: Scope) -> dict[str, str]:
-    """Return what variables mean in a location: words of a fleet, or what is the same for all its requests."""
+    """Return the meanings of variables in a location: a fleet's variables, or constants."""
     listeners = context.draft.get((*route, "listeners")) or list(context.draft.fleet["listeners"])
     bound = [context.draft.get(("listeners", name)) for name in listeners]
     constants = {
@@ -207,7 +207,7 @@ def _meanings(context: NginxImport, route: Path, scope: Scope) -> dict[str, str]
 
 
 def _gives_tenant(table: Statement) -> bool:
-    """Whether a `map` gives the tenant of a key, and nothing without one."""
+    """Whether a `map` converts a key to a tenant, with an empty default."""
     if table.name != "map" or not is_credential(table.args[0]):
         return False
     given = {item.name: " ".join(item.args) for item in table.block}
@@ -242,13 +242,13 @@ def _request_header(
 
 
 def _remove(context: NginxImport, route: Path, item: Statement, name: str) -> None:
-    """Remove a header of requests; also where a secret took its place, so that the client's own is not passed on."""
+    """Remove a request header, also in place of a secret, so that the client's own header is not forwarded."""
     path = (*route, "headers", "request", "remove")
     context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)
 
 
 def secret_header(context: NginxImport, route: Path, item: Statement, name: str) -> None:
-    """Report a header whose value is a secret, and keep its name alone."""
+    """Report a header whose value is a secret, and keep only its name."""
     ledger = context.draft.ledger
     ledger.secret(item, f"the value of {name} is a secret and was not copied", "keep secrets in files of mode 0600")
     ledger.omit(
@@ -270,7 +270,7 @@ def _response_headers(context: NginxImport, route: Path, scope: Scope, prefix: s
 
 
 def response_header(context: NginxImport, route: Path, scope: Scope, item: Statement) -> None:
-    """Set a header of responses, as `add_header` does."""
+    """Set a response header as `add_header` does."""
     ledger, text = context.draft.ledger, None
     if len(item.args) > 1:
         text = text_of(context, route, scope, item.args[1])
@@ -283,7 +283,7 @@ def response_header(context: NginxImport, route: Path, scope: Scope, item: State
 
 
 def text_of(context: NginxImport, route: Path, scope: Scope, value: str) -> str | None:
-    """Return a text with a fleet's words for nginx's variables; None if one has no such word."""
+    """Return a text with nginx's variables replaced by the fleet's; None if one has no equivalent."""
     return headers.text(value, _VARIABLE, _meanings(context, route, scope))
 
 

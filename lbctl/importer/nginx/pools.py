@@ -1,4 +1,4 @@
-"""`upstream` blocks, and addresses in `proxy_pass`, as pools."""
+"""Converts `upstream` blocks, and addresses in `proxy_pass`, to pools."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _server_word(context: NginxImport, path: Path, item: Statement, word: str, *
 
 
 def _shared_parameters(context: NginxImport, pool: Path, servers: list[Statement]) -> None:
-    """Carry parameters that a fleet has for the whole pool: the value of the first server that has one."""
+    """Convert parameters that apply to the whole pool in a fleet, with the first server's value."""
     targets: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
         ("max_fails", ("health", "passive", "consecutive_connect_failures"), _positive),
         ("fail_timeout", ("health", "passive", "ejection_time"), _bounded_time),

@@ -1,6 +1,6 @@
-"""Reads an nginx configuration with its includes into statements.
+"""Reads an nginx configuration with its includes as statements.
 
-`crossplane` parses each file. It knows lines but no columns, so the column of a directive is looked up in its line.
+`crossplane` parses each file. It provides lines but no columns, so the column of a directive is looked up in its line.
 Includes are resolved here and not by crossplane: a file outside the directory of the main one is reported instead of
 read, as are missing files, cycles, and more files than any configuration has.
 """
@@ -25,7 +25,7 @@ _MIN_ARGUMENTS = {
     **dict.fromkeys(("set", "map", "split_clients", "limit_req_zone", "limit_conn_zone", "rewrite"), 2),
     **dict.fromkeys(("allow", "deny", "access_log", "error_page", "proxy_hide_header", "proxy_set_header"), 1),
 }
-"""crossplane counts arguments in whole files only, not in those of conf.d."""
+"""crossplane checks the number of arguments only in complete files, not in conf.d files."""
 _PATTERN = re.compile(r"[*?\[]")
 _HINT = "copy it below the directory of the main file, write that path, and import again"
 _CLOSING_HINT = f"{_HINT}; until then the routes that it may protect are closed"
@@ -33,7 +33,7 @@ Parsed = Mapping[str, Any]
 
 
 def read(file: str, diagnostics: Diagnostics) -> tuple[Statement, ...]:
-    """Return the directives of the file, with those of its includes in their place."""
+    """Return the directives of the file, with included directives in place."""
     return tuple(_Reader(Path(file).parent, diagnostics).file(Path(file), file))
 
 
@@ -46,7 +46,7 @@ class _Reader:
         self._open: list[Path] = []
         self._count = 0
         self._depth = 0
-        """How many blocks and includes are around what is being read."""
+        """Number of blocks and includes around the current position."""
 
     def file(self, path: Path, name: str) -> Iterator[Statement]:
         """Yield the directives of one file."""
@@ -107,7 +107,7 @@ class _Reader:
         return Statement(position, ("include", pattern), tuple(block), True, "; ".join(problems))
 
     def _matches(self, pattern: str) -> tuple[list[str], list[str]]:
-        """Return the files that a pattern names, and why it is not followed."""
+        """Return the files that match a pattern, and the reason if it is not followed."""
         parts = Path(pattern).parts
         fixed = next((index for index, part in enumerate(parts) if _PATTERN.search(part)), None)
         if fixed is None:
@@ -122,7 +122,7 @@ class _Reader:
         return sorted(str(path) for path in found if not _is_hidden(path, rest)), []
 
     def _leads_out(self, path: Path) -> str:
-        """Return why a path must not be followed; empty for one below the directory of the main file."""
+        """Return why a path must not be followed; empty if it is below the directory of the main file."""
         try:
             is_below = path.resolve().is_relative_to(self._root.resolve())
         except (OSError, RuntimeError, ValueError) as error:
@@ -144,7 +144,7 @@ class _Reader:
 
 
 def _is_hidden(path: Path, patterns: Sequence[str]) -> bool:
-    """Whether a part of a path begins with a dot, and its pattern does not: nginx skips such files."""
+    """Whether a part of a path begins with a dot but its pattern does not. nginx skips such files."""
     parts = path.parts[-len(patterns) :]
     return any(
         part.startswith(".") and not pattern.startswith(".") for part, pattern in zip(parts, patterns, strict=True)
@@ -170,7 +170,7 @@ class _Columns:
 
 
 def _depth(text: str) -> int:
-    """Return an upper bound of how deep blocks are nested."""
+    """Return an upper bound of the nesting depth."""
     depth = deepest = 0
     for character in text:
         depth += (character == "{") - (character == "}")

@@ -1,4 +1,4 @@
-"""`server` and `location` blocks as routes."""
+"""Converts `server` and `location` blocks to routes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lbctl.importer.values import is_whole
 _HTTPS = re.compile(r"https://(?:\$host|\$http_host|\$server_name|\$\{host\})(?::443)?(?:\$request_uri|\$uri.*)?/?")
 _PASSES = {"proxy_pass": "proxy", "grpc_pass": "grpc"}
 _ADDED = frozenset({"200", "201", "204", "206", "301", "302", "303", "304", "307", "308"})
-"""The statuses to which `add_header` without `always` adds."""
+"""Statuses for which `add_header` without `always` adds headers."""
 _FILES = ("root", "alias", "try_files", "index", "autoindex")
 _PROTECTING = ("auth", "allow_from", "deny_from")
 _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
@@ -28,14 +28,14 @@ _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
 
 @dataclass(frozen=True, slots=True)
 class RoutedServer:
-    """A server with what its routes have in common."""
+    """A server with the common properties of its routes."""
 
     scope: Scope
-    """The block and those around it."""
+    """The block and its enclosing blocks."""
     listeners: tuple[str, ...]
-    """The names of its listeners; empty: all of the fleet."""
+    """Names of its listeners; empty: all of the fleet."""
     hosts: tuple[str, ...]
-    """The hosts of its routes; empty where it takes all."""
+    """Hosts of its routes; empty for all hosts."""
 
 
 def routes(context: NginxImport, server: RoutedServer) -> None:
@@ -65,7 +65,7 @@ def routes(context: NginxImport, server: RoutedServer) -> None:
 
 
 def _locations(scope: Scope) -> Iterator[Scope]:
-    """Yield the locations of a block and those within them."""
+    """Yield the locations of a block, including nested ones."""
     for block in flat(scope.block, "location"):
         inner = scope.inside(block)
         yield inner
@@ -73,9 +73,9 @@ def _locations(scope: Scope) -> Iterator[Scope]:
 
 
 def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
-    """Close what a fleet would forward, and nginx refuses by an earlier expression or a prefix with `^~`.
+    """Close requests that a fleet would forward, but nginx rejects by an earlier expression or a prefix with `^~`.
 
-    A fleet prefers an expression to a prefix, and of several expressions not the first one.
+    A fleet prefers expressions to prefixes, and does not use the first of several expressions.
     """
     draft = context.draft
     routes = {block: [path for path, origin in draft.origins.items() if origin is block] for block in blocks}
@@ -95,7 +95,7 @@ def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
 
 
 def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
-    """Whether a fleet sends requests that nginx sends to the pool of one route to that of another."""
+    """Whether a fleet sends requests to another route's pool than nginx."""
     before, after = draft.get(first) or {}, draft.get(second) or {}
     if "respond" in before or "respond" in after or not before or not after:
         return False
@@ -105,7 +105,7 @@ def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
 
 
 def _opened(context: NginxImport, path: Path) -> dict[str, Any]:
-    """Return a route; a closed one as it is once its comment is followed."""
+    """Return a route; for a closed route, its state after following its comment."""
     route, closed = context.draft.get(path) or {}, context.draft.closed.get(path)
     if closed is None:
         return route
@@ -113,13 +113,13 @@ def _opened(context: NginxImport, path: Path) -> dict[str, Any]:
 
 
 def _modifier(location: Statement) -> str:
-    """Return `~` for a location with an expression, `^~` for a prefix that no expression precedes, else nothing."""
+    """Return `~` for an expression, `^~` for a prefix that takes precedence over expressions, else an empty string."""
     text = location.args[0] if location.args else ""
     return "~" if text.startswith("~") else "^~" if text == "^~" else ""
 
 
 def _refuses_more(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Whether the second route takes requests that the first one protects in another way."""
+    """Whether the second route takes requests that the first one protects differently."""
     if not takes(second["match"], first["match"]):
         return False
     status = int((first.get("respond") or {}).get("status", 0))
@@ -176,7 +176,7 @@ def _has_action(block: Statement) -> bool:
 
 
 def _refuse(context: NginxImport, path: Path, scope: Scope) -> None:
-    """Close a route whose location does something that no fleet does, as serving files."""
+    """Close a route whose location does something unsupported, such as serving files."""
     ledger = context.draft.ledger
     item = next(flat(scope.block, *_FILES, *_OTHER_PASSES), None)
     if item is not None and item.name in _FILES:
@@ -274,7 +274,7 @@ def _mirror(context: NginxImport, path: Path, scope: Scope) -> None:
 
 
 def _fallback(context: NginxImport, path: Path, scope: Scope) -> None:
-    """Carry `error_page 502 503 504 = @name` over as a fallback pool."""
+    """Convert `error_page 502 503 504 = @name` to a fallback pool."""
     for item in scope.all("error_page"):
         name = item.args[-1] if item.args else ""
         block = next((each for each in flat(scope.server.block, "location") if each.args == (name,)), None)
@@ -295,7 +295,7 @@ def _fallback(context: NginxImport, path: Path, scope: Scope) -> None:
 
 
 def _fallback_path(context: NginxImport, route: Path, pool: Path, block: Statement) -> None:
-    """Carry a `rewrite` that puts a prefix before the path over to a hosted API."""
+    """Convert a `rewrite` that adds a path prefix to a setting of a hosted API."""
     for item in flat(block, "rewrite"):
         match = re.fullmatch(r"\^?(/.*?)\(\.\*\)\$?", item.args[0]) if item.args else None
         new = item.args[1].removesuffix("$1") if match is not None and len(item.args) > 1 else ""
@@ -309,7 +309,7 @@ def _fallback_path(context: NginxImport, route: Path, pool: Path, block: Stateme
 
 
 def _respond(context: NginxImport, path: Path, scope: Scope, item: Statement) -> None:
-    """Set what the route answers by itself."""
+    """Set the route's own response."""
     draft, args = context.draft, item.args
     status, text = (args[0], args[1] if len(args) > 1 else "") if args and is_whole(args[0]) else ("302", args[0])
     if _HTTPS.fullmatch(text) and status in {"301", "302", "307", "308"}:
@@ -341,7 +341,7 @@ def _respond(context: NginxImport, path: Path, scope: Scope, item: Statement) ->
 
 
 def _headers_of_answer(context: NginxImport, path: Path, scope: Scope) -> None:
-    """Set the headers that the answer of a location has."""
+    """Set the response headers of a location."""
     status = str((context.draft.get((*path, "respond")) or {}).get("status", ""))
     for item in scope.all("add_header"):
         if item.args[:1] and item.args[0].lower() != "content-type" and (item.args[-1] == "always" or status in _ADDED):
@@ -349,7 +349,7 @@ def _headers_of_answer(context: NginxImport, path: Path, scope: Scope) -> None:
 
 
 def _headers_of_others(context: NginxImport, server: RoutedServer) -> None:
-    """Keep the headers that a server adds to its 404 too as comments at its listeners."""
+    """Keep the headers that a server also adds to its 404 as comments at its listeners."""
     for item in server.scope.all("add_header"):
         for name in server.listeners or context.draft.fleet["listeners"]:
             if item.args[-1:] == ("always",):
@@ -360,7 +360,7 @@ def _headers_of_others(context: NginxImport, server: RoutedServer) -> None:
 def _conditions(
     context: NginxImport, server: RoutedServer, path: Path, scope: Scope, blocks: Sequence[Statement]
 ) -> None:
-    """Carry the `if` blocks that hold for a location."""
+    """Convert the `if` blocks that apply to a location."""
     for block in blocks:
         if access.keys(context, path, block) or _method(context, path, block):
             continue
@@ -380,12 +380,12 @@ def _conditions(
 
 
 def _refuses(answer: Statement) -> bool:
-    """Whether a `return` refuses requests: one of a server does so in all of its locations."""
+    """Whether a `return` rejects requests. In a server, it applies to all of its locations."""
     return bool(answer.args) and is_whole(answer.args[0]) and int(answer.args[0]) >= 400
 
 
 def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scope) -> None:
-    """Carry `limit_except GET POST { deny all; }` over: a route for these methods, and one that refuses all others."""
+    """Convert `limit_except GET POST { deny all; }` to two routes: for these methods, and for all others."""
     block = next(flat(scope.block, "limit_except"), None)
     match = context.draft.get((*path, "match"))
     if block is None or context.draft.answers(path):
@@ -403,7 +403,7 @@ def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scop
 
 
 def _method(context: NginxImport, path: Path, block: Statement) -> bool:
-    """Carry `if ($request_method !~ ^(GET|POST)$) { return 405; }` over as the methods of the match."""
+    """Convert `if ($request_method !~ ^(GET|POST)$) { return 405; }` to the methods of the match."""
     text = " ".join(block.args)
     match = re.search(r"\$request_method\s+!~\*?\s+\"?\^?\(?([A-Z|]+)\)?\$?", text)
     if match is None or context.draft.answers(path):
@@ -414,7 +414,7 @@ def _method(context: NginxImport, path: Path, block: Statement) -> bool:
 
 
 def _server_conditions(context: NginxImport, server: RoutedServer, blocks: Sequence[Statement]) -> None:
-    """Add the routes of `if` blocks of a server that answer by themselves, as certbot writes them."""
+    """Add the routes for a server's `if` blocks with their own response, as certbot writes them."""
     for block in blocks:
         answer, extra = next(flat(block, "return"), None), forward.condition(block)
         if answer is not None and extra is not None:

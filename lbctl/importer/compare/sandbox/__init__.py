@@ -1,1 +1,1 @@
-"""Runs a comparison, and the proxies of it, where they reach nothing of this machine but their own directory."""
+"""Runs a comparison and its proxies in a sandbox, where they can access only their own directory."""

@@ -1,4 +1,4 @@
-"""A filter of system calls: TCP only, no other processes, and none of the calls that file and port rules do not cover.
+"""A filter of system calls: only TCP, no other processes, and no calls that file and port rules do not cover.
 
 Landlock has no rules for Unix sockets, UDP, signals of older kernels, and attributes of files.
 """
@@ -41,10 +41,10 @@ _NUMBERS = {
         "keyctl": 219, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282,
     },
 }  # fmt: skip
-"""The system calls that are refused, apart from the arguments that `_allowed` names."""
+"""Rejected system calls, except with the arguments that `_allowed` lists."""
 
 _X32 = 0x40000000
-"""Where the numbers of a second set of system calls of x86_64 begin."""
+"""First number of the second set of system calls on x86_64."""
 _THREAD = 0x00010000
 _FAST_OPEN = 0x20000000
 _TYPE = 0xF
@@ -55,11 +55,11 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _Instruction = tuple[int, int, int, int]
 _Condition = tuple[int, int, Sequence[int]]
-"""The index of an argument, the bits that are compared, and the values that are allowed."""
+"""Index of an argument, compared bits, and allowed values."""
 
 
 def program(process: int) -> bytes:
-    """Return the filter for a process, as a program of classic BPF. Raises OSError on an unknown architecture."""
+    """Return the filter for a process as a classic BPF program. Raises OSError on an unknown architecture."""
     machine = os.uname().machine
     if machine not in _NUMBERS:
         raise OSError(f"system calls of {machine} are not known")
@@ -67,7 +67,7 @@ def program(process: int) -> bytes:
 
 
 def _allowed(process: int) -> dict[str, Sequence[_Condition]]:
-    """Return the arguments with which a call of the list is allowed."""
+    """Return the arguments with which a listed call is allowed."""
     families, tcp = (socket.AF_INET, socket.AF_INET6), (0, socket.IPPROTO_TCP)
     return {
         "socket": ((0, _WHOLE, families), (1, _TYPE, (socket.SOCK_STREAM,)), (2, _WHOLE, tcp)),
@@ -93,7 +93,7 @@ def _program(machine: str, process: int) -> Iterator[_Instruction]:
         yield refused
     allowed = _allowed(process)
     for name, number in _NUMBERS[machine].items():
-        # A library that does not find clone3 falls back to clone, whose flags the filter can read.
+        # If a library does not find clone3, it falls back to clone, whose flags the filter can read.
         otherwise = (_RETURN, 0, 0, _FAIL | errno.ENOSYS) if name == "clone3" else refused
         body = [*_checked(allowed[name], refused)] if name in allowed else [otherwise]
         yield (_EQUAL, 0, len(body), number)
@@ -102,7 +102,7 @@ def _program(machine: str, process: int) -> Iterator[_Instruction]:
 
 
 def _checked(conditions: Sequence[_Condition], refused: _Instruction) -> Iterator[_Instruction]:
-    """Yield instructions that allow a call if every condition is met."""
+    """Yield instructions that allow a call if all conditions are met."""
     for index, bits, values in conditions:
         yield (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
         yield (_AND, 0, 0, bits)

@@ -1,4 +1,4 @@
-"""A comparison in a process of its own: with a network that has loopback only, and with an end in time."""
+"""Runs a comparison in a separate process, with a loopback-only network and a time limit."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from lbctl.base.errors import reason_of
 from lbctl.importer.compare.sandbox import kernel, launch, programs
 
 MAX_SECONDS = 60.0
-"""Time for a whole comparison."""
+"""Time limit for a whole comparison in seconds."""
 Method = Literal["namespaces", "landlock", "none"]
 METHODS: tuple[Method, ...] = ("namespaces", "landlock")
-"""The ways to confine proxies, the stronger one first."""
+"""Ways to sandbox proxies, the stronger one first."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _MAX_REASON = 300
 _CHUNK = 1 << 16
 
 
 class SandboxUnavailableError(Exception):
-    """The system offers no way to confine a proxy."""
+    """The system does not support any sandbox for a proxy."""
 
 
 class TooSlowError(Exception):
-    """The comparison did not end in time."""
+    """The comparison exceeded its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """Where the proxies of a comparison run."""
+    """The sandbox in which the proxies of a comparison run."""
 
     method: Method
-    """How they are confined."""
+    """Sandboxing method."""
     base: Path
-    """The directory of the comparison."""
+    """Directory of the comparison."""
     connect: tuple[int, ...] = ()
-    """The ports on loopback that they may connect to. In a network of their own, nobody else listens."""
+    """Loopback ports to which they may connect. In a separate network namespace, no other process listens."""
 
     def command(self, command: Sequence[str], directory: Path, listen: Sequence[int]) -> list[str]:
-        """Return the command that runs a proxy's command confined to a directory and to these ports.
+        """Return the command that runs a proxy's command restricted to a directory and to these ports.
 
-        Raises NotAProgramError if the file of the command is a script.
+        Raises NotAProgramError if the command's file is a script.
         """
         specification = {
             "method": self.method,
@@ -72,11 +72,11 @@ class Sandbox:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of the command: the proxy itself gets none."""
+        """Return the environment of the command. The proxy itself gets no environment."""
         return {"PYTHONPATH": str(Path(lbctl.__file__).parents[1])}
 
     def problem(self) -> str:
-        """Return why a proxy cannot be confined so on this system; empty if it can."""
+        """Return why a proxy cannot be sandboxed in this way on this system; else an empty string."""
         own = self.base / "trial"
         own.mkdir()
         tried = subprocess.run(
@@ -94,7 +94,7 @@ def confined(
     allow_unsandboxed: bool = False,
     seconds: float = MAX_SECONDS,
 ) -> Any:
-    """Return the result of `work`, which runs in a process of its own and is sent as JSON.
+    """Return the result of `work`, which runs in a separate process and is transferred as JSON.
 
     Raises SandboxUnavailableError, TooSlowError, and RuntimeError with the traceback of an exception in `work`.
     """
@@ -131,7 +131,7 @@ def _in_child(method: Method, work: Callable[[Sandbox], Any], base: Path, deadli
 
 
 def _received(reader: int, deadline: float) -> bytes:
-    """Read a line. Another process that this one has forked meanwhile may keep the pipe open."""
+    """Read a line. Another process, forked in the meantime, may keep the pipe open."""
     received = b""
     while not received.endswith(b"\n"):
         if not select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -144,7 +144,7 @@ def _received(reader: int, deadline: float) -> bytes:
 
 
 def _fork() -> int:
-    """Fork this process. The command has no other threads, about which Python would warn; tests have some."""
+    """Fork this process. The command has no other threads, for which Python would log a warning; tests have some."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -156,7 +156,7 @@ def _fork() -> int:
 def _become_child(method: Method, work: Callable[[Sandbox], Any], base: Path, parent: int, writer: int) -> NoReturn:
     line = ""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets it too, and decides.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets the signal too, and decides.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         kernel.end_with_parent()
         if os.getppid() != parent:
@@ -184,7 +184,7 @@ def _answer(method: Method, work: Callable[[Sandbox], Any], base: Path, writer: 
 
 
 def _enter_namespaces(writer: int) -> None:
-    """Go on as the first process of new namespaces, with which all others in them end. Raises OSError."""
+    """Continue as the first process of new namespaces, whose processes all end with it. Raises OSError."""
     kernel.unshare(kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_PROCESSES)
     alive, held = os.pipe()
     child = _fork()
@@ -196,6 +196,6 @@ def _enter_namespaces(writer: int) -> None:
     os.close(held)
     kernel.end_with_parent()
     if select.select([alive], [], [], 0)[0]:
-        os._exit(1)  # The parent ended before it was this process' turn to notice.
+        os._exit(1)  # The parent ended before this process could notice.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))

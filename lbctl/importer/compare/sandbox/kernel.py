@@ -1,4 +1,4 @@
-"""The system calls of Linux that the sandbox needs and Python does not offer."""
+"""System calls of Linux that the sandbox needs and Python does not provide."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _done(result: int, what: str) -> int:
 
 
 def syscall(what: str, number: int, *arguments: object) -> int:
-    """Make a system call by its number. Raises OSError, which names the call."""
+    """Make a system call by its number. Raises OSError with the name of the call."""
     converted = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
     return _done(_libc.syscall(ctypes.c_long(number), *converted), what)
 
@@ -45,27 +45,27 @@ def _prctl(what: str, option: int, *arguments: object) -> int:
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when the thread that started it ends."""
+    """Make the kernel kill this process when the thread that started it ends."""
     _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def forbid_new_privileges() -> None:
-    """Let no program that this process starts gain privileges."""
+    """Prevent all programs that this process starts from gaining privileges."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:
-    """Remove all capabilities from what a program that this process becomes can get."""
+    """Remove all capabilities from the bounding set of this process."""
     _prctl("PR_CAP_AMBIENT", _PR_CAP_AMBIENT, _CLEAR_ALL)
     for capability in range(_MAX_CAPABILITY + 1):
         try:
             _prctl("PR_CAPBSET_DROP", _PR_CAPBSET_DROP, capability)
         except OSError:
-            return  # The kernel does not know this one, or this process has none to drop.
+            return  # The kernel does not support this capability, or this process has none to drop.
 
 
 def filter_calls(program: bytes) -> None:
-    """Filter this process' system calls with a program of classic BPF."""
+    """Filter this process's system calls with a classic BPF program."""
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
@@ -75,14 +75,17 @@ def filter_calls(program: bytes) -> None:
 
 
 def unshare(namespaces: int) -> None:
-    """Enter new namespaces. A user that is not root gets a user namespace too, with the same user and group in it."""
+    """Enter new namespaces.
+
+    A user other than root also gets a user namespace with the same user and group in it.
+    """
     if os.geteuid() != 0:
         enter_user_namespace(os.geteuid(), os.getegid())
     _done(_libc.unshare(ctypes.c_int(namespaces)), "unshare")
 
 
 def enter_user_namespace(user: int, group: int) -> None:
-    """Enter a user namespace in which this process has this user and group, and no other exists."""
+    """Enter a user namespace in which only this process's user and group exist."""
     outer_user, outer_group = os.geteuid(), os.getegid()
     _done(_libc.unshare(ctypes.c_int(_NEW_USER)), "unshare")
     Path("/proc/self/setgroups").write_text("deny")
@@ -91,7 +94,7 @@ def enter_user_namespace(user: int, group: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """Mount a file system, or change how one is mounted."""
+    """Mount a file system, or change the mount of one."""
     result = _libc.mount(
         source.encode(), os.fsencode(target), kind.encode() if kind else None, ctypes.c_ulong(flags), options.encode()
     )
@@ -99,7 +102,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def change_root(directory: str) -> None:
-    """Make a mounted directory the root, and leave the former root."""
+    """Make a mounted directory the root, and detach the former root."""
     os.chdir(directory)
     syscall("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
     _done(_libc.umount2(b".", ctypes.c_int(_DETACH)), "umount2")

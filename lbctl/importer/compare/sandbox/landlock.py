@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from lbctl.importer.compare.sandbox import kernel
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""The numbers of the system calls, which are the same for all architectures."""
+"""Numbers of the system calls, which are the same on all architectures."""
 _VERSION = 1
 _PATH, _PORT = 1, 2
 
 MIN_VERSION = 4
-"""The first version with rules for TCP: Linux 6.7."""
+"""Minimum version, which has rules for TCP: Linux 6.7."""
 _SCOPES_VERSION, _DEVICES_VERSION = 6, 5
 
 _EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -24,7 +24,7 @@ _ALL = (1 << 15) - 1
 _ALL_WITH_DEVICES = (1 << 16) - 1
 _BIND, _CONNECT = 1, 2
 _SCOPES = 3
-"""No abstract Unix socket and no signal of a process outside of these rules."""
+"""Block abstract Unix sockets, and signals to processes outside these rules."""
 
 _PROGRAM = _EXECUTE | _READ
 _DEVICE = _READ | _WRITE
@@ -36,14 +36,14 @@ _PATH_RULE, _PORT_RULE = struct.Struct("=Qi"), struct.Struct("=QQ")
 
 
 def version() -> int:
-    """Return the version of Landlock that the kernel offers. Raises OSError if it offers none."""
+    """Return the kernel's version of Landlock. Raises OSError if it is not supported."""
     return kernel.syscall("landlock", _CREATE, None, 0, _VERSION)
 
 
 def restrict(
     directory: str, programs: Iterable[str], devices: Iterable[str], listen: Iterable[int], connect: Iterable[int]
 ) -> None:
-    """Allow only the directory for reading and writing, the programs and devices, and these TCP ports."""
+    """Restrict access to the directory (read and write), the programs and devices, and these TCP ports."""
     offered = version()
     if offered < MIN_VERSION:
         raise OSError(f"Landlock of version {offered} has no rules for TCP; version {MIN_VERSION} has (Linux 6.7)")

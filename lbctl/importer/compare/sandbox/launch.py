@@ -1,6 +1,6 @@
-"""`python -m lbctl.importer.compare.sandbox.launch SPECIFICATION`: confines itself, and becomes a proxy.
+"""`python -m lbctl.importer.compare.sandbox.launch SPECIFICATION`: enters the sandbox, and then runs a proxy.
 
-This is a program, because the comparison has threads, and a process that has threads cannot enter a user namespace.
+It is a separate program, because the comparison has threads, and a process with threads cannot enter a user namespace.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from lbctl.importer.compare.sandbox import calls, kernel, landlock, root
 
 NOT_CONFINED = 125
-"""The exit code if the sandbox cannot be set up."""
+"""Exit code if the sandbox cannot be set up."""
 _NOBODY = 65534
 _MAX_FILE_BYTES = 64 << 20
-"""The largest file that a proxy of the comparison can write."""
+"""Maximum size of a file that a proxy can write in the comparison."""
 _LIMITS = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _MAX_FILE_BYTES))
 
 
 def main(arguments: list[str]) -> None:
-    """Confine this process as the specification says, and run its command; without one, only try."""
+    """Enter the sandbox in the specification, and run its command. Without a command, only test the sandbox."""
     specification = json.loads(arguments[0])
     parent = os.getppid()
     try:
@@ -37,12 +37,12 @@ def main(arguments: list[str]) -> None:
         print(f"the sandbox cannot be set up: {error}", file=sys.stderr)
         raise SystemExit(NOT_CONFINED) from None
     if command := specification["command"]:
-        # Without /proc a loader does not know where the program is, whose own libraries may be next to it.
+        # Without /proc, a loader does not know the directory of the program, which may contain its libraries.
         os.execve(command[0], command, {"LD_ORIGIN_PATH": str(Path(command[0]).parent)})
 
 
 def _confine(specification: dict[str, Any]) -> None:
-    """Leave everything behind that the method takes away."""
+    """Drop all access that the method removes."""
     directory, programs = specification["directory"], specification["programs"]
     for limit, value in _LIMITS:
         resource.setrlimit(limit, (value, value))
@@ -62,9 +62,9 @@ def _confine(specification: dict[str, Any]) -> None:
 
 
 def _own(directory: str) -> bool:
-    """Give a directory with its content to the user that root's proxies run as; returns whether there is that user.
+    """Give a directory and its content to the user of root's proxies. Returns whether that user exists.
 
-    In some containers root is the only user, and its proxies get the name of another one.
+    In some containers, root is the only user, and its proxies get the name of another user.
     """
     try:
         os.chown(directory, _NOBODY, _NOBODY)

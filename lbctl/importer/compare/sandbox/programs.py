@@ -11,17 +11,17 @@ from pathlib import Path
 from lbctl.base.errors import reason_of
 
 _LOADER = 3
-"""The type of the program header that names the loader (PT_INTERP)."""
+"""Type of the program header that contains the loader (PT_INTERP)."""
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _MAX_LOADER = 4096
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/.+?) \(0x[0-9a-f]+\)$", re.MULTILINE)
 _TIMEOUT = 10.0
 _LISTS = ("/etc/ld.so.cache", f"/etc/ld-musl-{os.uname().machine}.path")
-"""Where loaders find the directories of libraries."""
+"""Files in which loaders find the directories of libraries."""
 
 _OF_THREADS = "libgcc_s.so.1"
-"""The library that glibc loads when a thread ends, which no program has to list."""
+"""Library that glibc loads when a thread ends, even if a program does not list it."""
 
 
 class NotAProgramError(Exception):
@@ -46,7 +46,7 @@ def files_of(program: str) -> list[str]:
 
 
 def _loader(program: str) -> str | None:
-    """Return the path of the loader that a program names; None for a program that needs none."""
+    """Return the path of a program's loader; None for a program that needs none."""
     with Path(program).open("rb") as file:
         header = file.read(_HEADER.size)
         if header[:6] != b"\x7fELF\x02\x01" or len(header) < _HEADER.size:

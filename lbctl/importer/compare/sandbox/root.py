@@ -1,4 +1,4 @@
-"""A private file system: a program with its libraries, a few devices, and one directory that can be written."""
+"""A private file system: a program with its libraries, a few devices, and one writable directory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lbctl.importer.compare.sandbox import kernel
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _SIZE = "size=1m,mode=755"
-"""The new root contains directories and empty files only."""
+"""The new root contains only directories and empty files."""
 _KEPT = kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_PROGRAMS
-"""Flags of a file system, which a user namespace may not remove; `statvfs` has them by the same numbers."""
+"""Flags of a file system that a user namespace must not remove. `statvfs` uses the same numbers."""
 
 
 def enter(place: str, directory: str, programs: Iterable[str]) -> None:
-    """Make `place` the root of this process, with nothing else in it. Raises OSError."""
+    """Make `place` the root of this process, with nothing else visible. Raises OSError."""
     kernel.unshare(kernel.NEW_MOUNTS)
     kernel.mount("none", "/", None, kernel.PRIVATE | kernel.RECURSIVE)
     kernel.mount("tmpfs", place, "tmpfs", kernel.NO_SUID | kernel.NO_DEVICES, _SIZE)
@@ -32,7 +32,7 @@ def enter(place: str, directory: str, programs: Iterable[str]) -> None:
 
 
 def _show(place: str, path: str, flags: int) -> None:
-    """Show a file or directory under its own path in the new root."""
+    """Mount a file or directory under its own path in the new root."""
     target = Path(place + path)
     target.parent.mkdir(parents=True, exist_ok=True)
     if Path(path).is_dir():

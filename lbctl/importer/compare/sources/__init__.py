@@ -1,5 +1,6 @@
-"""The source rewritten for loopback: what listens, what it sends requests to, and nothing that leads elsewhere.
+"""Rewrites a source for loopback: its listeners, its destinations, and no access to other addresses.
 
-Addresses of replicas become those of echo servers, every other address one that nobody listens on. What would talk to
-the world by itself is left out: logs, resolvers, modules, filters that ask services, health checks, TLS to replicas.
+Addresses of replicas become addresses of echo servers, and every other address becomes one without a listener. Parts
+that would communicate by themselves are left out: logs, resolvers, modules, filters that call services, health checks,
+TLS to replicas.
 """

@@ -1,7 +1,7 @@
-"""A configuration of Envoy made anew for loopback, from fields that are known to be harmless.
+"""Rebuilds an Envoy configuration for loopback from fields that are known to be harmless.
 
-Anything else closes the smallest part around it that has answers: a route, a virtual host, or a listener. A cluster
-that cannot be taken over closes the routes that lead to it.
+Any other field closes the smallest enclosing part with responses: a route, a virtual host, or a listener. A cluster
+that cannot be rebuilt closes the routes that lead to it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rewrite(root: Node | None, places: StandIns) -> Rewritten:
         if name not in _SECTIONS:
             removals.leave_out(child.statement, "Envoy itself")
     made = _Envoy(static, places, removals).made()
-    # Envoy takes some texts without quotes for numbers that YAML's own rules leave texts: JSON quotes them all.
+    # Envoy reads some unquoted texts as numbers, although YAML treats them as texts. JSON quotes all of them.
     return Rewritten(json.dumps({"static_resources": made}, indent=1), removals.items)
 
 
@@ -66,7 +66,7 @@ class _Envoy:
         self._clusters: dict[str, dict[str, Any]] = {}
         self._closed_clusters: dict[str, ClosedError] = {}
         self._filters: dict[str, bool] = {}
-        """The names of the filters of a connection manager → whether they run."""
+        """Maps the name of a connection manager's filter to whether it runs."""
 
     def made(self) -> dict[str, Any]:
         """Return the configuration."""
@@ -81,7 +81,7 @@ class _Envoy:
         return {"listeners": listeners, "clusters": list(self._clusters.values())}
 
     def _close(self, error: RefusedError | ClosedError) -> ClosedError:
-        """Return what closes the part around a refused value."""
+        """Return the error that closes the part around a rejected value."""
         if isinstance(error, ClosedError):
             return error
         return self._removals.close(error.view.statement, error.reason, error.word)
@@ -123,11 +123,14 @@ class _Envoy:
         return policy.text if policy.text in fields.POLICIES else "ROUND_ROBIN"
 
     def _port(self, item: ConfigView) -> int | None:
-        """Return the port that stands in for an endpoint; None if it is not a replica of the fleet."""
+        """Return the port that replaces an endpoint; None if it is not a replica of the fleet."""
         return self._places.replica_port(address_of(item.get("endpoint", "address")) or "")
 
     def _group(self, group: ConfigView, *, is_known: bool) -> dict[str, Any]:
-        """Return a group of endpoints; without those that are not replicas if another one of the cluster is."""
+        """Return a group of endpoints.
+
+        Endpoints that are not replicas are left out if the cluster has others that are.
+        """
         lost = [each for each in group.get("lb_endpoints") if is_known and self._port(each) is None]
         for each in lost:
             address = address_of(each.get("endpoint", "address"))
@@ -136,7 +139,7 @@ class _Envoy:
         return {**fields.ENDPOINTS(group, self._removals), "lb_endpoints": endpoints}
 
     def _endpoint(self, item: ConfigView) -> dict[str, Any]:
-        """Return an endpoint that is a stand-in. Only the name of the host stays, for `auto_host_rewrite`."""
+        """Return an endpoint with a replacement address. Only the name of the host is kept, for `auto_host_rewrite`."""
         socket = item.get("endpoint", "address", "socket_address")
         host = text(socket.get("address"), self._removals) if socket.get("address") else ""
         port = self._port(item) or self._places.dead
@@ -144,7 +147,7 @@ class _Envoy:
         return {"load_balancing_weight": 1, **fields.ENDPOINT(item, self._removals), "endpoint": endpoint}
 
     def _settle_aggregates(self) -> None:
-        """Keep of aggregate clusters those parts that run; one without any closes as its first part does."""
+        """Reduce aggregate clusters to the parts that run. A cluster without such parts closes like its first part."""
         for name, made in list(self._clusters.items()):
             if "cluster_type" not in made:
                 continue
@@ -157,7 +160,7 @@ class _Envoy:
                 self._closed_clusters.update({name: closed[0]} if closed else {})
 
     def _check_cluster(self, view: ConfigView, around: ConfigView) -> None:
-        """Raise ClosedError or RefusedError for a cluster that does not run."""
+        """Raise ClosedError or RefusedError if a cluster does not run."""
         if view.text in self._closed_clusters:
             raise self._closed_clusters[view.text]
         if view.text not in self._clusters:
@@ -252,7 +255,7 @@ class _Envoy:
                 raise RefusedError(config or item.get("name") or item, reason, config.type)
 
     def _settle_service(self, config: ConfigView, made: dict[str, Any]) -> None:
-        """Have a filter wait for the stand-in of the service that it asks."""
+        """Limit a filter's wait for the replacement of its service."""
         if not config.type.endswith(".ExtAuthz"):
             return
         if not config.get("http_service"):
@@ -262,7 +265,7 @@ class _Envoy:
         made["http_service"]["server_uri"]["timeout"] = STAND_IN_TIMEOUT
 
     def _of_filters(self, view: ConfigView) -> dict[str, Any]:
-        """Return what a route, virtual host or route configuration says about the filters that run."""
+        """Return the settings of a route, virtual host or route configuration for filters that run."""
         made = {}
         for name, child in view.get("typed_per_filter_config").items():
             if self._filters.get(name):
@@ -290,7 +293,7 @@ class _Envoy:
         return {"name": name, **made, "domains": domains, "routes": routes}
 
     def _routes_of(self, host: ConfigView) -> Iterator[dict[str, Any]]:
-        """Yield the routes; one whose requests are not known takes all those that no earlier one takes."""
+        """Yield the routes. A route with unknown requests takes all requests that no earlier route takes."""
         for item in host.get("routes"):
             try:
                 match = fields.MATCH(item.get("match"), self._removals)
@@ -315,7 +318,7 @@ class _Envoy:
         return made
 
     def _keep_mirrors(self, made: dict[str, Any]) -> None:
-        """Remove copies of requests for clusters that do not run: their answers are not used."""
+        """Remove mirroring to clusters that do not run, because those responses are not used."""
         mirrors = made.pop("request_mirror_policies", [])
         if kept := [each for each in mirrors if each.get("cluster") in self._clusters]:
             made["request_mirror_policies"] = kept
@@ -327,7 +330,7 @@ def _manager(chain: ConfigView) -> ConfigView | None:
 
 
 def _closed_route(match: dict[str, Any], closed: ClosedError) -> dict[str, Any]:
-    """Return a route that answers that the comparison closed it."""
+    """Return a route whose response states that the comparison closed it."""
     header = {"header": {"key": CLOSED_HEADER, "value": str(closed.number)}}
     answer = {"status": CLOSED_STATUS, "body": {"inline_string": "closed"}}
     return {"match": match, "direct_response": answer, "response_headers_to_add": [header]}

@@ -1,4 +1,4 @@
-"""The fields of an Envoy configuration that a comparison runs: those that are known to read, write and ask nothing."""
+"""The fields of an Envoy configuration that a comparison runs: fields that do not access files or other services."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _HEADERS: dict[str, Shape] = {
     "response_headers_to_add": items(_HEADER_OPTION), "response_headers_to_remove": items(text),
 }  # fmt: skip
 _INLINE = message({"inline_string": text})
-"""A data source: neither a file nor a variable of the environment."""
+"""A data source that is neither a file nor an environment variable."""
 _CIDR = message({"address_prefix": text, "prefix_len": number})
 
 # ── Filters ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +100,7 @@ _ANSWER_OF_SERVICE = message(
 
 
 def _patient(view: ConfigView, removals: Removals) -> str:
-    """Return the time for the stand-in of the service that is asked: that of the service says nothing about it."""
+    """Return the timeout for the replacement of the service, which does not depend on the service's own timeout."""
     del view, removals
     return STAND_IN_TIMEOUT
 
@@ -190,7 +190,7 @@ FILTERS: dict[str, Shape] = {
     ),
     f"{_FILTERS}rbac.v3.RBAC": _RBAC,
 }  # fmt: skip
-"""The type of a filter that runs → its fields."""
+"""Maps the type of a filter that runs to its fields."""
 _LEFT_OUT = """
     adaptive_concurrency admission_control alternate_protocols_cache api_key_auth aws_request_signing bandwidth_limit
     cdn_loop compressor credential_injector csrf decompressor ext_proc fault gcp_authn geoip golang grpc_http1_bridge
@@ -198,7 +198,7 @@ _LEFT_OUT = """
     set_filter_state set_metadata stateful_session tap wasm
 """
 FILTERS_LEFT_OUT = frozenset(_LEFT_OUT.split())
-"""The packages of filters that run on neither side: they run code, ask services, or are own filters of the fleet."""
+"""Packages of filters that run on neither side: they run code, call services, or are own filters of the fleet."""
 _OF_ROUTES = {
     "envoy.config.route.v3.FilterConfig": message({"disabled": boolean, "is_optional": boolean}),
     f"{_FILTERS}local_ratelimit.v3.LocalRateLimit": _LOCAL_LIMIT,
@@ -209,11 +209,11 @@ _OF_ROUTES = {
     f"{_FILTERS}rbac.v3.RBACPerRoute": message({"rbac": _RBAC}),
 }
 FILTER_OF_ROUTE = typed(_OF_ROUTES)
-"""What a route says about a filter."""
+"""Settings of a route for a filter."""
 
 
 def filter_package(name: str) -> str:
-    """Return the package of a filter's type, such as `lua`; empty for a type that is not one of a filter for HTTP."""
+    """Return the package of a filter's type, such as `lua`; empty if the type is not an HTTP filter."""
     return name[len(_FILTERS) :].partition(".")[0] if name.startswith(_FILTERS) else ""
 
 
@@ -257,7 +257,7 @@ MATCH = message(
         "dynamic_metadata": items(_METADATA_MATCH),
     }
 )  # fmt: skip
-"""Which requests a route takes."""
+"""Requests that a route takes."""
 _FORWARD = message(
     {
         "cluster": text,
@@ -290,7 +290,7 @@ ROUTE = message(
     },
     _subjects({_ELSEWHERE: "name metadata typed_per_filter_config", _LOGS: "decorator tracing stat_prefix"}),
 )  # fmt: skip
-"""A route; what it says about filters is read by itself."""
+"""A route. Its settings for filters are read separately."""
 HOST = message(
     {
         "name": text, "require_tls": word, "include_request_attempt_count": boolean,
@@ -317,7 +317,7 @@ ROUTES = message(
         {_ELSEWHERE: "virtual_hosts metadata typed_per_filter_config validate_clusters cluster_specifier_plugins"}
     ),
 )  # fmt: skip
-"""A route configuration without its virtual hosts. A route that uses a plugin to find its cluster is refused."""
+"""A route configuration without its virtual hosts. A route that finds its cluster with a plugin is rejected."""
 
 # ── Listeners ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -412,7 +412,7 @@ LISTENER = message(
         }
     ),
 )
-"""What else a listener may have."""
+"""Other fields of a listener."""
 CHAIN = message(
     {},
     _subjects(
@@ -422,11 +422,11 @@ CHAIN = message(
         }
     ),
 )
-"""What else a chain of filters may have."""
+"""Other fields of a filter chain."""
 CHAIN_MATCH = message(
     {}, _subjects({"the choice of a certificate": "server_names transport_protocol application_protocols"})
 )
-"""How a chain of filters may be chosen: what matters for certificates only."""
+"""Conditions of a filter chain that only select certificates."""
 LISTENER_FILTERS = typed(
     dict.fromkeys(
         (
@@ -437,7 +437,7 @@ LISTENER_FILTERS = typed(
         message({}),
     )
 )
-"""Filters of listeners without which answers are the same."""
+"""Listener filters that do not affect responses."""
 
 # ── Clusters ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -490,13 +490,13 @@ ENDPOINTS = message(
     {"locality": _LOCALITY, "load_balancing_weight": number, "priority": number},
     _subjects({_ELSEWHERE: "lb_endpoints proximity metadata"}),
 )
-"""A group of endpoints without these."""
+"""A group of endpoints without its endpoints."""
 ENDPOINT = message(
     {"load_balancing_weight": number}, _subjects({_ELSEWHERE: "endpoint metadata", _HEALTH: "health_status"})
 )
 """An endpoint without its address."""
 POLICIES = frozenset({"ROUND_ROBIN", "LEAST_REQUEST", "RING_HASH", "RANDOM", "MAGLEV"})
-"""The policies that choose a replica."""
+"""Policies that choose a replica."""
 TYPED_POLICIES = {
     f"envoy.extensions.load_balancing_policies.{package}.v3.{name}": policy
     for package, name, policy in (
@@ -507,10 +507,10 @@ TYPED_POLICIES = {
         ("maglev", "Maglev", "MAGLEV"),
     )
 }
-"""The type of a policy → its name."""
+"""Maps the type of a policy to its name."""
 KINDS = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
-"""The kinds of clusters whose endpoints get stand-ins."""
+"""Kinds of clusters whose endpoints are replaced."""
 TYPED_KINDS = frozenset({"envoy.extensions.clusters.dns.v3.DnsCluster"})
-"""The types of clusters whose endpoints get stand-ins."""
+"""Types of clusters whose endpoints are replaced."""
 AGGREGATE = typed({"envoy.extensions.clusters.aggregate.v3.ClusterConfig": message({"clusters": items(text)})})
 """A cluster of clusters."""

@@ -1,7 +1,7 @@
-"""How values of an Envoy configuration are read for a comparison: each message by the list of its harmless fields.
+"""Reads values of an Envoy configuration for a comparison: each message by a list of its harmless fields.
 
-A shape is a function that returns a value made anew from a view, or raises RefusedError for anything that it does not
-list. Texts are the only free values; a text with a command such as `%FILE_CONTENT(…)%` must be on a list too.
+A shape is a function that returns a new value from a view, or raises RefusedError for anything that it does not list.
+Texts are the only free values; a text with a command such as `%FILE_CONTENT(…)%` must be on a list too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,9})?")
 _MAX_TEXT = 1 << 16
 _COMMAND = re.compile(r"%(?![0-9A-F]{2}%)([A-Z0-9_]+)(?=[(:%])")
-"""How a command begins; an escape of a URL is none, and arguments may contain anything."""
+"""Start of a command. URL escapes are not commands, and arguments may contain anything."""
 _COMMANDS = re.compile(
     r"REQ|RESP|TRAILER|PROTOCOL|PATH|QUERY_PARAMS?|START_TIME(_LOCAL)?|EMIT_TIME(_LOCAL)?|(COMMON_|REQUEST_|RESPONSE_)?DURATION"
     r"|STREAM_ID|TRACE_ID|CONNECTION_ID|ROUTE_NAME|VIRTUAL_CLUSTER_NAME|FILTER_CHAIN_NAME|HOSTNAME|REQUESTED_SERVER_NAME"
@@ -29,28 +29,28 @@ _COMMANDS = re.compile(
     r"|CONNECTION_TERMINATION_DETAILS|DYNAMIC_METADATA|UPSTREAM_(HOST|CLUSTER|METADATA|PROTOCOL|REQUEST_ATTEMPT_COUNT)"
     r"|UPSTREAM_TRANSPORT_FAILURE_REASON|UPSTREAM_(LOCAL|REMOTE)_[A-Z_]+|DOWNSTREAM_((DIRECT_)?REMOTE|LOCAL|TLS|PEER)_[A-Z0-9_]+"
 )
-"""What a text may take from a request, its connection or its response; nothing of files and of the environment."""
+"""Commands that read only a request, its connection or its response, and no files or environment variables."""
 
 NOT_LISTED = "not on the list of fields that a comparison runs"
 _NOT_A_VALUE = "a value of another kind"
 
 
 class RefusedError(Exception):
-    """A value is not among those that are known to be harmless."""
+    """A value is not known to be harmless."""
 
     def __init__(self, view: ConfigView, reason: str = NOT_LISTED, word: str = "") -> None:
         super().__init__(reason)
         self.view = view
         self.reason = reason
         self.word = word
-        """The part of the value that must not run; empty for the whole value."""
+        """Part of the value that must not run; empty for the whole value."""
 
 
 # ── Values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def text(view: ConfigView, _: Removals) -> str:
-    """Return a text, in which only listed commands are."""
+    """Return a text that contains only listed commands."""
     if view.statement.is_block or len(view.text) > _MAX_TEXT:
         raise RefusedError(view, _NOT_A_VALUE)
     for command in _COMMAND.finditer(view.text):
@@ -86,7 +86,7 @@ def boolean(view: ConfigView, _: Removals) -> bool:
 
 
 def struct(view: ConfigView, removals: Removals) -> Any:
-    """Return a value of JSON with texts."""
+    """Return a JSON value with texts."""
     if not view.statement.is_block:
         return text(view, removals)
     fields = {key: struct(child, removals) for key, child in view.items()}
@@ -94,7 +94,7 @@ def struct(view: ConfigView, removals: Removals) -> Any:
 
 
 def ignored(view: ConfigView, _: Removals) -> dict[str, Any]:
-    """Return an empty message in place of one whose presence alone counts."""
+    """Return an empty message if only its presence matters."""
     if not view.statement.is_block:
         raise RefusedError(view, _NOT_A_VALUE)
     return {}
@@ -106,8 +106,8 @@ def ignored(view: ConfigView, _: Removals) -> dict[str, Any]:
 def message(fields: Mapping[str, Shape], left_out: Mapping[str, str] | None = None) -> Shape:
     """Return the shape of a message.
 
-    `left_out` has the fields that are not a part of the result, with their subject: answers are the same without them,
-    or they are read elsewhere (an empty subject).
+    `left_out` maps fields that are not part of the result to their subject: responses do not depend on them, or they
+    are read elsewhere (an empty subject).
     """
 
     def read(view: ConfigView, removals: Removals) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A configuration of HAProxy made anew for loopback, from sections and keywords that are known to be harmless."""
+"""Rebuilds a HAProxy configuration for loopback from sections and keywords that are known to be harmless."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
 
 
 def own_lines(text: str, places: StandIns) -> str:
-    """Return the text of the fleet's own lines for loopback: those that would run in the source too."""
+    """Return the text of the fleet's own lines for loopback: the lines that would run in the source too."""
     items = []
     for number, each in enumerate(text.splitlines(), 1):
         try:
@@ -86,7 +86,7 @@ def own_lines(text: str, places: StandIns) -> str:
 
 
 def _skipped(section: Statement, head: list[str]) -> str:
-    """Return why a section is left out; empty for one that is taken over."""
+    """Return why a section is left out; empty for a section that is rebuilt."""
     if section.name not in _SECTIONS:
         return keywords.LEFT_OUT.get(section.name, NOT_LISTED)
     if section.name != "defaults" and ("mode", "tcp") in {item.tokens for item in section.block}:
@@ -97,7 +97,7 @@ def _skipped(section: Statement, head: list[str]) -> str:
 
 
 def answer(kind: str, number: int) -> list[str]:
-    """Return the words of a rule that answers that the comparison closed the route."""
+    """Return the words of a rule whose response states that the comparison closed the route."""
     return [kind, "return", "status", str(CLOSED_STATUS), "content-type", "text/plain", "string", "closed",
             "hdr", CLOSED_HEADER, str(number)]  # fmt: skip
 
@@ -130,7 +130,7 @@ class _Section:
         }
 
     def body(self, closed: ClosedError | None) -> tuple[list[str], ClosedError | None]:
-        """Return the lines, and what closes the section."""
+        """Return the lines, and the error that closes the section."""
         lines = list[str]()
         for item in self._block:
             try:
@@ -144,18 +144,21 @@ class _Section:
         return lines, closed
 
     def _empty_table(self, item: Statement) -> list[str]:
-        """Return an empty table in place of one that must not run: rules of other sections may name it."""
+        """Return an empty table in place of a table that must not run, because rules of other sections may name it."""
         words = self._words[item]
         kind = words[words.index("type") + 1 :][:1] if item.name == "stick-table" and "type" in words else []
         return [line(["stick-table", "type", *kind, "size", "1k"])] if accepts(_TABLE_TYPE, kind) else []
 
     def _instead(self, item: Statement, error: ClosedError) -> str:
-        """Return the rule that answers in place of one that must not run: under its condition if that one may run."""
+        """Return the rule that answers in place of a rule that must not run.
+
+        It has the same condition, if the condition may run.
+        """
         when = rules.condition(rules.parted(self._words[item][1:])[1], self._known)
         return line([*answer(item.name, error.number), *(when or [])])
 
     def lines(self, item: Statement) -> list[str]:
-        """Return the lines of a keyword; none for one that is left out. Raises ClosedError if it must not run."""
+        """Return the lines of a keyword; none if it is left out. Raises ClosedError if it must not run."""
         words = self._words[item]
         if words[0] in RULES and (reason := rules.left_out(words)):
             return self._leave_out(item, reason)
@@ -177,7 +180,10 @@ class _Section:
         return self._leave_out(item, keywords.reason(words))
 
     def _not_run(self, item: Statement) -> ClosedError:
-        """Return what closes the section, or answers in the place of the rule, with the word that must not run."""
+        """Return the error that closes the section, or that answers in place of the rule.
+
+        It contains the word that must not run.
+        """
         words = self._words[item]
         name = words[0]
         if name == "option":
@@ -216,7 +222,7 @@ class _Section:
     # ── What keywords become: None for what must not run ─────────────────────────────────────────────────────────────
 
     def _acl(self, words: list[str]) -> list[str] | None:
-        """Return an ACL; one that must not run is left out, and closes what uses it."""
+        """Return an ACL. An ACL that must not run is left out, and closes the rules that use it."""
         checked = rules.criterion(words[2:])
         usable = checked is not None and words[1] in self._known
         return [line(["acl", words[1], *checked])] if checked is not None and usable else []
@@ -241,7 +247,7 @@ class _Section:
         return [line([words[0], *checked])] if checked else None
 
     def _backend(self, words: list[str]) -> list[str] | None:
-        """Return which backend or server gets requests: whatever its name is, it is one of the file."""
+        """Return the choice of a backend or server, which is always defined in this file."""
         rule, when = rules.parted(words)
         checked = rules.condition(when, self._known)
         if checked is None or not (accepts("name name", rule) or accepts("name format", rule)):
@@ -254,7 +260,7 @@ class _Section:
         return [line(words)] if accepts("word+", words[1:]) else None
 
     def _table(self, words: list[str]) -> list[str] | None:
-        """Return a table, which has no peers."""
+        """Return a table without peers."""
         if "peers" in words[:-1]:
             at = words.index("peers")
             words = words[:at] + words[at + 2 :]
@@ -278,7 +284,7 @@ class _Section:
         return words[0] in _SERVERS and self._places.replica_port(_address(words)) is not None
 
     def _server(self, words: list[str]) -> list[str] | None:
-        """Return a server, which is the stand-in of a replica or has nobody that listens."""
+        """Return a server: the replacement of a replica, or an address without a listener."""
         template = words[0] == "server-template"
         names, rest = words[1:2], words[3 if template else 2 :]
         if not rest or not accepts("name", names):

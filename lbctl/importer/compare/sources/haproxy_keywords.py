@@ -1,8 +1,8 @@
 """The keywords, options and actions of HAProxy that a comparison runs, and those that it leaves out.
 
-What is in none of the tables closes its section or, as a rule of requests, the requests that meet the rule. So a table
-has only what stores, executes, connects, resolves and loads nothing, and leaves out only what changes no answer that a
-comparison looks at. No word is a path of this machine.
+A word in none of the tables closes its section; in a rule for requests, it closes the matching requests. For this
+reason, a table contains only words that do not store, execute, connect, resolve or load anything. It leaves out only
+words that do not affect the compared responses. No word is a path on this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEYWORDS = {
     "group": "name =users? word?",
     "user": "name =password|insecure-password? text? =groups? word?",
 }
-"""Keywords → the kinds of their words."""
+"""Maps keywords to the kinds of their arguments."""
 
 OPTIONS = {
     **dict.fromkeys(
@@ -43,7 +43,7 @@ OPTIONS = {
     ),
     "redispatch": "number?",
 }  # fmt: skip
-"""Options → the kinds of their words; `forwardfor` and `originalto` are written by themselves."""
+"""Maps options to the kinds of their arguments. `forwardfor` and `originalto` are handled separately."""
 
 _ANSWER = {
     "status": "number",
@@ -64,7 +64,7 @@ REDIRECT = {
     "append-slash": "",
     "ignore-empty": "",
 }
-"""The words of a redirect → the kinds of what follows each."""
+"""Maps the words of a redirect to the kind of the following argument."""
 ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
     **dict.fromkeys(("accept", "allow", "disable-l7-retry", "reject", "silent-drop", "wait-for-handshake"), ("", {})),
     **dict.fromkeys(("deny", "return", "tarpit"), ("", _ANSWER)),
@@ -83,7 +83,7 @@ ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "strict-mode": ("=on|off", {}),
     "wait-for-body": ("", {"time": "time", "at-least": "size"}),
 }
-"""Actions of rules → the kinds of their words, and the words that may follow with the kinds of what follows each."""
+"""Maps actions of rules to the kinds of their arguments, and the words that may follow with their kinds."""
 CALLS = {
     "set-var": "expression",
     "set-var-fmt": "format",
@@ -92,7 +92,7 @@ CALLS = {
     "sc-inc-gpc1": "",
     "sc-set-gpt0": "number",
 }
-"""Actions with an argument in parentheses → the kinds of their words."""
+"""Maps actions with an argument in parentheses to the kinds of their words."""
 
 _LEFT_OUT = {
     "logs": "log log-format log-format-sd log-tag log-steps error-log-format stats",
@@ -130,13 +130,13 @@ def _reasons(table: dict[str, str]) -> dict[str, str]:
 
 
 LEFT_OUT, OPTIONS_LEFT_OUT, ACTIONS_LEFT_OUT = map(_reasons, (_LEFT_OUT, _OPTIONS_LEFT_OUT, _ACTIONS_LEFT_OUT))
-"""What is left out → what it concerns."""
+"""Maps words that are left out to their subject."""
 _FILTERS = frozenset({"bwlim-in", "bwlim-out", "cache", "compression", "opentracing", "trace"})
-"""Filters without which answers are the same."""
+"""Filters that do not affect responses."""
 
 
 def reason(words: list[str]) -> str:
-    """Return what a line that is left out concerns; empty for one without which answers may be other ones."""
+    """Return the subject of a line that is left out; empty if responses might differ without the line."""
     if words[0] == "filter":
         return "filters" if words[1:2] and words[1] in _FILTERS else ""
     return LEFT_OUT.get(words[1] if words[0] == "no" and len(words) > 1 else words[0], "")

@@ -20,13 +20,13 @@ _CHOOSING = {
     "use-server": "=use-server format", "force-persist": "=force-persist", "ignore-persist": "=ignore-persist",
     "stick": "=stick|on|match|store-request|store-response|table expression",
 }  # fmt: skip
-"""Lines that choose a backend or a server → the kinds of their words."""
+"""Maps lines that choose a backend or a server to the kinds of their words."""
 _METHODS = kinds.words("found bool int ip bin len str sub reg beg end dir dom")
 _ADDRESSES = re.compile(r"(?:src|dst|\S*_ip|\S*,ip|\S*,ipmask)(?:\(.*\))?")
 
 
 def criterion(words: list[str]) -> list[str] | None:
-    """Return the words of an ACL's criterion with its patterns; None if it is not one that looks at requests only.
+    """Return the words of an ACL's criterion with its patterns; None unless the criterion reads only requests.
 
     A name among addresses would be resolved when HAProxy starts.
     """
@@ -50,7 +50,7 @@ def criterion(words: list[str]) -> list[str] | None:
 
 
 def usable_acls(lines: Iterable[list[str]]) -> frozenset[str]:
-    """Return the names of the ACLs of a section that may run: all their criteria look at requests only."""
+    """Return the names of a section's ACLs that may run: all their criteria read only requests."""
     acls = [words for words in lines if words[0] == "acl" and len(words) > 2]
     unusable = {words[1] for words in acls if criterion(words[2:]) is None or not _NAME.fullmatch(words[1])}
     return frozenset(words[1] for words in acls) - unusable
@@ -86,12 +86,12 @@ def parted(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def start(words: list[str]) -> int:
-    """Return the place of the action among the words of a rule, which begin with the keyword."""
+    """Return the index of the action among the words of a rule. The words start with the keyword."""
     return 2 if words[0].startswith("tcp") and words[1:2] and words[1] in {"connection", "content", "session"} else 1
 
 
 def left_out(words: list[str]) -> str:
-    """Return what a rule that is left out concerns; empty for one without which answers may be other ones."""
+    """Return the subject of a rule that is left out; empty if responses might differ without the rule."""
     found = words[start(words) :]
     if found[:1] == ["use-service"] and found[1:2] != ["prometheus-exporter"]:
         return ""
@@ -115,7 +115,7 @@ def action(words: list[str]) -> list[str] | None:
 
 
 def refused(words: list[str], known: Collection[str]) -> str:
-    """Return the word of a line for which it must not run; empty if no single word is the reason."""
+    """Return the word because of which a line must not run; empty if there is no single reason."""
     rule, when = parted(words)
     if words[0] in _CHOOSING:
         return first_refused(_CHOOSING[words[0]], rule) or _refused_condition(when, known)
@@ -135,7 +135,7 @@ def _refused_action(words: list[str]) -> str:
 
 
 def refused_option(words: list[str], options: Mapping[str, str]) -> str:
-    """Return the word that is not an option of the table, or not of the kinds that follow one; empty if all are."""
+    """Return the first word that is not a valid option or argument according to the table; empty if all are valid."""
     while words:
         wanted = options.get(words[0])
         if wanted is None:
@@ -163,14 +163,14 @@ def _refused_condition(words: list[str], known: Collection[str]) -> str:
 
 
 def _refused_criterion(words: list[str]) -> str:
-    """Return the first word with which a criterion no longer looks at requests only."""
+    """Return the first word with which a criterion no longer reads only requests."""
     if criterion(words) is not None:
         return ""
     return next((word for at, word in enumerate(words) if criterion(words[: at + 1]) is None and word != "-m"), "")
 
 
 def with_options(words: list[str], options: Mapping[str, str]) -> bool:
-    """Whether the words are options of the table, each followed by words of its kinds."""
+    """Whether the words are options in the table, each followed by arguments of its kinds."""
     while words:
         wanted = options.get(words[0])
         if wanted is None:
@@ -183,6 +183,6 @@ def with_options(words: list[str], options: Mapping[str, str]) -> bool:
 
 
 def plain(words: list[str]) -> Iterator[str]:
-    """Yield the words, with a stand-in for what an expression takes from the environment."""
+    """Yield the words, with placeholders for environment variables in expressions."""
     for word in words:
         yield (log_format(word) or word) if "%[" in word else (expression(word) or word) if "env(" in word else word

@@ -1,4 +1,4 @@
-"""Kinds of words of HAProxy that a comparison takes over, and the quotes that they get."""
+"""Kinds of HAProxy words that a comparison accepts, and their quoting."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FETCHES = kinds.words(
     "shdr_cnt so_id so_name src src_is_local src_port status stopping str table_avl table_cnt thread unique-id",
     "url url32 url32+src url_ip url_param url_port urlp urlp_val uuid var wait_end",
 )
-"""Fetches that look at the request, the answer, the connection or HAProxy's own counters."""
+"""Fetches that read the request, the response, the connection or HAProxy's own counters."""
 _FETCH_PREFIXES = (
     "bc_", "be_", "capture.", "fc_", "fe_", "sc0_", "sc1_", "sc2_", "sc_", "src_", "srv_", "ssl_bc", "ssl_c_", "ssl_f_",
     "ssl_fc", "txn.timer"
@@ -53,17 +53,17 @@ _CONVERTERS = kinds.words(
     "ub64dec ub64enc ungrpc unset-var upper url_dec url_enc us_ltime us_utime utime word wt6 xor xxh3 xxh32",
     "xxh64",
 )
-"""Converters that compute: none reads a file, runs a script or asks a service."""
+"""Converters that only compute: none reads a file, runs a script or calls a service."""
 _CONVERTER_PREFIXES = ("table_",)
 
 
 def value_of(token: str) -> str:
-    """Return the word for a token of the file, with a stand-in for variables of the environment."""
+    """Return the word for a token of the file, with a placeholder for environment variables."""
     return _ENVIRONMENT.sub("stand-in", token)
 
 
 def quoted(word: str) -> str:
-    """Return a word that HAProxy takes as it is."""
+    """Return a word quoted for HAProxy."""
     if _BARE.fullmatch(word):
         return word
     return "'" + "".join(_WRITTEN.get(character, character) for character in word) + "'"
@@ -75,7 +75,7 @@ def line(words: Iterable[str]) -> str:
 
 
 def expression(text: str) -> str | None:
-    """Return an expression that only looks at requests and computes, without the environment; None for another one."""
+    """Return an expression that only reads requests and computes, without the environment; otherwise None."""
     if not _EXPRESSION.fullmatch(text) or kinds.has_control(text):
         return None
     fetch, *converters = re.findall(_CALL, text)
@@ -90,7 +90,7 @@ def expression(text: str) -> str | None:
 
 
 def log_format(text: str) -> str | None:
-    """Return a text with expressions as `expression` does; None if one of them is not harmless."""
+    """Return a text with expressions checked as in `expression`; None if one of them is not harmless."""
     parts, at = list[str](), 0
     if kinds.has_control(text):
         return None
@@ -114,7 +114,7 @@ def accepts(specification: str, words: list[str]) -> bool:
 
 
 def first_refused(specification: str, words: list[str]) -> str:
-    """Return the first word that is of none of the kinds (`kinds.first_refused`)."""
+    """Return the first word that has none of the kinds (`kinds.first_refused`)."""
     return kinds.first_refused([specification], words, _is)
 
 

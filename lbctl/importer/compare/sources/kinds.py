@@ -1,18 +1,18 @@
-"""Arguments of a directive compared with the kinds that a table allows."""
+"""Checks the arguments of a directive against the kinds in a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
 Is = Callable[[str, str], bool]
-"""Returns whether a value is of a kind."""
+"""Returns whether a value has a kind."""
 
 _MAX_VALUES = 64
-"""The most values in front of others: each is a step of a recursion."""
+"""Maximum number of values before others: each is a step of a recursion."""
 
 
 def accepts(specification: str, values: Sequence[str], is_kind: Is) -> bool:
-    """Whether the values are of the kinds that the specification lists: `kind`, `kind?`, `kind+` or `kind*`.
+    """Whether the values have the kinds in the specification: `kind`, `kind?`, `kind+` or `kind*`.
 
     `=a|b` is one of these words.
     """
@@ -36,7 +36,7 @@ def _accepts(kinds: Sequence[str], values: Sequence[str], is_kind: Is) -> bool:
 
 
 def first_refused(specifications: Iterable[str], values: Sequence[str], is_kind: Is) -> str:
-    """Return the first value that is of no kind in any of the specifications; empty if their number is wrong."""
+    """Return the first value without a kind in any specification; empty if their number is wrong."""
     wanted = {kind.rstrip("?+*") for each in specifications for kind in each.split()}
     return next((value for value in values if not any(_is(kind, value, is_kind) for kind in wanted)), "")
 
@@ -46,7 +46,7 @@ def _is(kind: str, value: str, is_kind: Is) -> bool:
 
 
 def has_control(text: str) -> bool:
-    """Whether a text has a control character other than a tab or the end of a line."""
+    """Whether a text has a control character other than a tab or a line end."""
     return any((character < " " and character not in "\t\r\n") or character == "\x7f" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""A configuration of nginx made anew for loopback, from directives that are known to be harmless."""
+"""Rebuilds an nginx configuration for loopback from directives that are known to be harmless."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _RATE = re.compile(r"rate=[0-9]{1,6}r/[sm]")
 _IF_VARIABLE = re.compile(r"\$[A-Za-z0-9_]+")
 _OF_BLOCKS = {"if": ("text", "==|!=|~|~*|!~|!~*"), "limit_except": ("word",)}
 _MAX_PASSES = 8
-"""How often a server is written again because a location that authorizes requests was closed."""
+"""Maximum number of times that a server is rebuilt because a location that authorizes requests was closed."""
 
 
 def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
-    """Return the text of a whole configuration of nginx for loopback."""
+    """Return the text of a complete nginx configuration for loopback."""
     removals = Removals()
     http = [item for block in _flat(statements) if block.name == "http" for item in block.block]
     for item in _flat(statements) if http else ():
@@ -56,7 +56,7 @@ def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
 
 
 def own_lines(statements: Sequence[Statement]) -> str:
-    """Return the text of the fleet's own lines for loopback: those that would run in the source too."""
+    """Return the text of the fleet's own lines for loopback: the lines that would run in the source too."""
     kept = [(item.name, [value_of(token) for token in item.args]) for item in statements if not item.is_block]
     runs = [each for each in kept if any(accepts(kinds, each[1], ()) for kinds in RUN.get(each[0], ()))]
     return "".join(f"{line(name, *values)}\n" for name, values in runs)
@@ -80,7 +80,7 @@ def _flat(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def _closed(number: int) -> list[str]:
-    """Return the lines of a server or location that answers that the comparison closed it."""
+    """Return the lines of a server or location whose response states that the comparison closed it."""
     return [f"add_header {CLOSED_HEADER} {number} always;", f"return {CLOSED_STATUS} closed;"]
 
 
@@ -97,7 +97,7 @@ class _Nginx:
         self._known = known_variables(http)
         self._destinations = Destinations(places, self._known)
         self._closed: dict[str, int] = {}
-        """The paths of the locations of a server that are closed → the number of the directive."""
+        """Maps the paths of a server's closed locations to the number of the directive."""
 
     def text(self) -> str:
         """Return the configuration."""
@@ -121,7 +121,7 @@ class _Nginx:
         return "\n".join(["events {", "}", *_block("http", [*empty, *http])]) + "\n"
 
     def _unread_closing(self) -> int | None:
-        """Return the number of an include of `http` that was not read and closes all servers; None without one."""
+        """Return the number of an unread include in `http` that closes all servers; else None."""
         try:
             self._check_includes(self._includes)
         except ClosedError as error:
@@ -129,14 +129,17 @@ class _Nginx:
         return None
 
     def _check_includes(self, block: Iterable[Statement]) -> None:
-        """Raise ClosedError if a block has an include that was not read, and that may protect it."""
+        """Raise ClosedError if a block has an unread include that may protect it."""
         for item in unread(block):
             if may_protect(item):
                 raise self._removals.close(item, NOT_READ)
             self._removals.leave_out(item, "files that were not read", " ".join(item.tokens))
 
     def _upstream(self, item: Statement) -> list[str]:
-        """Return an upstream; one that cannot be taken over is left out, and closes what leads to it."""
+        """Return an upstream.
+
+        An upstream that cannot be rebuilt is left out, and closes the locations that lead to it.
+        """
         name, servers, lines = value_of(item.args[0]) if item.args else "", list[str](), list[str]()
         if not UPSTREAM_NAME.fullmatch(name) or name in self._destinations.upstreams:
             self._removals.leave_out(item, "its name may be an address")
@@ -192,7 +195,7 @@ class _Nginx:
         return _block("server", [*listens, *body])
 
     def _listens(self, item: Statement) -> list[str]:
-        """Return where a server listens: on the ports that stand in for those of the fleet, and nowhere else."""
+        """Return the addresses of a server: only the ports that replace the fleet's."""
         listens = [each for each in _flat(item.block) if each.name == "listen"]
         tls = any(each.tokens == ("ssl", "on") for each in _flat(item.block))
         lines = dict[str, str]()
@@ -219,7 +222,7 @@ class _Nginx:
         return _block(" ".join(["location", *map(quoted, values)]), body)
 
     def _body(self, block: Sequence[Statement], scope: str) -> list[str]:
-        """Return the lines of a block. Raises ClosedError if one of them must not run, and answers may depend on it."""
+        """Return the lines of a block. Raises ClosedError if a line must not run and responses may depend on it."""
         self._check_includes(block)
         lines = [each for item in _flat(block) for each in self._directive(item, scope)]
         for item in _flat(block):
@@ -229,7 +232,7 @@ class _Nginx:
         return lines
 
     def _guard(self, item: Statement, variable: str, scope: str) -> list[str]:
-        """Return what closes a location where the variable of its destination names no replica."""
+        """Return lines that close a location if its destination variable does not name a replica."""
         closed = self._removals.close(item, _MAY_LEAD_ELSEWHERE)
         if scope != "location":
             raise closed
@@ -242,7 +245,7 @@ class _Nginx:
     # ── Directives ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _directive(self, item: Statement, scope: str) -> list[str]:
-        """Return the lines of a directive; none for one that is left out. Raises ClosedError if it must not run."""
+        """Return the lines of a directive; none if it is left out. Raises ClosedError if it must not run."""
         if item.is_block:
             return self._nested(item, scope)
         values = [value_of(token) for token in item.args]
@@ -262,7 +265,7 @@ class _Nginx:
         return []
 
     def _leave_out(self, item: Statement) -> None:
-        """Record a directive that does not run. Raises ClosedError if answers may be other ones without it."""
+        """Record a directive that does not run. Raises ClosedError if responses may depend on it."""
         if item.name == "listen":
             return
         if item.name in RUN:
@@ -273,12 +276,12 @@ class _Nginx:
         self._removals.leave_out(item, reason)
 
     def _arguments(self, item: Statement, specifications: Sequence[str]) -> ClosedError:
-        """Return what closes the block around a directive whose arguments are of other kinds."""
+        """Return the error that closes the block around a directive with invalid arguments."""
         word = first_refused(specifications, [value_of(token) for token in item.args], self._known)
         return self._removals.close(item, _ARGUMENT if word else _ARGUMENTS, word)
 
     def _limit(self, item: Statement, values: list[str]) -> str:
-        """Return a limit; requests above it are refused at once, and never wait."""
+        """Return a limit. Requests above it are rejected immediately and never wait."""
         zones = [match[1] for word in values if (match := _ZONE.fullmatch(word))]
         if len(zones) == 1 and item.name == "limit_req":
             burst = [word for word in values if re.fullmatch("burst=[0-9]{1,6}", word)]
@@ -307,7 +310,7 @@ class _Nginx:
         return []
 
     def _is_condition(self, values: list[str]) -> bool:
-        """Whether a condition is one on variables: those on files look at this machine."""
+        """Whether a condition reads only variables. Conditions on files would read this machine."""
         if not values or not _IF_VARIABLE.fullmatch(values[0]) or not accepts("text", values[:1], self._known):
             return False
         if len(values) != 3:
@@ -316,7 +319,7 @@ class _Nginx:
         return kind is not None and accepts(kind, values[2:], self._known)
 
     def _variable(self, item: Statement, values: list[str]) -> list[str]:
-        """Return a block that sets a variable; one that cannot be taken over closes what uses the variable."""
+        """Return a block that sets a variable. A block that cannot be rebuilt closes all uses of the variable."""
         if not values or values[-1].removeprefix("$").lower() not in self._known:
             self._removals.leave_out(item, "it uses what a comparison has not")
             return []

@@ -1,7 +1,7 @@
-"""Where requests of a configuration of nginx go in a comparison: to an upstream, or to the stand-in of a replica.
+"""The destinations of an nginx configuration's requests in a comparison: an upstream, or the echo server of a replica.
 
-No part of a destination is the file's. Where it has a variable, a `map` of the comparison's own leads the texts that
-name an upstream or a replica to it; any other text gives an empty destination, which closes the location.
+No part of a destination comes from the file. If it has a variable, a `map` of the comparison converts texts that name
+an upstream or a replica. Any other text results in an empty destination, which closes the location.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lbctl.importer.compare.sources.nginx_values import RESERVED, is_harmless, q
 from lbctl.importer.nginx.values import address
 
 UPSTREAM_NAME = re.compile(r"(?![0-9.]+$|unix)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-"""The name of an upstream that nginx takes for no address, whatever follows it."""
+"""Name of an upstream that nginx does not read as an address, whatever follows it."""
 _URL = re.compile(r"(?:(https?|grpcs?)://)?([^/?]*)(.*)", re.DOTALL)
 _PATH = re.compile(r"\$(?:\{(?:request_uri|uri|document_uri)\}|(?:request_uri|uri|document_uri)(?!\w)).*", re.DOTALL)
-"""A variable with a path, which ends the name of the host in front of it."""
+"""Variable with a path, which ends the host name in front of it."""
 _PORTS = {"https": 443, "grpcs": 443}
-"""The ports of schemes where a URL names none."""
+"""Default ports of URL schemes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,8 @@ class Destination:
     """The argument of `proxy_pass` or `grpc_pass`."""
 
     url: str
-    """The argument."""
     variable: str = ""
-    """The variable that is empty where the request must not be forwarded; empty for a destination without one."""
+    """Variable that is empty if the request must not be forwarded; empty for a destination without a variable."""
 
 
 class Destinations:
@@ -44,7 +43,7 @@ class Destinations:
         self._maps: dict[tuple[str, str], str] = {}
 
     def of(self, text: str, protocol: str) -> Destination | None:
-        """Return the destination for an argument, `protocol` being `http` or `grpc`; None if it leads elsewhere."""
+        """Return the destination for an argument; None if it leads elsewhere. `protocol` is `http` or `grpc`."""
         match = _URL.fullmatch(text.replace("$scheme://", "http://", 1) if text.startswith("$scheme:") else text)
         if match is None or not is_harmless(text, self._known) or not (match[1] or protocol).startswith(protocol):
             return None
@@ -75,7 +74,7 @@ class Destinations:
         return self._maps.setdefault((kind, source), f"{RESERVED}{kind}_{len(self._maps)}")
 
     def _known_hosts(self, kind: str) -> Iterator[tuple[str, str]]:
-        """Yield the texts that name an upstream or a replica, and where each leads."""
+        """Yield the texts that name an upstream or a replica, with their destinations."""
         schemes = {"host": ("",), "http": ("http://", "https://"), "grpc": ("grpc://", "grpcs://", "")}[kind]
         found = {name: name for name in self.upstreams}
         for place, port in self._places.replicas.items():

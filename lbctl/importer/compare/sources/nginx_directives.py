@@ -1,8 +1,8 @@
-"""The directives of nginx that a comparison runs, with the kinds of their arguments, and those that it leaves out.
+"""The nginx directives that a comparison runs, with the kinds of their arguments, and those that it leaves out.
 
-A directive that is in neither table closes the location or server around it. So a directive is in the first table only
-if it stores, executes, connects, resolves, loads and includes nothing, and in the second one only if the answers that a
-comparison looks at are the same without it. No directive takes a path of this machine.
+A directive in neither table closes the enclosing location or server. For this reason, the first table contains only
+directives that do not store, execute, connect, resolve, load or include anything. The second table contains only
+directives that do not affect the compared responses. No directive contains a path on this machine.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "try_files": ("text text+",),
     "valid_referers": ("regex+",),
 }  # fmt: skip
-"""Directives of `http`, `server`, `location` and `if` → the kinds of their arguments, each a way to write them."""
+"""Maps directives of `http`, `server`, `location` and `if` to the kinds of their arguments, one entry per syntax."""
 
 UPSTREAM: dict[str, tuple[str, ...]] = {
     "hash": ("text =consistent?",),
@@ -87,7 +87,7 @@ UPSTREAM: dict[str, tuple[str, ...]] = {
     "least_conn": ("",),
     "random": ("=two? =least_conn?",),
 }
-"""Directives of `upstream`; `server` and `zone` are written by themselves."""
+"""Directives of `upstream`; `server` and `zone` are handled separately."""
 
 _LEFT_OUT: dict[str, tuple[str, str]] = {
     "logs": (
@@ -162,14 +162,14 @@ _LEFT_OUT: dict[str, tuple[str, str]] = {
         ),
     ),
 }
-"""What directives that are left out concern → their names, and how others of them begin."""
+"""Maps the subject of directives that are left out to their names and name prefixes."""
 
 _REASONS = {name: reason for reason, (names, _) in _LEFT_OUT.items() for name in names.split()}
 _PREFIXES = tuple((prefix, reason) for reason, (_, prefixes) in _LEFT_OUT.items() for prefix in prefixes.split())
 
 
 def left_out(name: str) -> str:
-    """Return what a directive that is left out concerns; empty for one without which answers may be other ones."""
+    """Return the subject of a directive that is left out; empty if responses might differ without the directive."""
     if name in RUN:
         return ""
     return _REASONS.get(name) or next((reason for prefix, reason in _PREFIXES if name.startswith(prefix)), "")

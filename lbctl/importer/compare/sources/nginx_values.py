@@ -1,4 +1,4 @@
-"""Kinds of arguments of nginx that a comparison takes over, and the quotes that they get."""
+"""Kinds of nginx arguments that a comparison accepts, and their quoting."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _WRITTEN = {"\t": "\\t", "\r": "\\r", "\n": "\\n", "\\": "\\\\", '"': '\\"'}
 _BARE = re.compile(r"[A-Za-z0-9_./:=@*-]+")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))?")
 _ENVIRONMENT = re.compile(r"\$\{[A-Z][A-Z0-9_]*\}")
-"""A variable of the environment, which a template is filled with before nginx reads it."""
+"""Environment variable that is filled into a template before nginx reads it."""
 RESERVED = "lbctl_"
-"""How the variables of a comparison's own begin."""
+"""Prefix of the comparison's own variables."""
 _PATTERNS = {
     kind: re.compile(pattern)
     for kind, pattern in {
@@ -41,30 +41,30 @@ _HARMLESS = re.compile(
     r"|request_method|request_time|request_uri|scheme|secure_link|secure_link_expires|server_addr|server_name"
     r"|server_port|server_protocol|status|time_iso8601|time_local|uri"
 )
-"""Variables of nginx that come from the request, the answer or the connection: none names a file of this machine."""
+"""nginx variables from the request, the response or the connection: none names a file on this machine."""
 
 
 def value_of(token: str) -> str:
-    """Return the argument that nginx gets for a token of the file, with a stand-in for variables of the environment."""
+    """Return the nginx argument for a token of the file, with a placeholder for environment variables."""
     text = _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), token)
     return _ENVIRONMENT.sub("stand-in", text)
 
 
 def quoted(value: str) -> str:
-    """Return the token for an argument: nothing in it ends the token."""
+    """Return the token for an argument, quoted so that nothing in it ends the token."""
     if _BARE.fullmatch(value):
         return value
     return '"' + "".join(_WRITTEN.get(character, character) for character in value) + '"'
 
 
 def variables(text: str) -> set[str] | None:
-    """Return the variables in a text, whose names nginx reads as lower case; None for a `$` that begins no variable."""
+    """Return the variables in a text, in lower case as nginx reads them; None if a `$` does not start a variable."""
     names = {(match[1] or match[2] or "").lower() for match in _VARIABLE.finditer(text)}
     return None if "" in names else names
 
 
 def is_harmless(text: str, known: Collection[str]) -> bool:
-    """Whether a text has only variables of the request, or those in `known`."""
+    """Whether a text contains only variables of the request, or variables in `known`."""
     if kinds.has_control(text) or is_reserved(text):
         return False
     names = variables(text)
@@ -77,17 +77,17 @@ def is_of_nginx(name: str) -> bool:
 
 
 def accepts(specification: str, values: Sequence[str], known: Collection[str]) -> bool:
-    """Whether the arguments are of the kinds that the specification lists (`kinds.accepts`)."""
+    """Whether the arguments have the kinds in the specification (`kinds.accepts`)."""
     return kinds.accepts(specification, values, lambda kind, value: _is(kind, value, known))
 
 
 def first_refused(specifications: Iterable[str], values: Sequence[str], known: Collection[str]) -> str:
-    """Return the first argument that is of none of the kinds (`kinds.first_refused`)."""
+    """Return the first argument that has none of the kinds (`kinds.first_refused`)."""
     return kinds.first_refused(specifications, values, lambda kind, value: _is(kind, value, known))
 
 
 def is_reserved(text: str) -> bool:
-    """Whether a text may name a variable of the comparison's own: a capture or `set` could change where it leads."""
+    """Whether a text may name one of the comparison's variables. A capture or `set` could change its destination."""
     return RESERVED in text.lower()
 
 
@@ -106,7 +106,7 @@ def _is(kind: str, value: str, known: Collection[str]) -> bool:
 
 
 def is_network(value: str) -> bool:
-    """Whether the value is an IP address or a network, not a name that would be resolved."""
+    """Whether the value is an IP address or a network, so that no name is resolved."""
     try:
         ipaddress.ip_network(value, strict=False)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The variables that a configuration of nginx defines, and whose texts are harmless."""
+"""The variables that an nginx configuration defines and whose texts are harmless."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ _NOT_HARMLESS = frozenset(
     {"document_root", "hostname", "pid", "realpath_root", "request_body_file", "request_filename"}
 )
 _SETS = re.compile(r'\s*(?:(?:set|auth_request_set) "\$(\w+)"|(?:map|geo|split_clients) .*"\$(\w+)" \{)')
-"""The beginning of a line that defines a variable, as a comparison writes it."""
+"""Beginning of a line that defines a variable, in the comparison's own format."""
 _SHARE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,2})?%|\*")
 _RANGE = re.compile(r"[0-9.]{7,15}-[0-9.]{7,15}")
 _Definition = tuple[str, tuple[str, ...], bool]
-"""A variable, the texts that it is made of, and whether the form of its block is one of those that run."""
+"""Variable, its source texts, and whether its block has a form that may run."""
 
 
 def known_variables(http: Sequence[Statement]) -> frozenset[str]:
-    """Return the variables that may be used: all their texts are made of the request and of other known ones."""
+    """Return the variables that may be used.
+
+    All their texts depend only on the request and on other known variables.
+    """
     definitions = [each for item in walk(http) for each in _definitions(item)]
     known = {name for name, _, _ in definitions if not is_reserved(name)} - _NOT_HARMLESS
     while unknown := {
@@ -45,7 +48,7 @@ def known_variables(http: Sequence[Statement]) -> frozenset[str]:
 def undefined(known: Set[str], lines: Sequence[str]) -> list[str]:
     """Return the known variables that none of these lines define, sorted.
 
-    What sets a variable may be in a part that is closed, and nginx does not start if another part uses the variable.
+    A variable may be set in a part that is closed, and nginx does not start if another part uses it.
     """
     defined = {name for text in lines for name in named_captures(text)}
     defined |= {(match[1] or match[2]).lower() for text in lines if (match := _SETS.match(text)) is not None}

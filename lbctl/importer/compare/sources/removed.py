@@ -1,7 +1,9 @@
-"""What a comparison does not run of a configuration: left out where that changes no answer, or closed.
+"""The parts of a configuration that a comparison does not run.
 
-A closed route responds with `CLOSED_STATUS` and a header that names the directive by its number, so that a row of the
-table shows why its request was not compared. No text of the configuration gets into that answer.
+They are left out if responses do not depend on them; otherwise they are closed.
+
+A closed route responds with `CLOSED_STATUS` and a header that contains the number of the directive, so that a row of
+the table shows why its request was not compared. The response contains no text of the configuration.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from lbctl.importer.statement import Statement
 from lbctl.importer.write import place_of
 
 LOST_REPLICAS = "replicas that the fleet has not"
-"""Servers that the import left out. They get no requests, so that answers do not depend on whose turn it is."""
+"""Servers that the import left out. They get no requests, so that responses do not depend on the order of servers."""
 _MAX_WORD = 80
 CLOSED_HEADER = "x-lbctl-closed"
-"""The header of the answer of a route that the comparison closed: the number of the directive among those removed."""
+"""Response header of a closed route: the number of the directive among the removed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,39 +27,38 @@ class Removed:
     """A directive that does not run."""
 
     position: Position
-    """Where it is in the configuration."""
+    """Position in the configuration."""
     name: str
     reason: str
     """Why it does not run."""
     closes: bool
-    """Whether requests that would meet it are answered with `CLOSED_STATUS` instead."""
+    """Whether matching requests are answered with `CLOSED_STATUS` instead."""
     word: str = ""
-    """The part of it that must not run; empty for the whole directive."""
+    """Part that must not run; empty for the whole directive."""
 
     @property
     def text(self) -> str:
-        """Where it is, its name, and why it does not run, as one line."""
+        """Position, name and reason as one line."""
         words = " ".join(filter(None, (place_of(self.position), self.name)))
         return printable(f"{words}, {f'`{self.word}` is ' if self.word else ''}{self.reason}")
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A configuration made anew for loopback."""
+    """A configuration that is rebuilt for loopback."""
 
     text: str
-    """The configuration that runs."""
     removed: tuple[Removed, ...] = ()
-    """The directives that it lacks; `CLOSED_HEADER` counts them from 0."""
+    """Removed directives; `CLOSED_HEADER` counts them from 0."""
 
 
 class ClosedError(Exception):
-    """A directive must not run, and the block around it has to be closed."""
+    """A directive must not run, and the enclosing block must be closed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-        """The number of the directive among those removed."""
+        """Number of the directive among the removed ones."""
 
 
 class Removals:
@@ -69,15 +70,15 @@ class Removals:
 
     @property
     def items(self) -> tuple[Removed, ...]:
-        """The directives that do not run."""
+        """Return the directives that do not run."""
         return tuple(self._items)
 
     def leave_out(self, item: Statement, reason: str, name: str = "") -> None:
-        """Record a directive without which the answers are the same; `name` replaces its own."""
+        """Record a directive that does not affect responses; `name` replaces its own name."""
         self._add(item, reason, name, closes=False)
 
     def close(self, item: Statement, reason: str, word: str = "") -> ClosedError:
-        """Record a directive that closes the block around it, and return the exception to raise.
+        """Record a directive that closes the enclosing block, and return the exception to raise.
 
         `word` is the part that must not run.
         """
@@ -86,7 +87,7 @@ class Removals:
     def _add(self, item: Statement, reason: str, name: str = "", word: str = "", *, closes: bool) -> int:
         if item not in self._numbers:
             self._numbers[item] = len(self._items)
-            # An item of a list has no name, only a place.
+            # A list item has no name, only a position.
             shown = name or item.name.removeprefix("-")
             self._items.append(Removed(item.position, shown, reason, closes, word))
         return self._numbers[item]
