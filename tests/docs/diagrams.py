@@ -301,6 +301,24 @@ DIAGRAMS = {
             Arrow("nginx", "Model servers"),
         ],
     ),
+    "proxies": Diagram(
+        [
+            Row([Box("Retry budget?", "or time limit of a request, or traces")]),
+            Row([Box("Envoy", plain=True), Box("Queues?", "in front of replicas, or only hashes of keys", columns=3)]),
+            Row(
+                [None, Box("HAProxy", plain=True), Box("Models in bodies?", "or JWT, or weights in seconds", columns=2)]
+            ),
+            Row([None, None, Box("Envoy or HAProxy", plain=True), Box("Any proxy", plain=True)]),
+        ],
+        [
+            Arrow("Retry budget?", "Envoy", "yes"),
+            Arrow("Retry budget?", "Queues?", "no"),
+            Arrow("Queues?", "HAProxy", "yes"),
+            Arrow("Queues?", "Models in bodies?", "no"),
+            Arrow("Models in bodies?", "Envoy or HAProxy", "yes"),
+            Arrow("Models in bodies?", "Any proxy", "no"),
+        ],
+    ),
     "health": Diagram(
         [
             Row(
