@@ -1,4 +1,4 @@
-"""docs/develop/architecture.md and CONTRIBUTING.md name existing rooms, folders and files, in the order of imports."""
+"""docs/develop/architecture.md and CONTRIBUTING.md name existing packages and files, in the order of imports."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def _first_cells(heading: str) -> list[list[str]]:
 
 
 def _layers(name: str) -> list[list[str]]:
-    """Return the layers of a contract of import-linter from top to bottom. Each is a list of rooms."""
+    """Return the layers of a contract of import-linter from top to bottom. Each is a list of packages."""
     contracts: Sequence[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
         "importlinter"
     ]["contracts"]
     layers = next(item["layers"] for item in contracts if item["name"] == name)
-    return [[room.strip() for room in layer.split("|")] for layer in layers]
+    return [[package.strip() for package in layer.split("|")] for layer in layers]
 
 
 def _packages(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir() if path.is_dir() and any(path.glob("*.py"))}
 
 
-def test_every_room_has_a_row() -> None:
-    rows = {name.removeprefix("lbctl/") for cell in _first_cells("| room |") for name in cell}
+def test_every_package_has_a_row() -> None:
+    rows = {name.removeprefix("lbctl/") for cell in _first_cells("| package |") for name in cell}
     assert rows - {"templates/"} == _packages(ROOT / "lbctl")
 
 
@@ -44,9 +44,9 @@ def test_import_order_is_that_of_the_contract() -> None:
     assert f"`{line}`" in PAGE
 
 
-def test_rooms_of_serve_have_the_order_of_the_contract() -> None:
-    rows = _first_cells("The rooms of `lbctl/serve`")
-    assert [sorted(cell) for cell in rows] == [sorted(layer) for layer in _layers("The rooms of serve")]
+def test_packages_of_serve_have_the_order_of_the_contract() -> None:
+    rows = _first_cells("The packages of `lbctl/serve`")
+    assert [sorted(cell) for cell in rows] == [sorted(layer) for layer in _layers("The packages of serve")]
 
 
 def test_every_folder_of_tests_has_a_row() -> None:

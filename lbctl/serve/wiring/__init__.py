@@ -1,6 +1,6 @@
 """Builds the parts of the control plane and connects them, once, into a frozen `Services`.
 
-Each part gets what it needs as arguments; nothing is set on it afterwards. `builders` builds the parts of each room,
+Each part gets what it needs as arguments; nothing is set on it afterwards. `builders` builds the parts of each package,
 `build` connects them, and `app` runs them.
 """
 

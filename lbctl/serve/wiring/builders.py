@@ -1,4 +1,4 @@
-"""Builds the parts of each room of the control plane from the inputs and from the parts of the rooms below it."""
+"""Builds the parts of each package of `serve` from the inputs and from the parts of the packages below it."""
 
 from __future__ import annotations
 
