@@ -29,10 +29,10 @@ def test_page_has_every_system_or_lists_it_as_not_run() -> None:
     empty = [(case, {system.name: [] for system in systems.of(case)}) for case in cases.CASES]
     headings = re.findall("^## .*", report.page(empty, {}, "make it", 30, 3), re.M)
     assert re.findall("^## .*", text, re.M) == headings
-    not_run = text.partition("**Not run, or not so often:** ")[2].partition("\n\n")[0]
+    not_run = text.partition("**Not run, or run less often:** ")[2].partition("\n\n")[0]
     for case, group in empty:
         section = _section(text, case.name[0].upper() + case.name[1:])
-        assert case.tells in section
+        assert case.description in section
         for system in group:
             is_listed = f"{case.name}: all (0 of" in not_run or f"{system} (0 of" in not_run
             assert f"\n| {system} | " in section or is_listed
@@ -54,7 +54,7 @@ def test_failures_and_a_busy_machine_are_reported() -> None:
     text = page_with([replace(_RESULT, failed=0.02, reasons={"502": 4}, load=3.0)], [_RESULT])
     assert f"failed 2.00 ({_OWN}) against 0.00 ({_PEER})" in _section(text, "Where lbctl loses")
     assert f"Why requests failed: {_OWN}: 4 × 502." in text
-    assert "this benchmark's own included: 3.0 (busy)." in text
+    assert "including this benchmark: 3.0 (busy)." in text
 
 
 def test_missing_runs_are_listed() -> None:

@@ -15,7 +15,7 @@ from tests.benchmarks.peers.engines import CURVE, SCALE
 from tests.benchmarks.picking.traces import Arrival, sessions
 
 PROMPT, ANSWER, _MAX_ANSWER_TOKENS = 1155.0, 117.0, 160
-"""The mean lengths of requests that are no chat, and the longest answer, in tokens."""
+"""The mean lengths of requests other than chats, and the longest answer, in tokens."""
 MIXED_SPEEDS = (1.0, 0.4, 0.2)
 """GPUs of 5 : 2 : 1."""
 _EQUAL_SPEEDS = (1.0,) * 3
@@ -30,7 +30,7 @@ _Arrivals = Callable[[_Speeds, float, int], list[Arrival]]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happens to a replica at this part of a run: a command to the engines, with its arguments."""
+    """A fault of a replica at this part of a run: a command to the engines, with its arguments."""
 
     at: float
     command: str
@@ -40,17 +40,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case; `tells`: what it is, a sentence of the page."""
+    """One case, with its description on the page."""
 
     name: str
-    tells: str
+    description: str
     arrivals: _Arrivals
     speeds: _Speeds = MIXED_SPEEDS
     events: tuple[Event, ...] = ()
     since: float = 0.1
     """From which part of the run on requests count."""
     after: _Speeds | None = None
-    """The speeds from which the right shares follow; None where none are right, as with caches or while one is away."""
+    """The speeds that give the right shares; None if there are none, as with caches or while a replica is away."""
 
 
 def _independent(load: float) -> _Arrivals:
@@ -80,26 +80,30 @@ def _chat(speeds: _Speeds, seconds: float, seed: int) -> list[Arrival]:
     return sessions(1.2, SCALE * sum(speeds), seconds, seed, shared=8)
 
 
-MIXED = Case("mixed 5:2:1", "Load 50 %, nothing happens.", _independent(0.5), after=MIXED_SPEEDS)
+MIXED = Case("mixed 5:2:1", "Load 50 %, without faults.", _independent(0.5), after=MIXED_SPEEDS)
 HALVED = Case(
-    "one halved", "Load 40 %; from a fifth of the run on the largest replica has half its speed.", _independent(0.4),
+    "one halved",
+    "Load 40 %; after a fifth of the run, the largest replica drops to half its speed.",
+    _independent(0.4),
     events=(Event(_FAULT, "throttle", 0, (0.5,)),), since=_SETTLED, after=(MIXED_SPEEDS[0] / 2, *MIXED_SPEEDS[1:]),
 )  # fmt: skip
 WEDGED = Case(
     "one wedged",
-    "Load 40 %; from a fifth of the run on the second replica makes no progress, and its `/health` answers. What is "
-    "sent there before that is noticed fails, and a run is hardly longer than it takes to notice.",
+    "Load 40 %; after a fifth of the run, the second replica makes no progress, but its `/health` answers. Requests to "
+    "it fail until this is detected, and a run is hardly longer than the detection.",
     _independent(0.4), events=(Event(_FAULT, "wedge", 1, (1,)),), since=_FAULT,
 )  # fmt: skip
 CHAT = Case(
     "chat with shared prefixes",
-    "Three equal replicas; conversations of many turns behind three system prompts of 4,096 tokens, each turn with all "
-    "that was before it.",
+    "Three equal replicas; conversations of many turns with three system prompts of 4,096 tokens. Each turn contains "
+    "all earlier ones.",
     _chat, _EQUAL_SPEEDS,
 )  # fmt: skip
-BURST = Case("burst", "Load 40 %; every ten seconds half of the requests come within two.", _burst, after=MIXED_SPEEDS)
+BURST = Case(
+    "burst", "Load 40 %; every ten seconds, half of the requests arrive within two.", _burst, after=MIXED_SPEEDS
+)
 KILLED = Case(
-    "replica killed", "Load 40 %; the second replica dies at a fifth of the run and comes back at seven tenths.",
+    "replica killed", "Load 40 %; the second replica dies at a fifth of the run and restarts at seven tenths.",
     _independent(0.4), events=(Event(_FAULT, "kill", 1), Event(0.7, "start", 1)), since=_FAULT,
 )  # fmt: skip
 CASES = (MIXED, HALVED, WEDGED, CHAT, BURST, KILLED)

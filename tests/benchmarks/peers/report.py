@@ -21,8 +21,8 @@ _BUSY = 2.5
 """A load of the machine beyond which a repetition is marked."""
 _WORSE = 1.05
 _RULE = f"""\
-Of each way the best of its three proxies, against the best of the others in the same case. A difference below
-{100 * (_WORSE - 1):.0f} %, or one that the repetitions span, is none.
+For each mode of lbctl, the best of its three proxies is compared with the best alternative in the same case. A
+difference below {100 * (_WORSE - 1):.0f} %, or within the spread of the repetitions, does not count.
 """
 _Column = tuple[str, Callable[[Result], float], str]
 """A name, a figure, and how it is written."""
@@ -40,31 +40,31 @@ _JUDGED = ("TTFT p50", "TTFT p99", "whole p50", "whole p99", "failed")
 _INTRODUCTION = """\
 # Benchmarks
 
-lbctl beside what people use in its place: nginx, HAProxy and Envoy set up by hand as their documentation advises, and
-the routers of SGLang, vLLM and LiteLLM from their packages. Each has a set of the same simulated engines of its own
-(continuous batching, a prefix cache, vLLM's metrics, answers as a stream), and all get the same requests at the same
-moments. The proxies know the replicas' weights (5 : 2 : 1), LiteLLM too; the other routers take none.
+lbctl compared with its alternatives: nginx, HAProxy and Envoy configured by hand as their documentation advises, and
+the routers of SGLang, vLLM and LiteLLM from their packages. Each has a separate set of the same simulated engines
+(continuous batching, a prefix cache, vLLM's metrics, streamed answers), and all get the same requests at the same
+moments. The proxies and LiteLLM know the replicas' weights (5 : 2 : 1). The other routers do not support weights.
 
-This page is written by `{command}` on {date}
+Written by `{command}` on {date}
 ({cores} cores, {machine}; {runs}):
 {versions}
 
-- Times are seconds: the median of the repetitions, with the least and the most of them. A client gives up when nothing
-  has come for {patience:.0f} s. A first token or a whole answer that did not come counts with {failed:.0f} s.
+- Times are seconds: the median of the repetitions, with minimum and maximum. A client gives up after no data has
+  arrived for {patience:.0f} s. A first token or a whole answer that did not arrive counts as {failed:.0f} s.
   A run has some hundred requests for each system: its 99th percentile is one of the slowest two or three.
-- "Share error" is the part of the requests, in percent, that should have gone to another replica by what each engine
-  can carry. "Failed" and "cached" are percent of the requests and of the prompts' tokens.
-- `static` is what `lbctl render` writes, `adaptive` is `lbctl serve` with weights that follow the engines' metrics,
-  `pick` is `lbctl serve` with its picker; all with their defaults. The picker reads `x-session-id`, as the hashes do.
-- "Data path" is processor time of the proxy with its workers, and of the picker, in milliseconds a request; "control"
-  is that of `lbctl serve` without the picker: it has a period of its own, and so weighs more the fewer requests there
-  are.
-- The largest engine is twice as fast as a model of 70B on eight H100, and all send an event for 16 tokens: what an
-  event costs weighs less here than with an event for each token. Answers but those of chats have at most 160 tokens.
-  Clients open a connection for each request.
-- Engines that prepare prompts for a router (`/v1/chat/completions/render`) are newer than these: vllm-router asks each
-  of them before each request and does without.
-- Rates are chosen so that neither engines nor clients are what is measured:
+- "Share error" is the percentage of the requests that should have gone to another replica, by the engines' capacity.
+  "Failed" and "cached" are percentages of the requests and of the prompts' tokens.
+- `static` is the output of `lbctl render`. `adaptive` is `lbctl serve` with weights from the engines' metrics. `pick`
+  is `lbctl serve` with its picker. All use their defaults. The picker reads `x-session-id`, as the hashes do.
+- "Data path" is processor time of the proxy with its workers, and of the picker, in milliseconds a request. "Control"
+  is processor time of `lbctl serve` without the picker. It runs at its own interval, so it counts more with fewer
+  requests.
+- The largest engine is twice as fast as a 70B model on eight H100. All engines send one event for 16 tokens, so the
+  cost of an event weighs less here than with one event for each token. Answers have at most 160 tokens, except in
+  chats. Clients open a connection for each request.
+- Only newer engines prepare prompts for a router (`/v1/chat/completions/render`). vllm-router queries the engines
+  for it before each request and continues without an answer.
+- The rates do not saturate the engines or the clients:
   {harness}
 """
 
@@ -82,7 +82,7 @@ def page(table: Table, versions: Mapping[str, str], command: str, seconds: float
 
 
 def lines(results: Mapping[str, Result]) -> Iterator[str]:
-    """A line for each system of one run, for who waits."""
+    """Yield a line for each system of one run, to show progress."""
     for name, each in results.items():
         figures = ", ".join(f"{column} {form.format(figure(each))}" for column, figure, form in _COLUMNS)
         yield f"  {name:<32} {figures}"
@@ -108,8 +108,8 @@ def _harness(table: Table) -> str:
         return "nothing was run."
     late, clients, engines = (max(map(each, every)) for each in (_late, lambda it: it.clients, lambda it: it.engines))
     return (
-        f"the clients were late by {late:.0f} ms at most (99th percentile of a run), and took {clients:.0%} of a core "
-        f"at most, the engines {engines:.0%}."
+        f"the clients were late by at most {late:.0f} ms (99th percentile of a run). They used at most {clients:.0%} "
+        f"of a core, the engines {engines:.0%}."
     )
 
 
@@ -118,7 +118,7 @@ def _late(result: Result) -> float:
 
 
 def _missing(table: Table, repetitions: int) -> Iterator[str]:
-    """What was not run, or did not start."""
+    """Yield the cases and systems that were not run, or did not start."""
     short = []
     for case, systems in table:
         left = {name: len(each) for name, each in systems.items() if len(each) < repetitions}
@@ -128,15 +128,15 @@ def _missing(table: Table, repetitions: int) -> Iterator[str]:
             names = [f"all ({counts.pop()})"] if is_all else [f"{it} ({n} of {repetitions})" for it, n in left.items()]
             short.append(f"{case.name}: {', '.join(names)}")
     if short:
-        yield f"**Not run, or not so often:** {'; '.join(short)}.\n"
+        yield f"**Not run, or run less often:** {'; '.join(short)}.\n"
 
 
 def _section(case: Case, systems: Mapping[str, Sequence[Result]], seconds: float) -> Iterator[str]:
     yield f"\n## {case.name[0].upper()}{case.name[1:]}\n"
-    yield case.tells
+    yield case.description
     ideal = cacheable(case, seconds, 0)
     if ideal:
-        yield f"One cache without bounds would hold {100 * ideal:.0f} % of the prompts' tokens."
+        yield f"An unbounded cache would hold {100 * ideal:.0f} % of the prompts' tokens."
     yield f"\n| | {' | '.join(name for name, _, _ in _COLUMNS)} |"
     yield "|---" * (len(_COLUMNS) + 1) + "|"
     for system, each in systems.items():
@@ -149,12 +149,12 @@ def _section(case: Case, systems: Mapping[str, Sequence[Result]], seconds: float
 
 
 def _machine(systems: Mapping[str, Sequence[Result]]) -> Iterator[str]:
-    """The load of the machine in each repetition; that of systems side by side is one."""
+    """Yield the load of the machine in each repetition; systems that run side by side share one."""
     count = max(map(len, systems.values()), default=0)
     loads = [max(each[number].load for each in systems.values() if number < len(each)) for number in range(count)]
     if loads:
         marked = ", ".join(f"{load:.1f}{' (busy)' if load > _BUSY else ''}" for load in loads)
-        yield f"\nLoad of the machine in the repetitions, this benchmark's own included: {marked}."
+        yield f"\nLoad of the machine in the repetitions, including this benchmark: {marked}."
 
 
 def _reasons(each: Sequence[Result]) -> str:
@@ -176,9 +176,7 @@ def _verdict(table: Table) -> Iterator[str]:
     has_one = any(len(each) == 1 for _, systems in table for each in systems.values())
     for title, better in (("loses", False), ("wins", True)):
         yield f"## Where lbctl {title}\n"
-        yield _RULE + (
-            "One run of a case shows no spread: what differs little there may be chance.\n" if has_one else ""
-        )
+        yield _RULE + ("A single run of a case shows no spread: a small difference may be chance.\n" if has_one else "")
         rows = [row for case, systems in table for row in _compared(case, systems, better)]
         yield from rows or ["- Nowhere in these figures."]
         yield ""
@@ -224,8 +222,8 @@ def _best(systems: Mapping[str, Sequence[Result]], figure: Callable[[Result], fl
 
 def _cost(table: Table) -> Iterator[str]:
     """Processor time of each system over all cases."""
-    yield "## What a request costs\n"
-    yield "Milliseconds of processor time, the median of all runs of all cases.\n"
+    yield "## Cost of a request\n"
+    yield "Milliseconds of processor time, as the median of all runs of all cases.\n"
     yield "| | data path | control |"
     yield "|---|---|---|"
     every: dict[str, list[Result]] = {}
