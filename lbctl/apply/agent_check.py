@@ -47,10 +47,10 @@ _MAX_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """The state that HAProxy's questions show; both fields are empty if HAProxy has the newest answers.
+    """The state of a HAProxy's agent checks. Both fields are empty if HAProxy has the newest answers.
 
-    `due` says which replicas HAProxy has yet to ask for. `wrong` says that HAProxy does not ask, or asks for other
-    replicas than the fleet has.
+    `due` lists replicas whose newest weight HAProxy has not fetched yet. `wrong` reports that HAProxy sends no agent
+    checks, or sends them for replicas that are not in the fleet.
     """
 
     due: str = ""

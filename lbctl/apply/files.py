@@ -1,6 +1,6 @@
 """Writes a bundle to disk without a half-written file.
 
-Every file is first written completely beside its target, then all are renamed into place. A file whose content is
+Every file is first written completely next to its target, then all are renamed into place. A file whose content is
 unchanged is left alone. Secret files are readable only by their owner from their first byte on.
 """
 

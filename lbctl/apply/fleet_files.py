@@ -1,7 +1,7 @@
-"""Where a proxy of this machine finds the certificates and keys that the fleet names by relative paths.
+"""Finds the certificates and keys that the fleet names by relative paths, for a proxy on this machine.
 
-A path is relative to the YAML file that names it, so the file there is the one that is renewed. A copy beside the
-proxy's configuration, which `lbctl render` needs, counts only where that file is missing.
+A path is relative to the YAML file that names it, so that file is renewed. A copy next to the proxy's configuration,
+which `lbctl render` needs, is used only if that file is missing.
 """
 
 from __future__ import annotations

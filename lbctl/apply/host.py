@@ -1,4 +1,4 @@
-"""What reads a fragment: the host's own main file, or a smallest one that a check makes. One module for each kind."""
+"""The main file that includes a fragment: the host's, or a minimal one for a check. Each kind has a module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbctl.ir.proxies import Proxy
 
 
 class HostError(Exception):
-    """The main file is not one that reads the fragment."""
+    """The main file does not read the fragment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +44,5 @@ class Host(Protocol):
 
 
 def host(kind: str) -> Host:
-    """Return the module of a kind that has fragments, which is in the package of the kind beside this module."""
+    """Return the module of a kind that has fragments. It is in the kind's package, next to this module."""
     return cast("Host", import_module(f"lbctl.apply.{kind}.host"))

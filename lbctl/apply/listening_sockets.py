@@ -32,7 +32,7 @@ def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> 
 
 
 def listening_sockets(port: int) -> set[str] | None:
-    """Return the inode numbers of the sockets that listen at the port, on any address; None where nothing says so."""
+    """Return the inode numbers of the sockets that listen at the port, on any address; None if that is unknown."""
     rows = _listening(port)
     return None if rows is None else {inode for _, inode, _ in rows}
 
@@ -40,8 +40,7 @@ def listening_sockets(port: int) -> set[str] | None:
 def listening_users(host: str, port: int) -> dict[str, int] | None:
     """Return the inode numbers of the sockets that accept connections to an IP address, each with its user's id.
 
-    None where nothing says so.
-    """
+    None if that is unknown."""
     rows, accepted = _listening(port), _accepting(host)
     return None if rows is None else {inode: user for address, inode, user in rows if address in accepted}
 
@@ -52,9 +51,9 @@ def owner(sockets: Collection[str]) -> int | None:
 
 
 def session_listens(session: int, port: int) -> bool:
-    """Return whether a process of the session listens at the port; True where the system does not say who does.
+    """Return whether a process of the session listens at the port; True if the system does not show the process.
 
-    It does not say so of a program with file capabilities, such as one that may bind ports below 1024.
+    The system hides it for programs with file capabilities, for example for a program that may bind ports below 1024.
     """
     sockets = listening_sockets(port)
     if not sockets:
@@ -63,7 +62,7 @@ def session_listens(session: int, port: int) -> bool:
 
 
 def _listening(port: int) -> list[tuple[bytes, str, int]] | None:
-    """Return address, inode number and user of each socket that listens at the port; None where nothing says so."""
+    """Return address, inode number and user of each socket that listens at the port; None if that is unknown."""
     tables = []
     for name in ("tcp", "tcp6"):
         with suppress(OSError):

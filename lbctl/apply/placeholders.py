@@ -86,7 +86,7 @@ def _metrics(view: View, prefix: Path) -> Address | None:
 
 
 def _config(proxy: Proxy, prefix: Path) -> str | None:
-    """Return where the configuration is checked: a fragment names the files beside it by their whole path."""
+    """Return the path for the check of the configuration: a fragment names the files next to it by absolute paths."""
     return str(prefix / posixpath.basename(proxy.config or "")) if proxy.is_fragment else None
 
 

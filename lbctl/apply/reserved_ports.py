@@ -1,9 +1,9 @@
-"""Ports that stay free until a server that is still to be started listens there.
+"""Reserves ports for servers that are started later.
 
 A port that was bound and released can be given to another process, or to an outgoing connection, before the server
 binds it; two HAProxies then even share it, since both set SO_REUSEPORT. So the socket stays bound without listening:
-connections are refused, the system gives the port to nobody else, and a server that sets SO_REUSEADDR, as nginx,
-HAProxy, Envoy and Python's servers do, may listen there. Linux only.
+connections are refused, the system does not give the port to other processes, and a server that sets SO_REUSEADDR may
+listen there. nginx, HAProxy, Envoy and Python's servers do. Linux only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether active checks eject a replica: thresholds over the results of its checks, without any I/O.
+"""Decides by thresholds whether active checks eject a replica, without any I/O.
 
 As in Envoy, the first result decides alone: waiting for three failures at the start would send requests to a replica
-that is known to be down. Before the first result, a replica that was there before lbctl counts as good, and one that
-joins later as ejected. Times are arguments, in seconds since the epoch.
+that is known to be down. Before the first result, a replica that existed before lbctl started counts as good, and a
+replica that joins later as ejected. Times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class CheckResult:
     """The result of one check."""
 
     problem: str = ""
-    """What was wrong; empty where nothing was."""
+    """The problem; empty if there is none."""
 
     @property
     def good(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the proxies get, composed in one pure place from the fleet and everything that acts on it.
+"""Composes the fleet for the proxies, in one pure place, from the files and everything that changes it.
 
 `compose` applies the control loop's decisions (weights, ejections), operators' overrides (drains, weights, splits of
 routes) and drain deadlines to the fleet. `for_proxy` adds what lbctl does for a proxy that cannot do it itself: active
@@ -52,9 +52,9 @@ class Composed:
     """The fleet with everything that acts on it."""
 
     snapshot: Snapshot
-    """What the proxies get."""
+    """The snapshot for the proxies."""
     whole: Snapshot
-    """`snapshot` including the replicas that are `removed`: what operators see."""
+    """`snapshot` including the replicas that are `removed`, for operators."""
     drains: Since
     """(pool, replica) → when its drain began."""
     removed: Mapping[str, frozenset[str]]
@@ -171,10 +171,10 @@ def _pool_changes(old: Pool, before: Snapshot, new: Pool, after: Snapshot) -> di
 
 @dataclass(frozen=True, slots=True)
 class ForProxy:
-    """What a proxy gets that has neither active health checks nor slow start of its own."""
+    """The fleet for a proxy without its own active health checks and slow start."""
 
     snapshot: Snapshot
-    """What the proxy gets."""
+    """The snapshot for the proxy."""
     ramps: Ramps
     """The argument of the next call of `for_proxy`."""
     factors: Factors = field(default_factory=dict)
@@ -186,10 +186,11 @@ class ForProxy:
 def for_proxy(
     composed: Composed, failing: Mapping[str, frozenset[str]], ramps: Ramps, now: float, min_interval: float
 ) -> ForProxy:
-    """Compose the snapshot of one proxy that has neither active health checks nor slow start of its own.
+    """Compose the snapshot for a proxy without its own active health checks and slow start.
 
-    `failing` are the replicas (pool → names) that active health checks have ejected, `ramps` those of the call before.
-    `now` is in seconds, and `min_interval` is the seconds between two changes of weights that the proxy can follow.
+    `failing` are the replicas (pool → names) that active health checks have ejected, `ramps` the ramps of the previous
+    call. `now` is in seconds, and `min_interval` is the seconds between two changes of weights that the proxy can
+    follow.
     """
     failing = _closed(composed.snapshot, failing)
     snapshot = _without(composed.snapshot, failing)
@@ -200,7 +201,7 @@ def for_proxy(
 
 
 def _closed(snapshot: Snapshot, failing: Mapping[str, frozenset[str]]) -> Mapping[str, frozenset[str]]:
-    """Return the failing replicas without those of pools that `fail_open` and would have no replica left."""
+    """Return the failing replicas, except in pools that `fail_open` and would have no replica left."""
     opened = {
         pool.name
         for pool in snapshot.topology.pools

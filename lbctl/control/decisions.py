@@ -32,9 +32,9 @@ class Decision:
     signals: Mapping[str, Signal]
     """Name → the signal that the decision is based on."""
     age: float | None
-    """Of the newest sample."""
+    """Age of the newest sample, in seconds."""
     evidence_age: float | None
-    """Of the newest evidence of speed or load."""
+    """Age of the newest evidence of speed or load, in seconds."""
     signal: float | None
     """Speed (or load) per capacity; comparable within the pool alone."""
     normalised: float
@@ -42,7 +42,7 @@ class Decision:
     across: float
     """The natural logarithm of the peers' upper median relative to the pool's."""
     proposed: float | None
-    """What the strategy proposes; None without evidence."""
+    """The strategy's proposal; None without evidence."""
     goal: float
     """`proposed` within floor and ceiling, or what health and staleness make of it."""
     limited: float

@@ -21,8 +21,8 @@ def track(
 ) -> dict[tuple[str, str], float]:
     """Return when each current drain began.
 
-    A replica that was drained `before` keeps its time; one that is no longer drained or no longer exists is forgotten.
-    `drained` (pool → replicas) adds to those that the files drain.
+    A replica that was drained `before` keeps its time; a replica that is no longer drained or no longer exists is
+    removed. `drained` (pool → replicas) is in addition to the replicas that the files drain.
     """
     return {
         (pool.name, replica.name): min(before.get((pool.name, replica.name), now), now)

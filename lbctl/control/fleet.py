@@ -1,4 +1,4 @@
-"""What a new fleet changes in the state: replicas that stay keep their state, new ones begin at their capacity."""
+"""Applies a new fleet to the state: existing replicas keep their state, new ones begin at their capacity."""
 
 from __future__ import annotations
 

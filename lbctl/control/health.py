@@ -54,7 +54,7 @@ class Level(NamedTuple):
     exceeded: bool = False
     """Whether the limit is exceeded."""
     contrary: int = 0
-    """How many observations in a row said the opposite of `exceeded`."""
+    """Number of observations in a row that contradict `exceeded`."""
 
 
 _WITHIN_LIMIT = Level()
@@ -62,7 +62,7 @@ _NO_XIDS: frozenset[tuple[str, int]] = frozenset()
 
 
 class ProgressWatch(NamedTuple):
-    """What changes at every observation, apart from `DeepHealth`, which stays the same object in a healthy fleet.
+    """Values that change with every observation. `DeepHealth` stays the same object in a healthy fleet.
 
     Times are seconds.
     """
@@ -83,11 +83,11 @@ class DeepHealth(NamedTuple):
     """The deep health of one replica. Times are seconds."""
 
     phase: Phase = "in"
-    """Whether the replica is in, ejected, or coming back."""
+    """Whether the replica is in, ejected, or on trial."""
     reasons: tuple[str, ...] = ()
     """Why the phase is not "in"."""
     complaints: tuple[str, ...] = ()
-    """What is wrong by the newest observation."""
+    """Problems in the newest observation."""
     since: float = NEVER
     """When the phase began."""
     initial_progress: float | None = None
@@ -114,7 +114,7 @@ class DeepHealth(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """What the weight follows from the health."""
+        """The effect of the health on the weight."""
         if self.phase == "out":
             return "out"
         return "floor" if self.phase == "trial" or self.temperature.exceeded or self.ejection_denied else "in"

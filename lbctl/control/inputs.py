@@ -1,4 +1,4 @@
-"""What the control loop observes of a replica: its signals, and the requests that the proxies have there."""
+"""The control loop's observations of a replica: its signals, and its requests in the proxies."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ class Observation:
     signals: Signals
     requests: ProxyRequests = UNKNOWN_REQUESTS
     reserves_memory: bool = False
-    """Whether the engine reserves GPU memory, so that free GPU memory is no signal."""
+    """Whether the engine reserves GPU memory, so that free GPU memory is not a signal."""

@@ -1,4 +1,4 @@
-"""What the control loop has decided, for the proxies. It holds only what differs from the fleet files."""
+"""The control loop's decisions for the proxies. It contains only differences from the fleet files."""
 
 from __future__ import annotations
 

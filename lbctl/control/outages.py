@@ -1,7 +1,7 @@
-"""Pools without an available replica: why, and since when. A rollout does not move requests to such a pool.
+"""Outages: pools without an available replica, with reason and time. A rollout does not move requests to such a pool.
 
-A replica is available unless a check, an ejection or a drain keeps new requests away from it. A replica whose state
-nobody reports counts as available, since many fleets have no health checks. This is pure.
+A replica is available unless a check, an ejection or a drain keeps new requests away from it. A replica whose state is
+unknown counts as available, because many fleets have no health checks. This is pure.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
 
 
 def track(outages: Outages, reasons: Mapping[str, str], now: float) -> Outages:
-    """Return the outages by the current reasons of each pool. One that goes on keeps its beginning."""
+    """Return the outages by the current reasons of each pool. A continuing outage keeps its start time."""
     kept = {pool: item for pool, item in outages.items() if pool in reasons and now - item.seen < CALM}
     seen = {
         pool: Outage(reason, kept[pool].since if pool in kept else now, now)

@@ -1,10 +1,10 @@
-"""What operators override while the control plane runs: drains, weights, frozen pools, and splits of routes.
+"""Operators' overrides while the control plane runs: drains, weights, frozen pools, and splits of routes.
 
-An override applies over the files and over the control loop's decisions. It ends after its `--ttl` or when it is
-removed; a split also ends when the file's split of its route changes. One about a replica or a pool ends when that has
-been gone for `GRACE`: discovery may lose a replica for a moment, which must not put a drained one back into traffic,
-and a new replica of the same name must not be drained by an old request. This is pure: times are arguments, in seconds
-since the epoch.
+An override takes precedence over the files and the control loop's decisions. It ends after its `--ttl` or when it is
+removed. A split also ends when the file's split of its route changes. An override for a replica or a pool ends when the
+replica or pool has been missing for `GRACE`. Discovery may lose a replica for a moment, which must not end its drain,
+and an old drain must not apply to a new replica of the same name. This is pure: times are arguments, in seconds since
+the epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lbctl.ir.weight import Weight, from_capacity
 Kind = Literal["drain", "weight", "freeze", "split"]
 KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze", "split")
 GRACE = 300.0
-"""Seconds for which an override waits for its replica or pool to come back."""
+"""Seconds for which an override waits for its replica or pool to return."""
 MAX_WEIGHT = 1_000_000.0
 """The same limit as in a fleet file."""
 MAX_OVERRIDES = 20_000
@@ -33,7 +33,7 @@ class Override:
     """One operator's override of a replica, a pool or a route. Times are seconds since the epoch."""
 
     kind: Kind
-    """What is overridden."""
+    """The kind of override."""
     pool: str = ""
     """Empty for `split`, which is about a route."""
     replica: str = ""
@@ -57,17 +57,17 @@ class Override:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What the override is about; there is at most one override for each key."""
+        """The target of the override; there is at most one override for each key."""
         return self.kind, self.route or self.pool, self.replica
 
     @property
     def subject(self) -> str:
-        """What the override is about, for people: a route, a pool, or a pool and its replica."""
+        """The target of the override as text: a route, a pool, or a pool and its replica."""
         return "/".join(part for part in self.key[1:] if part)
 
     @property
     def summary(self) -> str:
-        """What was done, for people: the kind, and the weight or the shares."""
+        """The override as text: its kind, and the weight or the shares."""
         values = [f"{self.value:g}"] if self.value is not None else [f"{pool}={share}" for pool, share in self.shares]
         return " ".join((self.kind, *values))
 
@@ -81,7 +81,7 @@ def checked_weight(value: object) -> float:
         hint = ": a drain keeps new requests away" if value == 0 else ""
         raise ValueError(f"{value} is not a number above 0{hint}")
     if value > MAX_WEIGHT:
-        shown = f"{value:g}" if value < 1e300 else "it"  # a larger integer is no float
+        shown = f"{value:g}" if value < 1e300 else "it"  # a larger integer cannot be a float
         raise ValueError(f"{shown} is too much: a weight is at most {MAX_WEIGHT:.0f}, as in a fleet file")
     return float(value)
 

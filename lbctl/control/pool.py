@@ -1,6 +1,6 @@
 """One decision about a pool: first the health of its replicas, then the strategy's proposals, then bounded steps.
 
-The order matters. An ejected replica is no peer of the others. When more than half of the replicas look slow, hot or
+The order matters. An ejected replica is not a peer of the others. When more than half of the replicas look slow, hot or
 stale, the fault is more likely in the samples than in the replicas: then no weight moves. A stall, an XID and too
 little memory are findings about one replica: they eject up to `max_ejection` of the pool, whatever the others look
 like.

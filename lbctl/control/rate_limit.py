@@ -46,7 +46,7 @@ class StepLimits:
     deadband: float
     """The smallest change that is published."""
     uses_proposals: bool
-    """Whether weights follow the proposals; else `hold` or `to_capacity` says what they do."""
+    """Whether weights follow the proposals; otherwise `hold` or `to_capacity` applies."""
     hold: bool
     """Whether weights stay where they are."""
     to_capacity: bool
@@ -75,7 +75,7 @@ class StepLimits:
     def apply(
         self, before: ReplicaState, assessment: Assessment, health: DeepHealth, is_healthy: bool, proposal: Proposal
     ) -> ReplicaState:
-        """Return the replica after this decision. `is_healthy` is that of `health`."""
+        """Return the replica after this decision. `is_healthy`: the value in `health`."""
         observation, fresh, _, watch = assessment
         trajectory, goal, goal_parts = before.trajectory, proposal.multiplier, proposal.parts
         proposed_at = before.proposed_at if goal is None else self.now

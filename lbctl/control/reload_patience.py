@@ -1,10 +1,11 @@
-"""How long a reload waits for weights that come from evidence, at a proxy that takes weights only by a reload.
+"""Delays reloads for measured weights, in proxies that take weights only by a reload.
 
-A reload has a price: the new workers know nothing of the requests that the old ones finish, so least connections begins
-anew, and a replica that is slow just then gets its whole share on top of what it has. In simulation a reload for each
-step of a weight made the 99th percentile up to 2.6 times that of static weights where a replica's speed came and went.
-So a change must have lasted as long as the interval between two reloads, and a small one longer; what is loaded then is
-where the weight has arrived, not a step on its way. A replica that health brings to the floor is not waited for.
+A reload has a cost: the new workers do not know the requests that the old ones finish. So least connections restarts,
+and a replica that is currently slow gets its whole share in addition to its existing requests. In simulation with a
+replica of changing speed, a reload for each step of a weight raised the 99th percentile to up to 2.6 times the value
+with static weights. So a change must last as long as the interval between two reloads, and a small change longer. The
+reload then uses the final weight, not a step on the way. If health lowers a replica to the floor weight, there is no
+delay.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from lbctl.ir.weight import Weight
 
 _LARGE = 0.4
-"""The relative change of a rate that is worth a reload of its own."""
+"""The relative change of a rate that justifies a separate reload."""
 _FLOORED = 0.5
 """A replica whose share falls below this part for another reason than its speed or its capacity is in bad health."""
 _SMALL_CHANGES = 4
@@ -30,7 +31,7 @@ class ReloadPatience:
     since: float | None = None
     """None while they do not differ."""
     large_since: float | None = None
-    """Since when they have differed so much that the change is worth a reload of its own; None while they do not."""
+    """Time since which the difference justifies a separate reload; None if it does not."""
 
     def observe(self, weights: Iterable[tuple[Weight, Weight]], now: float) -> ReloadPatience:
         """Take the running and the wanted weight of each replica."""
@@ -44,7 +45,7 @@ class ReloadPatience:
         return ReloadPatience(now if self.since is None else self.since, large_since)
 
     def due(self, interval: float) -> float | None:
-        """Return when the change has lasted long enough, with so many seconds between two reloads."""
+        """Return when the change has lasted long enough. `interval`: seconds between two reloads."""
         if self.since is None:
             return None
         due = self.since + interval * _SMALL_CHANGES

@@ -1,9 +1,9 @@
-"""The one state of a replica, and why. Every view shows it, and everything that needs a fit replica asks it.
+"""The state of a replica, with its reason. All views show it, and all code that needs an available replica uses it.
 
-It is decided from four sources: what lbctl has decided, what the proxies report of their own checks, what lbctl checks
-by itself, and which requests the replica has answered. The causes are looked at in the order in which an operator acts
-on them: what removes the replica, what keeps requests away from it, whether anything shows that it can be reached, what
-lowers its weight. The functions are pure; times are ages in seconds.
+It is derived from four sources: lbctl's decisions, the proxies' reports of their checks, lbctl's own checks, and the
+requests that the replica has answered. The causes are evaluated in the order in which an operator acts on them: removal
+of the replica, checks that keep requests away, evidence that it is reachable, and a lowered weight. The functions are
+pure; times are ages in seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROXIES_NOTICE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCondition:
-    """What one proxy thinks of one replica."""
+    """The state of one replica in one proxy."""
 
     state: Literal["up", "starting", "down", "ejected", "draining"]
     """up: it gets requests. starting: it gets none until its first active checks have passed, and none has failed.
@@ -74,16 +74,16 @@ class ReplicaFacts:
     answered_age: float | None = None
     """How long ago a proxy last reported a request that it has answered; None: never."""
     unanswered_for: float | None = None
-    """For how many seconds requests were sent to it and none was answered without an error, where so long a time shows
-    that it answers nothing, and no check says more; None otherwise."""
+    """Seconds for which requests were sent to it and none was answered without an error. None if the time is too short
+    to be significant, or if a check has a result."""
     passed_by: int = 0
-    """The number of proxies that do an active check of their own, and to which it is up."""
+    """The number of proxies whose own active check it passes."""
     conditions: Mapping[str, ReplicaCondition] = field(default_factory=dict)
     """Proxy → what it thinks of the replica."""
     carriers: int = 0
     """The number of proxies that may send requests to it."""
     ramps: Mapping[str, float] = field(default_factory=dict)
-    """Proxy → the slow-start factor that lbctl applies for it, and that of the picker."""
+    """Proxy → the slow-start factor that lbctl applies for it; also contains the picker's factor."""
     health: DeepHealth | None = None
     """Its deep health; None where it has no telemetry."""
     in_flight: int | None = None
@@ -164,7 +164,7 @@ def _out(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _down(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that a check keeps out, or that nobody can connect to."""
+    """Return the state of a replica that fails a check, or to which no connection is possible."""
     by_proxies = _by_proxies(facts, "down", "the active check of {proxies} fails")
     reasons = [*_failed_check(facts), *([by_proxies.reason] if by_proxies else [])]
     if not reasons and facts.connection is not None and _is_disconnected(facts, facts.connection):
@@ -190,10 +190,10 @@ def _check_of_lbctl(facts: ReplicaFacts) -> str:
 def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
     """Return whether lbctl's failed connection shows that the replica is down.
 
-    The proxies may reach what lbctl does not: from another network, or by a path of their own machine. So requests that
-    were answered since contradict it. Passed checks of proxies contradict it where lbctl never had a connection; where
-    it had one, they contradict it after the time in which they must have noticed. Where lbctl is apart from all
-    replicas, a failed connection shows nothing.
+    The proxies may reach replicas that lbctl does not reach: from another network, or by a path on their own machine.
+    So requests that were answered since then contradict it. If lbctl never had a connection, passed checks of proxies
+    contradict it. If it had one, they contradict it after the time in which the proxies must have noticed the failure.
+    If lbctl cannot reach any replica, a failed connection is not significant.
     """
     if not connection.out or connection.at is None or facts.is_apart:
         return False

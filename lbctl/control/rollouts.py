@@ -1,9 +1,9 @@
 """Rollouts: they move the split of a route to one pool, step by step, and can be paused, continued and aborted.
 
 A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
-route until the files change the split or the rollout itself, and while it runs also until they change the model of an
-old pool, since it has been compared with another one. The hold of a step passes while a proxy has the step, and stands
-still otherwise. In the mode `analysis` a step ends after its hold if the evidence since its beginning is good, and the
+route until the files change the split or the rollout itself. While it runs, a change of an old pool's model ends it
+too, because the comparison was with another model. The hold of a step runs while a proxy has the step, and is paused
+otherwise. In the mode `analysis` a step ends after its hold if the evidence since its beginning is good, and the
 rollout ends when too many evaluations in a row are bad. In every mode a step does not begin while the target pool has
 no available replica, and a running rollout ends then, unless an operator has allowed it. This is pure: times are
 arguments, in seconds since the epoch.
@@ -26,10 +26,10 @@ from lbctl.ir.routes import Analysis, Rollout, Route
 from lbctl.ir.topology import Topology
 
 Phase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
-"""waiting: it has not begun. progressing: a step is held. paused: the share stays until somebody goes on. promoted: all
-steps are done, and the last share stays. aborted: the split of the files holds again. rolled_back: the same, because
-the analysis has found the new pool bad, or the pool has no available replica. superseded: the files have another split,
-or other models of the old pools, and their split holds."""
+"""waiting: it has not begun. progressing: a step is active. paused: the share stays until an operator continues.
+promoted: all steps are done, and the last share stays. aborted: the split in the files applies again. rolled_back: the
+same, because the verdict on the new pool was bad, or the pool has no available replica. superseded: the files have
+another split, or other models for the old pools, and their split applies."""
 PHASES: tuple[Phase, ...] = (
     "waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded",
 )  # fmt: skip
@@ -43,10 +43,10 @@ _KEPT = 20
 
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
-    """How an earlier rollout of a route has ended. The fields are those of RolloutState."""
+    """The end state of an earlier rollout of a route, with fields of RolloutState."""
 
     key: str
-    """What the rollout was: its target, the target's model and the steps."""
+    """Identity of the rollout: its target, the target's model and the steps."""
     base: Shares
     """The file's shares that it began from."""
     phase: Phase
@@ -56,12 +56,12 @@ class EndedRollout:
     percent: float
     """The share of the target, in percent, when it ended."""
     reason: str = ""
-    """Why it ended; empty where nobody said."""
+    """The reason for its end; empty if none was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """How far the rollout of one route is. Times are seconds since the epoch."""
+    """The state of a route's rollout. Times are seconds since the epoch."""
 
     route: str
     key: str
@@ -69,7 +69,7 @@ class RolloutState:
     base: Shares
     """The split of the files when the rollout began."""
     phase: Phase = "waiting"
-    """How far it is as a whole."""
+    """The phase of the whole rollout."""
     step: int = 0
     """Index of the current step."""
     percent: float = 0.0
@@ -77,11 +77,11 @@ class RolloutState:
     since: float = 0.0
     """When the current step or phase began."""
     elapsed: float = 0.0
-    """Seconds of the current step's hold that had passed before it stood still, as in a pause."""
+    """Seconds of the current step's hold that had passed before it was paused."""
     held_since: float | None = None
-    """Since when the hold passes; None while it stands still."""
+    """Time since which the hold runs; None while it is paused."""
     reason: str = ""
-    """Why somebody, or the analysis, paused, set or ended it."""
+    """The reason why an operator or the analysis paused, set or ended it."""
     analysis: AnalysisState = AnalysisState()
     """The evidence, in the mode `analysis`."""
     models: str = ""
@@ -156,7 +156,7 @@ def _digest(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What the files have of a rollout besides its key."""
+    """Values of a rollout in the files, in addition to its key."""
 
     base: Shares
     """The split of the route."""
@@ -190,10 +190,10 @@ def reconcile(
 ) -> Rollouts:
     """Return the states of the rollouts that the files have now. `unchecked`: the pools that are yet to be checked.
 
-    A new rollout waits in the mode `manual`, while its target pool is unchecked, and during an outage of it; otherwise
-    it starts. One that is as it was goes on. An earlier one that the files have again, as after a rollback, stays as it
-    ended. A changed split of the files ends a rollout that is otherwise as it was, and a changed model of an old pool
-    one that runs.
+    A new rollout waits in the mode `manual`, while its target pool is unchecked, and during an outage of the pool;
+    otherwise it starts. An unchanged rollout continues. If the files contain an earlier rollout again, for example
+    after a rollback, it keeps its end state. A changed split in the files ends an otherwise unchanged rollout, and a
+    changed model of an old pool ends a running rollout.
     """
     by_route = {state.route: state for state in states}
     return tuple(
@@ -258,10 +258,10 @@ def advance(
     outages: Outages = NO_OUTAGES,
     unchecked: Collection[str] = (),
 ) -> Rollouts:
-    """Return the states after what happens by itself now: starts, ends, and at most one step for each rollout.
+    """Return the states after automatic changes: starts, ends, and at most one step for each rollout.
 
-    `in_force`: the routes whose current step a proxy has. The holds of the others stand still. `unchecked`: the pools
-    that are yet to be checked. No rollout to one of them starts.
+    `in_force`: the routes whose current step a proxy has. The holds of the others are paused. `unchecked`: the pools
+    that have not been checked yet. Rollouts to these pools do not start.
     """
     rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
     return tuple(
@@ -274,7 +274,7 @@ def advance(
 
 
 def pools_concerned(states: Rollouts, topology: Topology, acted_on: str = "") -> frozenset[str]:
-    """Return the pools whose outages matter: those of rollouts that have not ended, and of the route `acted_on`."""
+    """Return the pools whose outages matter: pools of rollouts that have not ended, and of the route `acted_on`."""
     return frozenset(
         pool
         for state in states
@@ -333,7 +333,7 @@ def _advanced(
 
 
 def next_step(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return when the current step ends by itself; None where somebody has to end it, or while its hold stands still.
+    """Return when the current step ends automatically; None if an operator has to end it, or while its hold is paused.
 
     In the mode `analysis` it ends later as long as there is a `blocker`.
     """
@@ -342,7 +342,7 @@ def next_step(state: RolloutState, rollout: Rollout) -> float | None:
 
 
 def waits_for_proxy(state: RolloutState, rollout: Rollout) -> bool:
-    """Return whether the hold of the current step stands still because no proxy has the step."""
+    """Return whether the hold of the current step is paused because no proxy has the step."""
     return _hold(state, rollout) is not None and state.held_since is None
 
 
@@ -352,7 +352,7 @@ def step_id(state: RolloutState) -> str:
 
 
 def _hold(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return the seconds after which the current step ends; None where only somebody ends it."""
+    """Return the seconds after which the current step ends; None if only an operator ends it."""
     hold = rollout.steps[state.step].hold
     return None if state.phase != "progressing" or rollout.mode == "manual" or hold is None else hold / 1000
 
@@ -415,14 +415,14 @@ def act(
     outage: Outage | None = None,
     allow_unavailable: bool = False,
 ) -> RolloutState:
-    """Return the state after the action of an operator. Raises ValueError for users where it cannot be done.
+    """Return the state after an operator's action. Raises ValueError with a message for users if it is not possible.
 
-    `outage` is that of the target pool: an action that gives the pool requests is rejected then, unless
-    `allow_unavailable` is true, now or since the rollout began.
+    `outage`: the outage of the target pool. During an outage, an action that sends requests to the pool is rejected,
+    unless `allow_unavailable` is true, now or since the rollout began.
 
-    start: the first step, also of a rollout that has ended. promote: the next step now. pause: the share stays.
-    resume: the current step goes on. set: the share is `percent` until somebody resumes or promotes. abort: the split
-    of the files holds again, also after the last step.
+    start: the first step, also of a rollout that has ended. promote: the next step now. pause: the share stays. resume:
+    the current step continues. set: the share is `percent` until an operator resumes or promotes. abort: the split in
+    the files applies again, also after the last step.
     """
     if action == "abort":
         return replace(state, phase="aborted", since=now, held_since=None)

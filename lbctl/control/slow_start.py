@@ -1,12 +1,12 @@
-"""Slow start for proxies that have none (nginx): a new replica's weight rises in few steps, since each costs a reload.
+"""Slow start for proxies without it (nginx): a new replica's weight rises in few steps, because each needs a reload.
 
 Envoy and HAProxy ramp by themselves and must not get a ramp twice, so a ramp is never part of the weights that the
 control loop decides. The formula is Envoy's, read at the beginning of each step, so that a replica never gets more than
-Envoy would give it. A step is as long as the proxy's `min_interval`, or an eighth of the window where that is longer:
-with the defaults (60 s, 10 %, 30 s) a replica has 10 % of its weight, after 30 s 50 %, after 60 s all of it.
+Envoy would give it. A step is as long as the proxy's `min_interval`, or an eighth of the window if that is longer. With
+the defaults (60 s, 10 %, 30 s), a replica begins with 10 % of its weight, and has 50 % after 30 s and 100 % after 60 s.
 
-Who ramps is also what the picker goes by. As behind Envoy and HAProxy, a replica ramps that is new or whose checks have
-failed, and not one that was only drained. Pure: times are seconds on one clock and are arguments.
+The picker uses the same ramps. As with Envoy and HAProxy, a replica ramps if it is new or if its checks have failed,
+but not after a drain. Pure: times are seconds on one clock and are arguments.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def stepped(rules: SlowStart, age: float, min_interval: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ramps:
-    """Which replicas ramp. A replica ramps when it joins a pool that was there before, or has been down.
+    """The replicas that ramp. A replica ramps after it joins an existing pool, or after it was down.
 
-    A drained one, or one that deep health has taken out, keeps its place: it has its whole weight when it is let in.
-    Once it is removed from the proxies, because its drain deadline has passed, it comes back as a new one.
+    A replica does not ramp after a drain or an ejection by deep health: it gets its whole weight at once. Once it has
+    been removed from the proxies, because its drain deadline has passed, it counts as new.
     """
 
     ready: frozenset[Key] | None = None
@@ -57,7 +57,7 @@ class Ramps:
     ) -> Ramps:
         """The ramps after the replicas that take requests may have changed.
 
-        `all_pools` are those of the snapshot that matter, `failing` the replicas (pool → names) whose checks fail.
+        `all_pools`: the relevant pools of the snapshot. `failing`: the replicas (pool → names) whose checks fail.
         """
         pools = {pool.name: pool for pool in all_pools}
         up = [key for pool in pools.values() for key in _up(pool, failing.get(pool.name, frozenset()))]
@@ -71,7 +71,7 @@ class Ramps:
         return Ramps(ready, dict(sorted(since.items(), key=lambda item: item[0][:2])))
 
     def factors(self, topology: Topology, now: float, min_interval: float) -> Factors:
-        """What a proxy with this `min_interval` (seconds) multiplies its weights with now."""
+        """The current factors for the weights of a proxy with this `min_interval` (seconds)."""
         by_pool: dict[str, dict[str, float]] = {}
         for rules, (pool, replica, _), age in self._ramping(topology, now):
             value = stepped(rules, age, min_interval)

@@ -20,7 +20,7 @@ Shares = tuple[tuple[str, int], ...]
 
 
 def shares_of(route: Route) -> Shares:
-    """Return the split of a route; empty for one that forwards nothing."""
+    """Return the split of a route; empty if the route does not forward requests."""
     shares = route.action.shares if isinstance(route.action, Forward) else ()
     return tuple((share.pool, share.weight) for share in shares)
 

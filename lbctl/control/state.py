@@ -32,7 +32,7 @@ class WeightTrajectory(NamedTuple):
 
 
 class ReplicaState(NamedTuple):
-    """What the control loop knows of one replica (a named tuple: see `weighting.strategy.Estimate`)."""
+    """The control loop's state of one replica (a named tuple: see `weighting.strategy.Estimate`)."""
 
     replica: Replica
     """The replica as the files and discovery have it."""
@@ -45,7 +45,7 @@ class ReplicaState(NamedTuple):
     progress_watch: ProgressWatch
     """Since when it has finished nothing."""
     proposal: Proposal
-    """What the strategy proposes."""
+    """The strategy's proposal."""
     fresh: bool = False
     """Whether `observation` is younger than `stale_after`."""
     proposed_at: float = NEVER
@@ -89,7 +89,7 @@ class ReplicaState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """What the control loop knows of one pool."""
+    """The control loop's state of one pool."""
 
     pool: Pool
     """The pool as the files and discovery have it."""
@@ -115,7 +115,7 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the control loop knows of all pools."""
+    """The control loop's state of all pools."""
 
     pools: Mapping[str, PoolState] = field(default_factory=dict)
     """Name → the state of the pool, for pools with telemetry."""

@@ -64,7 +64,7 @@ def down(backend: str, server: str) -> str:
 
 
 def occupant(slot: str, replica: str) -> str:
-    """Return the command that notes which replica a slot has; its own name stands for none."""
+    """Return the command that records which replica uses a slot; the slot's own name means that it is free."""
     for name in (slot, replica):
         if not _NAME.fullmatch(name):
             raise UnsafeError(f"not a name: {name!r}")

@@ -1,8 +1,9 @@
-"""Computes the commands that bring the servers of a running HAProxy to those of a view. It does no I/O.
+"""Computes the commands that change the servers of a running HAProxy to the servers of a view. It does no I/O.
 
 Only differences are sent, in an order that leaves no pool without replicas for longer than necessary: new servers
 first, then weights, then servers that return, last servers that leave. A leaving server is put into maintenance, where
-it finishes its requests, and is deleted once it has none. What no command can change is a reason to reload the file.
+it finishes its requests, and is deleted once it has none. A difference that no command can change is a reason to reload
+the file.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def _end_sessions(leaving: list[tuple[Place, running.RunningServer]], now: Runni
 
 
 def _replica(place: Place, now: Running) -> Place:
-    """Return the backend and the replica that this server, which may be a slot, stands for."""
+    """Return the backend and the replica of this server, which may be a slot."""
     return place[0], now.slots.get(place, place[1])
 
 

@@ -1,8 +1,8 @@
-"""Brings one running HAProxy to what a view wants, and keeps it there.
+"""Changes one running HAProxy to the state of a view, and keeps it there.
 
 Each attempt reads HAProxy's state, sends only the differences, and reads the state again: a rejected command or a
-reload by somebody else shows there, and nothing is assumed because it was sent. What the Runtime API cannot change is
-changed by file and reload. A proxy without the API gets its weights through the agent check, or by file and reload.
+reload by another program is visible there. A command counts only if the state shows its effect. Other changes are made
+by file and reload. A proxy without the API gets its weights through the agent check, or by file and reload.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def _resolved_view(view: View) -> View:
 
 
 def _named_server(command: str) -> Place:
-    """Return the server that stands at the third place of a command, as of `add server b/s`."""
+    """Return the server in the third word of a command, for example of `add server b/s`."""
     return _server_of_command(" ".join(command.split()[:3]))
 
 

@@ -1,7 +1,7 @@
 """Compares, checks, replaces and restores HAProxy's files on disk.
 
-New files are written beside the old ones, checked by `haproxy -c`, and only then moved into place. Nothing is reloaded
-here.
+New files are written next to the old ones, checked by `haproxy -c`, and only then moved into place. This module does
+not reload HAProxy.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Files:
         return tuple(TARGET.complaints(result.output, bundle)) or (Complaint(result.message),)
 
     def _checkable(self, binary: str, bundle: Bundle, directory: Path) -> Checkable:
-        """Write the bundle to a directory of its own, and return how to check it there."""
+        """Write the bundle to a separate directory, and return how to check it there."""
         fragment = directory / bundle.main.name
         if not self._proxy.is_fragment:
             write_bundle(bundle, str(directory))

@@ -1,4 +1,4 @@
-"""Checks a fragment beside the host's own HAProxy files, or beside the smallest one with which it starts."""
+"""Checks a fragment together with the host's HAProxy files, or with a minimal file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
 
 
 def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-    """Return how to check `fragment`, which stands for the file at `config`. Raises HostError and OSError."""
+    """Return how to check `fragment` in place of the file at `config`. Raises HostError and OSError."""
     config = Path(proxy.config or "").absolute()
     if not main:
         minimal = directory / "host.cfg"

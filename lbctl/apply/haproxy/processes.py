@@ -12,7 +12,7 @@ _PROC = Path("/proc")
 def haproxies(config: str) -> frozenset[int]:
     """Return the ids of the haproxy processes that were started with this file, masters and workers.
 
-    The name of the file decides where its path says nothing: in a container, behind a chroot, or for another user's
+    The name of the file decides if its path cannot be compared: in a container, in a chroot, or for another user's
     process.
     """
     return frozenset(int(process.name) for process in _processes() if _reads(process, Path(config)))
@@ -40,7 +40,7 @@ def _reads(process: Path, config: Path) -> bool:
 
 
 def _is_at(file: Path, config: Path) -> bool:
-    """Return whether a file is `config`, also one that has replaced it, or the directory that holds it."""
+    """Return whether a file is `config`, a file that has replaced it, or the directory that contains it."""
     try:
         replaced = file.name == config.name and file.parent.samefile(config.parent)
         return replaced or file.samefile(config) or file.samefile(config.parent)

@@ -40,8 +40,8 @@ RETRY_AFTER = 30.0
 class HaproxyReload:
     """The result of a reload. `done` means that HAProxy runs the new file.
 
-    Otherwise `failure` says why not, with `complaints` of its checker; or the reload must wait, for
-    `retry_after` seconds.
+    Otherwise `failure` is the reason, with `complaints` of the checker, or the reload must wait for `retry_after`
+    seconds.
     """
 
     done: bool

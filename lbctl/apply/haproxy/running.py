@@ -32,14 +32,14 @@ _LINE = re.compile(r"[^\n]*+\n?")
 MAX_LINE_CHARACTERS = 64 * 1024
 """The longest line; HAProxy's own have some hundred characters."""
 _MAX_ROW_LINES = 16
-"""Lines of one row of the statistics: what a check has reported may have several."""
+"""Maximal number of lines in one row of the statistics: the report of a check may have several."""
 _CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
 _STATE = ("scur", "qcur", "bck", "cookie", *_CONNECTIONS)
 """The columns of the statistics that a server's state needs."""
 _FAILURES = ("hrsp_5xx", "econ", "eresp")
 _ANSWERS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other")
 _OTHER_ENDS = (*_ANSWERS, "cli_abrt")
-"""What else may come of a request."""
+"""Other outcomes of a request."""
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
 """The exceptions that parsing something else than HAProxy's answer raises."""
@@ -87,7 +87,7 @@ class RunningServer:
 
 @dataclass(frozen=True, slots=True)
 class ServerCounters:
-    """What a worker has counted at one server since the worker started or the server was added."""
+    """Counters of a worker for one server, since the worker started or the server was added."""
 
     ended: int
     """Requests that were sent there and have ended, whatever came of them."""
@@ -100,7 +100,7 @@ class ServerCounters:
     check: str
     """The result of the last check, such as `L4CON`; `HANA` where errors of requests took the server out."""
     last_check: str
-    """What HAProxy says of the last check."""
+    """HAProxy's report of the last check."""
     queued: int = 0
     """Requests that wait until it may get them."""
     unreached: int = 0
@@ -113,7 +113,7 @@ class ServerCounters:
 
 @dataclass(frozen=True, slots=True)
 class BackendCounters:
-    """What a worker has counted at one backend since it started."""
+    """Counters of a worker for one backend, since the worker started."""
 
     errors: int
     """Requests that the client got a status of 500 or more for, from a server or from HAProxy itself."""
@@ -128,11 +128,11 @@ class WorkerCounters:
     pid: int
     """Its process id: another worker counts from 0."""
     servers: Mapping[Place, ServerCounters]
-    """What it has counted at each server."""
+    """Counters by server."""
     slots: Mapping[Place, str] = field(default_factory=dict)
     """Slot → the replica that has it, or the slot's own name."""
     backends: Mapping[str, BackendCounters] = field(default_factory=dict)
-    """What it has counted at each backend."""
+    """Counters by backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class _Rows:
 
 
 def _lines(text: str, start: int = 0) -> Iterator[str]:
-    """Yield each line with its end. Raises UnreadableAnswerError for one that is too long."""
+    """Yield each line with its line end. Raises UnreadableAnswerError if a line is too long."""
     for match in _LINE.finditer(text, start):
         if match.end() - match.start() > MAX_LINE_CHARACTERS:
             raise UnreadableAnswerError(f"a line of more than {MAX_LINE_CHARACTERS:,} characters")

@@ -19,13 +19,13 @@ from lbctl.base.hosts import is_ip, is_loopback
 
 _PROMPT = b"\n> "
 MAX_ANSWER_BYTES = 10 << 20
-"""The maximal size of the answer to `query`, in bytes: that of `show stat` for some 30,000 servers."""
+"""The maximal size of the answer to `query`, in bytes: enough for `show stat` with about 30,000 servers."""
 MAX_LINES = 100_000
 """The maximal number of lines of that answer."""
 MAX_REPLY_BYTES = 64 * 1024
 """The maximal size of the reply to one command of `send`, in bytes."""
 _SHOWN = 1000
-"""Characters that are kept of a reply: one that says why a command is rejected is shown to people."""
+"""Maximal number of characters that are kept of a reply. The reason for a rejected command is shown to operators."""
 _BATCH = 100
 """The number of commands sent before their replies are read, which limits HAProxy's buffers."""
 

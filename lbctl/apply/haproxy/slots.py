@@ -1,8 +1,8 @@
-"""Which replica has which spare slot of a running HAProxy.
+"""Assigns replicas to the spare slots of a running HAProxy.
 
-HAProxy itself remembers it, in the map of the slots; so nothing is lost when the control plane starts anew, and after a
-start of HAProxy every slot is free, as the file has the replicas as servers of their own. A slot that was left is taken
-by another replica only when it has no request and no connection.
+HAProxy stores the assignment in the map of the slots, so a restart of the control plane loses nothing. After a start of
+HAProxy every slot is free, because the file contains the replicas as separate servers. A free slot is used for another
+replica only when it has no request and no connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Placed:
     """A server that should run, at the place that it has or shall get."""
 
     item: DesiredServer
-    """The server; its name is that of its slot where it has one."""
+    """The server; if it uses a slot, its name is the slot's name."""
     replica: str
 
 

@@ -1,10 +1,10 @@
-"""Updates a running nginx of this machine: render, `nginx -t`, swap and reload, with a rollback on failure.
+"""Updates a running nginx on this machine: render, `nginx -t`, swap and reload, with a rollback on failure.
 
-nginx takes weights and drains only from its configuration. The wanted configuration is therefore written as a whole,
-tested beside the running one, swapped in atomically and loaded. A reload counts as successful when new workers serve.
-Otherwise the previous configuration is restored, on disk and in memory. Old workers finish their requests, also those
-of a drained replica, because nginx cannot end the requests of one replica alone; after the 30 minutes of
-`worker_shutdown_timeout` nginx ends the rest. This module never starts or stops nginx.
+nginx takes weights and drains only from its configuration. The wanted configuration is therefore written completely,
+tested next to the running one, swapped in atomically and loaded. A reload counts as successful when new workers serve.
+Otherwise the previous configuration is restored, on disk and in memory. Old workers finish their requests, including
+the requests of a drained replica, because nginx cannot end the requests of a single replica. After
+`worker_shutdown_timeout` (30 minutes) nginx ends the rest. This module never starts or stops nginx.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class NginxResult:
     """
 
     outcome: Outcome
-    """What came of the attempt."""
+    """The outcome of the attempt."""
     reason: str = ""
     behind: bool = False
     seconds: float = 0.0
@@ -124,7 +124,7 @@ class NginxUpdater:
 
     @property
     def accepted(self) -> View | None:
-        """What nginx last accepted; None before the first."""
+        """The view that nginx last accepted; None before the first one."""
         return self._accepted
 
     # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -316,7 +316,7 @@ class NginxUpdater:
             await asyncio.sleep(_POLL_INTERVAL)
 
     async def _initial_workers(self, master: Master) -> Workers:
-        """Return the workers before a reload, and wait a moment for those of an nginx that has just been started.
+        """Return the workers before a reload, and wait a moment for the workers of an nginx that has just started.
 
         Its first workers would otherwise count as new ones.
         """

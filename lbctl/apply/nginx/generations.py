@@ -1,9 +1,9 @@
 """nginx's configuration on disk: all files change in one rename, and the previous ones are kept.
 
-Beside `nginx.conf` the directory `nginx.conf.lbctl` holds a generation of files for each configuration, and a link
-`current` to the live one. `nginx.conf` itself, and each file that it includes, is a link through `current`. nginx
-therefore always reads one complete generation, also after a crash. A file that is in the place of such a link at first
-is kept as `.orig`. Nothing else in the directory is changed.
+The directory `nginx.conf.lbctl`, next to `nginx.conf`, contains a generation of files for each configuration, and a
+link `current` to the live one. `nginx.conf` itself, and each file that it includes, is a link through `current`. nginx
+therefore always reads one complete generation, also after a crash. If a file is in the place of such a link at first,
+it is kept as `.orig`. Nothing else in the directory is changed.
 """
 
 from __future__ import annotations

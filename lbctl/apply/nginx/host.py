@@ -1,7 +1,7 @@
-"""Checks a fragment within an nginx's own main file, or within the smallest one that reads it.
+"""Checks a fragment within the main file of the host's nginx, or within a minimal main file.
 
-The main file and all that it includes are copied to a private directory, with the new fragment in the place of the old
-one; `nginx -t` reads the copy, and nothing of the host's is changed.
+The main file and all included files are copied to a private directory, with the new fragment in the place of the old
+one. `nginx -t` reads the copy, and no file of the host is changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_FILES = 10_000
 
 
 def main_of(proxy: Proxy) -> tuple[str, ...]:
-    """Return the main file that reads a fragment: that of the reload command's `-c`, else the nearest above it."""
+    """Return the main file that reads a fragment: `-c` in the reload command, else the nearest file above it."""
     command = proxy.reload.command if proxy.reload else ()
     named = (after for flag, after in itertools.pairwise(command) if flag == "-c")
     parents = Path(proxy.config or "/").absolute().parents
@@ -40,7 +40,7 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
 
 
 def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-    """Return how to check `fragment`, which stands for the file at `config`. Raises HostError and OSError."""
+    """Return how to check `fragment` in place of the file at `config`. Raises HostError and OSError."""
     if not main:
         host = directory / "host.conf"
         host.write_text(_MINIMAL % fragment)

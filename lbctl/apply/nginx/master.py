@@ -38,7 +38,7 @@ class Workers:
     """Process ids of workers; the `finishing` ones are of earlier generations and still have requests."""
 
     active: frozenset[int] = frozenset()
-    """Those of the current generation."""
+    """The workers of the current generation."""
     finishing: frozenset[int] = frozenset()
 
 
@@ -88,7 +88,7 @@ class Master:
 
 
 class Log:
-    """The emergencies that the master writes to standard error, which is also its error log; none if it is no file."""
+    """The emergencies in the master's standard error, which is also its error log; none if it is not a file."""
 
     def __init__(self, stream: Path) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""What an analysis has observed: requests, errors, latencies, metrics, and the evaluations of the intervals."""
+"""Evidence of an analysis: requests, errors, latencies, metrics, and the evaluations of the intervals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MetricValues:
 
     @property
     def ratio(self) -> float | None:
-        """The new value divided by the old one; None where that is no number."""
+        """The new value divided by the old one; None if that is not a number."""
         if self.new is None or self.old is None:
             return None
         if self.old == 0:
@@ -74,7 +74,7 @@ class LatencyValues:
     """The latencies of both sides since the last comparison."""
 
     name: str
-    """What is compared, such as `first_byte p95`."""
+    """Name of the compared value, for example `first_byte p95`."""
     max_ratio: float
     """The largest ratio of the new value to the old one."""
     new: float | None = None
@@ -98,7 +98,7 @@ class LatencyValues:
 
 @dataclass(frozen=True, slots=True)
 class IntervalObservation:
-    """What was observed in one interval."""
+    """Observations of one interval."""
 
     new: RequestCounts
     """The pool that the rollout moves to."""
@@ -142,7 +142,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class AnalysisState:
-    """What the analysis of a running rollout has to remember."""
+    """State of the analysis of a running rollout."""
 
     evaluations: tuple[Evaluation, ...] = ()
     """The last ones, the oldest first."""

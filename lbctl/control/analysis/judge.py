@@ -1,10 +1,10 @@
 """The verdict on an interval, and whether a step of a rollout may end.
 
-Bad is an interval in which the new pool has more errors than the old ones beyond chance, and so many that it matters,
-or is slower than `max_latency` allows (`slowness`).
-Where the old pools get no requests by the split, the new pool alone is compared with `max_error_rate`. An interval
-with fewer than `min_requests` requests on a side is inconclusive, and is joined with the next one. An interval in which
-nearly all requests of the new pool failed, and hardly any of the old ones, is bad also with few requests.
+An interval is bad if the new pool's error rate is significantly and relevantly higher than the old pools', or if it is
+slower than `max_latency` allows (`slowness`). If the old pools get no requests by the split, only the new pool is
+compared with `max_error_rate`. An interval with fewer than `min_requests` requests on a side is inconclusive, and is
+joined with the next one. If nearly all requests to the new pool failed, and hardly any to the old pools, an interval is
+bad also with few requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lbctl.control.analysis.statistics import cluster_size, excess_over_pool, ex
 from lbctl.ir.routes import Analysis
 
 MATERIAL_RATIO = 1.5
-"""A higher error rate below `max_error_rate` matters from so many times the old pools' rate on."""
+"""An error rate below `max_error_rate` is relevant if it is at least the old pools' rate times this factor."""
 MATERIAL_PART = 0.25
 """A rate below this part of `max_error_rate` never matters."""
 _MIN_OUTAGE_REQUESTS = 20
@@ -43,7 +43,7 @@ def evaluate(
 ) -> AnalysisState:
     """Return the state after one more interval. `compared`: whether the old pools get requests by the split."""
     if _is_outage(observation.new, observation.old, compared):
-        state = _without_waiting(state)  # what was there before must not hide it
+        state = _without_waiting(state)  # earlier requests must not hide it
     new, old = state.waiting_new + observation.new, state.waiting_old + observation.old
     evaluation = Evaluation(now, step, "inconclusive", "", new, old, observation.metrics)
     state = replace(
@@ -65,7 +65,7 @@ def evaluate(
 
 
 def _without_waiting(state: AnalysisState) -> AnalysisState:
-    """Return the state with the requests that wait for a comparison added to those of the step."""
+    """Return the state with the requests that wait for a comparison added to the requests of the step."""
     return replace(
         state,
         waiting_new=NO_REQUESTS,
@@ -144,7 +144,7 @@ def _judge(
 
 
 def _clusters(*evaluations: Evaluation) -> float:
-    """Return the cluster size by those of the evaluations that had enough requests."""
+    """Return the cluster size by the evaluations with enough requests."""
     return cluster_size([(item.new, item.old) for item in evaluations if item.tested])
 
 

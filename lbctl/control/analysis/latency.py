@@ -1,4 +1,4 @@
-"""Histograms of latencies, of bounded size: what the proxies measure, and what an analysis compares."""
+"""Histograms of bounded size for latencies, which proxies measure and analyses compare."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def judged(
     significance: float,
     earlier: Iterable[LatencyValues],
 ) -> LatencyValues:
-    """Return the values of both sides and the verdict on them. `earlier`: those of the intervals before."""
+    """Return the values of both sides and their verdict. `earlier`: the values of earlier intervals."""
     share = int(analysis.latency_percentile.removeprefix("p")) / 100
     values = LatencyValues(
         f"{analysis.latency_metric} {analysis.latency_percentile}",
@@ -63,8 +63,8 @@ def cluster_of(values: Iterable[LatencyValues]) -> float:
 def _changed_together(before: LatencyValues, after: LatencyValues) -> bool:
     """Return whether an event that delays both sides began or ended between the intervals.
 
-    A machine that stands still delays all requests by the same time, which makes the percentiles of both sides alike
-    and hides which side is slow.
+    A stalled machine delays all requests by the same time, which makes the percentiles of both sides similar and hides
+    which side is slow.
     """
     known = [(item.old, item.new) for item in (before, after) if item.old and item.new is not None]
     if len(known) < 2:

@@ -31,22 +31,22 @@ _PRIOR_CLUSTER, _PRIOR_TERMS = 4.0, 3
 """The cluster size that is assumed before anything is observed, and the number of changes that it counts for."""
 _NEGLIGIBLE = 1e-18
 _Sides = tuple[RequestCounts, RequestCounts]
-"""The requests of the new pool, and those of the old ones."""
+"""Requests of the new pool, and requests of the old pools."""
 
 
 def level(tests: int, failures: int) -> float:
-    """Return the level of significance of the test with this number, from 1, where so many in a row must fail."""
+    """Return the significance level of a test by its number, from 1, if `failures` tests in a row must fail."""
     spent = FALSE_ALARM * 6 / (math.pi * tests) ** 2
     return min(MAX_LEVEL, math.pow(spent, 1 / failures))
 
 
 def excess_over_rate(counts: RequestCounts, rate: float, cluster: float = 1.0) -> float:
-    """Return the probability of at least so many errors if the true error rate were `rate`."""
+    """Return the probability of at least this number of errors if the true error rate is `rate`."""
     return upper_tail(math.floor(counts.errors / cluster), math.ceil(counts.requests / cluster), rate)
 
 
 def excess_over_pool(new: RequestCounts, old: RequestCounts, cluster: float = 1.0) -> float:
-    """Return the probability of at least so many errors of `new` if its true error rate were that of `old`."""
+    """Return the probability of at least this number of errors of `new` if its true error rate equals `old`'s."""
     errors = math.floor(new.errors / cluster)
     total = errors + math.ceil(old.errors / cluster)
     return upper_tail(errors, total, new.requests / (new.requests + old.requests))
@@ -82,9 +82,9 @@ def _sum(successes: int, trials: int, probability: float) -> float:
 def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> float:
     """Return how many errors come together, at least 1, by the changes of both pools' rates between intervals.
 
-    Changes are used instead of the spread around a mean, so that a rate that is high throughout is no cluster. A change
-    that both pools show is an outage of what they share, and no cluster either. Two intervals of a pool without errors
-    say nothing of how many come together, and do not count.
+    Changes are used instead of the spread around a mean, so that a constantly high rate is not a cluster. If both pools
+    change, a shared part has failed, which is not a cluster either. Two intervals of a pool without errors contain no
+    information about clusters, and do not count.
     """
     terms = [term for before, after in pairwise(intervals) for term in _squared_changes(before, after)]
     mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
@@ -117,7 +117,7 @@ def _variance(new: RequestCounts, old: RequestCounts) -> float:
 
 
 def _part(side: RequestCounts) -> float:
-    """Return the variance of the rate of one side; that of a rate of 0 or 1 is that of half a request."""
+    """Return the variance of the rate of one side; for a rate of 0 or 1, the variance of half a request."""
     if not side.requests:
         return 0.0
     rate = min(max(side.rate or 0.0, 0.5 / side.requests), 1 - 0.5 / side.requests)

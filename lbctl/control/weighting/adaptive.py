@@ -1,10 +1,10 @@
-"""Capacity × evidence of speed: how fast a replica works at its present batch, against replicas with the same GPU.
+"""Capacity × measured speed: the speed of a replica at its current batch size, relative to replicas with the same GPU.
 
-Queues and latency depend on the weight, and a law that follows them is a loop with a delay. Speed at a known batch
-hardly depends on it: this law feeds forward, and does not oscillate with old samples. It refuses to act within its
-bands and within the noise of the samples, on replicas without evidence, on one whose speed changes faster than a weight
-can follow, between types of GPU whose own samples do not tell what a full engine does, and on a difference that all of
-them share.
+Queues and latency depend on the weight, so a control law that follows them is a feedback loop with a delay. Speed at a
+known batch size hardly depends on the weight: this law feeds forward, and does not oscillate with old samples. It does
+not act within its bands and within the noise of the samples, or on a difference that all replicas share. It does not
+act on replicas without evidence, or whose speed changes faster than a weight can. Between GPU types, it needs samples
+that predict the speed of a full engine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STEADY = 0.85
 _SHORT = 2.5
 """How much faster than `smoothing` the speed over the last few looks follows."""
 _LEFT, _BACK = 1.6, 0.5
-"""How many bands it is away from the peers' when it has left, and when it has come back."""
+"""Distance from the peers' speed, in bands, at which a replica counts as different, and as equal again."""
 _NOISE_MEMORY = 3.0
 """The times of smoothing after which a sample of the noise counts 1/e."""
 _TURNS, _CALM = 1.5, 1.0
@@ -48,8 +48,8 @@ _TURNS, _CALM = 1.5, 1.0
 _FEW, _SMALL = 0.05, 0.01
 """The turns and the variance below which a replica is steady again."""
 _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
-"""A change counts as three variances at the most, so that a sudden slow-down is no noise; and the mean of what is left
-of the square of a normal variable of variance 1."""
+"""A change counts as at most three variances, so that a sudden slow-down is not taken for noise; and the mean of the
+square of a normal variable of variance 1 after this clipping."""
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
 _TURNS_TOO_OFTEN = "its speed changes faster than a weight can follow: its capacity"
@@ -75,11 +75,11 @@ class _Group:
         self.per_capacity = self.speed = 1.0
         """The upper medians of both."""
         self.full = 0.0
-        """What one of them generates when it is full, per capacity; 0 where that is not known."""
+        """Tokens that a full replica generates, per capacity; 0 if unknown."""
         self.error = 0.0
         """The standard error of the natural logarithm of `full`."""
         self.across = 0.0
-        """The natural logarithm of `full` relative to that of all replicas."""
+        """The natural logarithm of `full` relative to `full` of all replicas."""
 
     def compare(self) -> None:
         """Determine the medians, and what a full one of them does."""
@@ -181,7 +181,7 @@ def _with_speed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
     """Take in the speed of one look; `elapsed` is in times of smoothing."""
     last, short, variance, away, turns, held, _ = unsteady
     change = (speed - last) / (speed + last)
-    change = min(2.0 * change * change, _CLIPPED * variance) / _CLIPPED_MEAN  # half the square of that of the logarithm
+    change = min(2.0 * change * change, _CLIPPED * variance) / _CLIPPED_MEAN  # half the squared change of the logarithm
     variance = max(change + (variance - change) * math.exp(-elapsed / _NOISE_MEMORY), _LEAST_VARIANCE)
     return Unsteady(speed, speed + (short - speed) * math.exp(-elapsed * _SHORT), variance, away, turns, held, elapsed)
 
@@ -239,7 +239,7 @@ def _proposal(
 
 
 def _with_turn(unsteady: Unsteady, away_by: float, bands: _Bands, elapsed: float) -> Unsteady:
-    """Count a turn where the replica has become slower than its peers or has come back to them."""
+    """Count a turn if the replica has become slower than its peers, or as fast as its peers again."""
     if unsteady.away:
         away = away_by < -_BACK * bands.above
     else:

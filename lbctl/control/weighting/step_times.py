@@ -1,10 +1,10 @@
-"""What replicas of one type of GPU can do, from how long their own steps took: a line through their samples.
+"""Throughput of replicas with one GPU type, estimated by a line through their measured step times.
 
-A step with n sequences and q prompt tokens takes a + b·n + p·q. All three depend on the model and the GPU, and GPUs of
-unlike balance between memory and computing differ in the ratios too, so that no common curve can compare them. The
-samples of a type give its own line, by least squares. Along it, with as many prompt tokens for each sequence as were
-seen, what a full engine generates in a second is n ÷ (a + b·n + p·q); full is where its cache is, 256 sequences at
-most (`max_num_seqs` of vLLM, `--max-running-requests` of others).
+A step with n sequences and q prompt tokens takes a + b·n + p·q. All three depend on the model and the GPU. GPUs with a
+different balance between memory and computing differ in the ratios too, so that no common curve can compare them. Each
+type has its own line, by least squares over its samples. With the measured number of prompt tokens per sequence, a full
+engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is, at most with 256 sequences
+(`max_num_seqs` of vLLM, `--max-running-requests` of others).
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ class Sums(NamedTuple):
     samples: float = 0.0
     """The number of samples."""
     n: float = 0.0
-    """Of the sequences in a step."""
+    """Sum of n, the number of sequences in a step."""
     q: float = 0.0
-    """Of the prompt tokens in a step."""
+    """Sum of q, the number of prompt tokens in a step."""
     y: float = 0.0
-    """Of the seconds of a step."""
+    """Sum of y, the duration of a step in seconds."""
     nn: float = 0.0
-    """Of n²."""
+    """Sum of n²."""
     nq: float = 0.0
-    """Of n·q."""
+    """Sum of n·q."""
     qq: float = 0.0
-    """Of q²."""
+    """Sum of q²."""
     ny: float = 0.0
-    """Of n·y."""
+    """Sum of n·y."""
     qy: float = 0.0
-    """Of q·y."""
+    """Sum of q·y."""
     yy: float = 0.0
-    """Of y²."""
+    """Sum of y²."""
     un: float = 0.0
-    """Of u·n, where u is the part of the cache in use."""
+    """Sum of u·n, where u is the used fraction of the KV cache."""
     uu: float = 0.0
-    """Of u²."""
+    """Sum of u²."""
 
 
 class Throughput(NamedTuple):
-    """What a full engine generates."""
+    """Throughput of a full engine."""
 
     rate: float
     """Tokens, or answers, in a second."""
@@ -79,7 +79,7 @@ def total(parts: Iterable[Sums]) -> Sums:
 
 
 def throughput(sums: Sums) -> Throughput | None:
-    """Return what the line says of a full engine; None where there is no line, or it does not reach that far."""
+    """Return the throughput of a full engine by the line; None if there is no line, or if it is too short."""
     if sums.samples < _MIN_SAMPLES or not sums.n:
         return None
     scale = (1.0, sums.n / sums.samples, max(sums.q, sums.n) / sums.samples)

@@ -22,12 +22,12 @@ class Unsteady(NamedTuple):
     short: float
     """The speed over the last few looks."""
     variance: float = 0.05
-    """That of the natural logarithm of `last`, as half the mean square of its changes (von Neumann 1941), to which a
-    drift hardly adds."""
+    """Variance of the natural logarithm of `last`, as half the mean square of its changes (von Neumann 1941), which is
+    hardly affected by a drift."""
     away: bool = False
-    """Whether `short` is slower than the peers, and has not come back to them."""
+    """Whether `short` is slower than the peers, and has not become as fast again."""
     turns: float = 0.0
-    """How often it has left or come back, each time counting less with the time since."""
+    """Number of times that `away` has changed; each counts less with its age."""
     held: bool = False
     """Whether that is so often that the replica is held at its capacity."""
     gap: float = 0.0
@@ -35,7 +35,7 @@ class Unsteady(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a strategy remembers of a replica.
+    """A strategy's state of a replica.
 
     It is a named tuple: ten thousand are created at every observation, and frozen dataclasses take four times as long.
     """
@@ -79,10 +79,10 @@ WHOLE = MultiplierParts()
 
 
 class Proposal(NamedTuple):
-    """What a strategy proposes for one replica."""
+    """A strategy's proposal for one replica."""
 
     estimate: Estimate
-    """What the strategy has measured; it is the argument of its next call."""
+    """The strategy's measurements; it is the argument of its next call."""
     multiplier: float | None
     """The proposed multiplier of the capacity; None without evidence."""
     signal: float | None = None
