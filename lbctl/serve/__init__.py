@@ -1,1 +1,1 @@
-"""The control plane: watches the files, serves the proxies, tells what it does. Wired together in `app`."""
+"""The control plane: watches the files, configures the proxies, and reports its state. Wired together in `app`."""

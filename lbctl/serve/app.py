@@ -81,8 +81,8 @@ class App:
     async def run(self) -> int:
         """Serve until a signal ends the process, and return the exit code.
 
-        The code is 0 after a signal, and 1 where this user cannot see a path and nothing is served without it, the
-        state is unknown or cannot be used, or an address cannot be bound. Any other fatal error is raised.
+        The code is 0 after a signal. It is 1 if a required path is not accessible for this user, if the state is
+        unknown or cannot be used, or if an address cannot be bound. Any other fatal error is raised.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(AcceptErrors())

@@ -24,7 +24,7 @@ from lbctl.store.open import answered, open_shared
 from lbctl.store.sqlite import DATABASE
 
 _MARKER = "shared"
-"""The file of the state directory that says that this machine is a member."""
+"""The file in the state directory that marks this machine as a member."""
 _RETRY = 1.0
 """Seconds between two attempts to reach the store."""
 
@@ -52,9 +52,9 @@ def check_state_is_known(options: Options, section: ControlSection) -> None:
 
 
 async def shared_store(options: Options, source: FleetSource | None) -> Shared | None:
-    """Return the store that the fleet names; None where the state of this machine is used. Raises StoreError.
+    """Return the store that the fleet names; None if the state of this machine is used. Raises StoreError.
 
-    A member whose files cannot be read waits until they can: with a state of its own it would decide beside the others.
+    A member whose files cannot be read waits until they can: with a separate state it would decide independently.
     """
     chosen = settings(options, source)
     waits = False

@@ -100,7 +100,7 @@ def make_token(file: Path) -> bool:
             with os.fdopen(handle, "w", encoding="ascii") as opened:
                 opened.write(secrets.token_urlsafe(32) + "\n")
         except OSError:
-            file.unlink()  # an empty file would be a token that nobody has, at the next start too
+            file.unlink()  # an empty file would be an unusable token, also at the next start
             raise
         return True
     return False

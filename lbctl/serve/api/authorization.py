@@ -1,6 +1,6 @@
-"""Checks who may ask: the Host and the Origin of a request, its token, and whether the token may write.
+"""Authorizes requests: checks the Host and the Origin, the token, and whether the token may write.
 
-A write of a member that follows is forwarded to the leader once it is allowed.
+If this member is a follower, an authorized write is forwarded to the leader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_TOKEN_FILE_BYTES = 64 * 1024
 """Bytes of the token's file."""
 _TABLES = next(route.path for route in ROUTES if route.operation == "pick_tables")
 _STREAMS = frozenset(route.path for route in ROUTES if route.answer == "text/event-stream")
-"""The paths of streams, of which a client with a token has a share of its own also where it needs none."""
+"""The paths of streams. Clients with a token have a separate share of them, even if no token is needed."""
 _JOINING = frozenset({"id", "address"})
 _PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
 _QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" and route.body is not None)
@@ -41,12 +41,12 @@ _AFAR = "the file of control.api.token_file, or api-token in the state directory
 
 @dataclass(frozen=True, slots=True)
 class ApiAccess:
-    """Where the API listens, and who may ask."""
+    """Addresses of the API, and its access rules."""
 
     bind: Address
     """Where the API listens."""
     token: Path | None = None
-    """The file that holds the token; None: nobody may write."""
+    """The file that contains the token; None: writes are not allowed."""
     tls: ssl.SSLContext | None = None
     """Its TLS context; None: plain connections."""
 
@@ -65,7 +65,7 @@ class Authorization:
 
     @web.middleware
     async def known_host(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse a name that somebody else's DNS makes point here.
+        """Reject a host name that a foreign DNS server resolves to this address.
 
         Behind TLS and a token the certificate protects against that, and probes of an orchestrator use any address.
         """
@@ -101,7 +101,7 @@ class Authorization:
         return tokens.parse(await asyncio.to_thread(read_token, self._access.token))
 
     async def _caller(self, request: web.Request) -> ApiToken:
-        """Return the token of the request, or that of the caller of another member. Raises RefusedRequest."""
+        """Return the token of the request, or the token of another member's caller. Raises RefusedRequest."""
         accepted = await self._accepted()
         if not accepted:
             raise RefusedRequest(403, "this control plane has no token, so this is not allowed")

@@ -1,8 +1,8 @@
-"""Limits how many connections the API has, how long one may be silent, and what requests hold before they are answered.
+"""Limits the API's number of connections, their silence, and the memory of requests that wait for an answer.
 
-Every open connection counts. At a limit the connection is closed that has had no answer for the longest time and waits
-for none, so that clients that only hold connections keep nobody out. A request whose body has not come does not wait
-for its answer yet. A stream always waits; `streams` limits their number.
+Every open connection counts. At the limit, lbctl closes the connection whose last answer is oldest and that does not
+wait for one. So clients that only hold connections do not exclude others. A request whose body has not arrived does not
+wait for its answer yet. A stream always waits; `streams` limits the number of streams.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_HELD_BYTES = 16 << 20
 _MAX_SENT_BYTES = 512 << 10
 """Bytes that a client may send while it waits for an answer: the body of its request, or further requests.
 
-A body that nobody reads yet stops at 384 KiB: aiohttp reads no more once it holds 128 KiB, and one read has 256 KiB.
+A body that has no reader yet stops at 384 KiB: aiohttp stops reading once it has 128 KiB, and one read has 256 KiB.
 """
 _READ_TIMEOUT = 15.0
 """Seconds in which a client must read what waits for it."""
@@ -87,7 +87,7 @@ class ConnectionLimit:
 
 
 class LimitedConnection(asyncio.Protocol):
-    """Passes everything to `inner` once it is admitted. `busy` says that a request of it is being answered."""
+    """Passes everything to `inner` once it is admitted. `busy`: whether a request of it is being answered."""
 
     def __init__(self, connections: ConnectionLimit, inner: asyncio.Protocol, patience: float) -> None:
         self.busy = False
@@ -101,7 +101,7 @@ class LimitedConnection(asyncio.Protocol):
         self._received = 0
         """Bytes since the last request began, or was answered."""
         self._drops = False
-        """Whether what the client sends is dropped: it is the rest of a body that nobody wants."""
+        """Whether further data of the client is dropped, because it is the rest of an unwanted body."""
         self.client: tuple[str, int] | None = None
         """The host and the port of the client; None for a Unix socket."""
         self._reader: asyncio.TimerHandle | None = None

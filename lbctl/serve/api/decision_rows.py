@@ -65,8 +65,9 @@ def published_weights(
 ) -> Mapping[str, PublishedWeight]:
     """Return replica → its weight.
 
-    `own` is proxy → what is composed for that proxy alone, `shares` what is decided for each replica over all proxies;
-    without it the shares are those of the composed fleet. `picker_ramps` is replica → the picker's factor < 1.
+    `own` is proxy → the snapshot that is composed only for that proxy. `shares` is the decided share of each replica
+    over all proxies; without it the shares are computed from the composed fleet. `picker_ramps` is replica → the
+    picker's factor < 1.
     """
     given = ((item, own[item.name].snapshot if item.name in own else composed.snapshot) for item in proxies)
     quantised = _quantised(pool, given)
@@ -87,7 +88,7 @@ def published_weights(
 def _quantised(pool: Pool, given: Iterable[tuple[Proxy, Snapshot]]) -> dict[str, Mapping[str, int]]:
     """Return kind → replica → weight.
 
-    Where the proxies of a kind differ, since each ramps at its own pace, each has an entry of its own: "kind name".
+    If the proxies of a kind differ, because each ramps separately, each has its own entry: "kind name".
     """
     cached: dict[tuple[str, int], Mapping[str, int]] = {}
     by_kind: dict[str, dict[str, Mapping[str, int]]] = {}

@@ -1,4 +1,4 @@
-"""The documents about the control loop: what it reads, what it decides, and what of that is published."""
+"""The documents about the control loop: its signals, its decisions, and the published weights."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Endpoints:
     def advertised(self, name: str) -> tuple[str, str]:
         """Return the URL of the API and the address of xDS as other machines reach them; empty while it is closed.
 
-        `name` stands for an address that means every one of this machine.
+        `name` replaces an address that means all addresses of this machine.
         """
         scheme = "https" if self.settings and self.settings.control.api_tls else "http"
         api = _advertised(self.opened.api, name)

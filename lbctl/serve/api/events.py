@@ -1,8 +1,8 @@
-"""The stream of events of the API: what changes, as server-sent events, for any number of clients.
+"""The API's stream of changes as server-sent events, for any number of clients.
 
 Events are numbered and the last ones kept, so that a client that connects again with `Last-Event-ID` gets what it has
 missed. Numbers grow over restarts of the process too. An event is encoded once for all clients. A client that does not
-read as fast as events come is dropped, so that nothing waits for it and memory stays bounded.
+read events fast enough is dropped, so that nothing waits for it and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEPT = 1_000
 QUEUED = 256
 """Events that wait for one client before it is dropped."""
 MAX_CLIENTS = 96
-"""With those of dashboards and pickers, fewer than the connections of the API, so that streams keep no request out."""
+"""Together with dashboards and pickers, fewer than the API's connections, so that streams do not block requests."""
 RETRY = 2.0
 """Seconds after which a client should connect again."""
 _MAX_WEIGHTS = 100
@@ -45,7 +45,7 @@ class TooManyClientsError(Exception):
 
 
 class EventSubscription:
-    """What waits to be sent to one client. It ends after `end` or once too much waits."""
+    """The events that wait for one client. It ends after `end`, or if too many events wait."""
 
     def __init__(self, first: tuple[bytes, ...], most: int) -> None:
         self._waiting = deque(first)
@@ -55,7 +55,7 @@ class EventSubscription:
         self._news.set()
 
     def put(self, event: bytes) -> None:
-        """Add an event; a client that has too many waiting is dropped with a last one that says so."""
+        """Add an event. If too many events wait, the client is dropped after a last event with the reason."""
         if self._ended:
             return
         if len(self._waiting) >= self._most:

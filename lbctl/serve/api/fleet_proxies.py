@@ -28,9 +28,9 @@ class FleetProxy:
     pools: frozenset[str]
     """The pools that it may send to."""
     decided: Snapshot
-    """What lbctl has decided for it."""
+    """The snapshot that lbctl has decided for it."""
     acknowledged: Snapshot | View | None
-    """What it has; None where it has nothing yet, or where that is unknown."""
+    """The snapshot that it has applied; None if it has none yet, or if that is unknown."""
     connected: bool = True
     """Whether it should have what is published: it is driven, or one of its nodes is connected."""
     factors: Factors = field(default_factory=dict)

@@ -22,7 +22,7 @@ _MODES = ("acting", "frozen", "blind", "held")
 
 
 class Gauges(Collector):
-    """Collects the gauges. `clock` is that of the scraper, in seconds."""
+    """Collects the gauges. `clock`: the scraper's clock, in seconds."""
 
     def __init__(self, live: LiveFleet, loop: ControlLoop, scraping: FleetScraper, clock: Callable[[], float]) -> None:
         self._live = live

@@ -1,4 +1,4 @@
-"""What operators do by the API, and the documents that show what is in force and what was done."""
+"""Operators' actions in the API, and the documents with overrides, rollouts and past actions."""
 
 from __future__ import annotations
 

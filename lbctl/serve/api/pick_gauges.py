@@ -1,4 +1,4 @@
-"""Metrics of the picker for Prometheus: what its process has reported, computed when they are scraped."""
+"""Metrics of the picker for Prometheus, computed from its reports when they are scraped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.serve.picker.manager import PickerManager
 
 
 class PickGauges(Collector):
-    """Collects the metrics. Counts begin again with each process of the picker, but for those of fallbacks."""
+    """Collects the metrics. Counts restart with each process of the picker, except counts of fallbacks."""
 
     def __init__(self, picker: PickerManager) -> None:
         self._picker = picker

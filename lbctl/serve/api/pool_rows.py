@@ -37,12 +37,12 @@ _FORGOTTEN = 300.0
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """What is known of the running proxies and of the replicas, apart from the composed fleet."""
+    """The observed state of proxies and replicas, in addition to the composed fleet."""
 
     proxies: tuple[FleetProxy, ...] = ()
     """The proxies that may send requests to the pools."""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
-    """What the proxies report."""
+    """The proxies' reports."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Node id → why the reports of that Envoy are not taken."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def unavailable(composed: Composed, live: LiveState, names: Collection[str]) -> 
 
 
 def unchecked(composed: Composed, live: LiveState, names: Collection[str]) -> frozenset[str]:
-    """Return those of these pools of which no replica has passed its checks, and some have their first one to come."""
+    """Return the pools in which no replica has passed its checks, and some have not had their first check."""
     return frozenset(
         pool.name
         for pool in composed.whole.topology.pools
@@ -121,7 +121,7 @@ def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool 
 
 @dataclass(frozen=True, slots=True)
 class _PoolLive:
-    """What the replicas of one pool have in common."""
+    """Values that all replicas of one pool share."""
 
     pool: Pool
     states: Mapping[str, StateWithReason]
@@ -239,7 +239,7 @@ class _Rows:
         return self._live.ledger.in_flight(ReplicaKey(pool.name, replica), self._live.now)
 
     def _passed_by(self, pool: Pool, replica: str) -> frozenset[str]:
-        """Return the proxies whose active check the replica passes; without such a check `up` says nothing."""
+        """Return the proxies whose active check the replica passes; without such a check `up` has no meaning."""
         return (
             self._live.ledger.passed_by(ReplicaKey(pool.name, replica), self._live.now) if pool.active else frozenset()
         )
@@ -261,7 +261,7 @@ class _Rows:
         return unfit
 
     def _unable(self, proxies: tuple[FleetProxy, ...], silent: Set[str]) -> dict[str, str]:
-        """Return those of the silent proxies that cannot report → why."""
+        """Return silent proxy that cannot report → reason."""
         lacking = {
             item.proxy.name: f"it needs {lacks} in proxies.{item.proxy.name}"
             for item in proxies
@@ -366,7 +366,7 @@ class _Rows:
         return max(times)
 
     def _conditions(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> dict[str, ReplicaCondition]:
-        """Return proxy → what it thinks of the replica; that of an ejection states when it ends."""
+        """Return proxy → the replica's condition in it; the condition of an ejection contains its end."""
         conditions = dict(
             self._live.ledger.conditions(key, self._live.now, drained_until=self._live.drains.ended_at(key))
         )

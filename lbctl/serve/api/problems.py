@@ -1,7 +1,7 @@
-"""What is wrong now, the worst first, with the command to run next. `status`, `doctor` and the dashboard show it.
+"""Current problems, the most severe first, with the command to run next, for `status`, `doctor` and the dashboard.
 
-The functions are pure. A problem is `critical` where requests fail, or where what the files say is not in force;
-everything else is a warning.
+The functions are pure. A problem is `critical` if requests fail, or if the configuration in the files is not in effect.
+Everything else is a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.targets.key_hashes import HashOnly
 
 _SHOWN = 5
-"""Replicas of a kind of problem that have a line of their own."""
+"""Maximal number of replicas with a separate line for each kind of problem."""
 _LISTED = 10
 """Replicas that are named for a state."""
 _ERRORS = 0.05
@@ -32,7 +32,7 @@ _FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What problems are looked for in."""
+    """The observed state in which problems are searched."""
 
     waiting: str
     """Why no proxy is answered yet; empty where they are."""
@@ -55,7 +55,7 @@ class Observed:
     unsaved: str = ""
     """Why what is decided is not saved; empty where it is."""
     state_notes: Sequence[str] = ()
-    """What was repaired, what was lost and what is unsafe of the saved state."""
+    """Notes about repaired, lost and unsafe parts of the saved state."""
     dry_run: bool = False
     """Whether nothing is sent to proxies."""
     rolled_back: bool = False
@@ -63,7 +63,7 @@ class Observed:
     rollouts: Sequence[schema.Rollout] = ()
     """The rollouts of the files."""
     refused: str = ""
-    """What of a shared store is refused, and why; empty where nothing is."""
+    """Rejected records of a shared store, with the reason; empty if there are none."""
     refused_keys: Mapping[str, Sequence[HashOnly]] = field(default_factory=dict)
     """Proxy → the API keys of its routes that it refuses, because the key file has only their hashes."""
 
@@ -225,7 +225,7 @@ def _of_missing(missing: Iterable[Proxy], unconfirmed: Sequence[schema.Proxy]) -
 
 
 def _none_of(kind: str, entry: str) -> str:
-    """Return the subject of a sentence about an entry of `proxies`; one that the files do not name has its kind."""
+    """Return the subject of a sentence about an entry of `proxies`; for an entry that is not in the files, its kind."""
     return f"no {kind}" if entry == kind else f"no {kind} of the entry {entry}"
 
 

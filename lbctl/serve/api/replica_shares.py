@@ -50,7 +50,7 @@ class ShareTable:
         return self._mean(pool, sources) if sources and len(sources) == len(proxies) else None
 
     def _mean(self, pool: str, sources: Iterable[tuple[Snapshot | View, frozenset[str], int]]) -> Shares:
-        """Return the mean of the shares in the sources, each counted as often as its number says."""
+        """Return the mean of the shares in the sources, weighted by their numbers."""
         counts: dict[tuple[int, frozenset[str]], int] = {}
         by_id: dict[tuple[int, frozenset[str]], Snapshot | View] = {}
         for source, unfit, count in sources:

@@ -95,12 +95,12 @@ class ReplicaStates:
         return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
     def unchecked(self, pools: Collection[str]) -> frozenset[str]:
-        """Return those of these pools of which nothing is known until their first check."""
+        """Return the pools whose state is unknown until their first check."""
         served = self._parts.live.served
         return pool_rows.unchecked(served.composed, self._live(served), pools) if served is not None else frozenset()
 
     def newest(self) -> tuple[schema.Pool, ...]:
-        """Return the pools; those of a large fleet as they were some seconds ago, since all of them take long."""
+        """Return the pools. In a large fleet they may be some seconds old, because computing them takes long."""
         return self._looked_at if self._is_large() else self.pools().pools
 
     def unseen(self) -> str:
@@ -136,7 +136,7 @@ class ReplicaStates:
         self._unreached = unreached
 
     def _look_at_states(self, found: list[schema.Pool]) -> Generator[object, None, None]:
-        """Add every pool to `found`; what is yielded says nothing."""
+        """Add every pool to `found`; the yielded values have no meaning."""
         served = self._parts.live.served
         for pool in pool_rows.pools_in_parts(served.composed, self._live(served)) if served is not None else ():
             if pool is not None:

@@ -63,7 +63,7 @@ def _observed(row: schema.Rollout, requests: Mapping[str, int]) -> float | None:
 
 
 def _holder(split: Override) -> str:
-    """Return who holds a split by hand, until when, and why."""
+    """Return the author, the end and the reason of a split override."""
     until = f" until {timestamp(split.until)}" if split.until is not None else ""
     return f"{split.author or 'an operator'}{until}" + (f": {split.reason}" if split.reason else "")
 

@@ -51,7 +51,7 @@ class ServedState:
     reconciler: Reconciler
     """Reads the files."""
     nodes: NodeStatus
-    """What the Envoys have acknowledged and rejected."""
+    """Versions that the Envoys have acknowledged and rejected."""
     metrics: Metrics
     """The control plane's own metrics."""
     loop: ControlLoop
@@ -65,7 +65,7 @@ class ServedState:
     rollbacks: RollbackService
     """Executes rollbacks, and has the fleets that were served."""
     audit: AuditLog
-    """The record of who has changed what."""
+    """The audit log."""
     supervisor: DriverSupervisor
     """Has the state of the driven proxies."""
     events: EventLog

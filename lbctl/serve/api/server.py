@@ -1,9 +1,8 @@
-"""The HTTP server of the API: it checks who may ask, dispatches by the route table, and answers JSON.
+"""The HTTP server of the API: it authorizes requests, dispatches by the route table, and returns JSON.
 
 Reading is open on loopback; beyond it, everything but the two probes and the empty page of the dashboard needs the
-bearer token, over TLS. A write always needs the token, a JSON body and a Host that is served here, so that no page in
-a browser can reach it by a name that it made point here. Errors are JSON too; no answer waits for anything but the
-process itself.
+bearer token, over TLS. A write always needs the token, a JSON body and an allowed Host, so that a page in a browser
+cannot send one by DNS rebinding. Errors are JSON too. An answer waits only for this process.
 """
 
 from __future__ import annotations

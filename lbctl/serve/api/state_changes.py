@@ -43,7 +43,7 @@ class _Unreported(NamedTuple):
 
 
 class StateChanges:
-    """Compares the states of replicas with those before. What deep health ejects is reported where it is decided."""
+    """Compares the states of replicas with their previous states. Ejections by deep health are reported elsewhere."""
 
     def __init__(self, record: Record) -> None:
         self._record = record

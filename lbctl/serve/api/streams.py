@@ -40,7 +40,7 @@ _PICKER_ID, _PICKER_ADDRESS = re.compile(r"[0-9A-Za-z]{1,64}"), re.compile(r"(?:
 
 
 class StreamParts(Protocol):
-    """What is sent, part by part."""
+    """The parts of a stream, in order."""
 
     async def next(self) -> bytes | None:
         """Wait for the next part; None at the end."""

@@ -1,10 +1,9 @@
-"""What EndpointSlices say about the replicas of a pool: a pure function of objects of the Kubernetes API.
+"""Derives the replicas of a pool from EndpointSlices: a pure function of objects of the Kubernetes API.
 
 A service has several slices: for each 100 endpoints (or as many as the cluster allows), and for each family of
-addresses. One pod is one replica, also where several slices have it or where it has addresses of both families; IPv4 is
-used where there is one. An endpoint that is ready gets requests. One that serves while it terminates is drained. Any
-other is no replica. Where no endpoint is ready, those that serve while they terminate get the requests, as with
-kube-proxy.
+addresses. One pod is one replica, even if several slices contain it or if it has addresses of both families; IPv4 takes
+precedence. A ready endpoint gets requests. An endpoint that serves while it terminates is drained. Other endpoints are
+not replicas. If no endpoint is ready, terminating endpoints that still serve get the requests, as with kube-proxy.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SHAPE: dict[str, Shape] = {
         }
     ],
 }
-"""What is used of a slice, with the types of the Kubernetes API."""
+"""The used fields of a slice, with the types of the Kubernetes API."""
 _FAMILIES = {"IPv4": 0, "IPv6": 1}
 
 
@@ -66,14 +65,14 @@ class SliceEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class SliceReading:
-    """What the slices of a service say."""
+    """The content of a service's slices."""
 
     replicas: tuple[Replica, ...]
     """The replicas, sorted by name."""
     left_out: int = 0
     """How many endpoints exceed `max_replicas`."""
     problems: tuple[str, ...] = ()
-    """What keeps endpoints from being used as they should, each once."""
+    """Problems that prevent the use of endpoints, each once."""
 
 
 def replicas_of(
@@ -84,8 +83,8 @@ def replicas_of(
 ) -> SliceReading:
     """Return the replicas of a pool.
 
-    `labels`: `node` and `pod` → their labels, without those that could not be listed yet. What they would say, the GPU
-    and the zone, is then that of the replica in `earlier`.
+    `labels`: `node` and `pod` → their labels, without labels that could not be listed yet. The GPU and the zone are
+    then taken from the replica in `earlier`.
     """
     before = {item.name: item for item in earlier}
     problems: dict[str, None] = {}
@@ -155,9 +154,9 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
 
 
 def _one_family(endpoints: Iterable[SliceEndpoint]) -> Iterator[SliceEndpoint]:
-    """Yield the endpoints without those that are the second address of an endpoint that is no pod.
+    """Yield the endpoints without second addresses of endpoints that are not pods.
 
-    Slices by hand do not say which addresses are one machine: where a service has both families, IPv4 counts.
+    Manual slices do not show which addresses belong to one machine: if a service has both families, IPv4 is used.
     """
     endpoints = list(endpoints)
     has_ipv4 = any(not item.is_pod and item.family == 0 for item in endpoints)
@@ -174,7 +173,7 @@ def _leaves(item: SliceEndpoint) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What an endpoint runs on."""
+    """The node and GPU of an endpoint."""
 
     gpu: str
     """The type of its GPU; empty if it is not known."""

@@ -22,7 +22,7 @@ class PoolAnswer:
     """The answer of a source for one pool. Times are in seconds since the epoch; None means never."""
 
     replicas: tuple[Replica, ...] | None = None
-    """All replicas, sorted by name, with `drain` set for one that is being removed; None before the first answer."""
+    """All replicas, sorted by name, with `drain` set if they are being removed; None before the first answer."""
     answered: float | None = None
     """When the source last got an answer for the pool."""
     error: str = ""
@@ -46,9 +46,9 @@ class NameState:
     """
 
     name: str
-    """The name; that of a service has `kubernetes` and its namespace before it."""
+    """The name; for a service with the prefix `kubernetes` and its namespace."""
     resolvers: tuple[str, ...]
-    """The resolvers that are asked; empty: those of the machine, or none."""
+    """The resolvers that are used; empty: the machine's resolvers, or none."""
     pools: tuple[str, ...]
     """The pools that get their replicas from this name."""
     addresses: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class Discovered:
     """Why new answers were refused."""
 
     def apply(self, topology: Topology) -> Topology:
-        """Return the topology with the discovered replicas in its pools; those of files are in it already."""
+        """Return the topology with the discovered replicas in its pools. It already contains replicas of files."""
         pools = tuple(
             replace(item, replicas=self.pools[item.name])
             if item.name in self.pools and item.discovery is not None and not item.discovery.compiled

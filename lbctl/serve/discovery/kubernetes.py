@@ -1,9 +1,9 @@
 """The source for pools whose replicas are the endpoints of a Kubernetes service.
 
 Each service has one watch of its EndpointSlices, which pools share; the labels of nodes and of pods are watched only
-where a pool needs them. What the API server said last is kept while it is away, or while it says nothing: a service
-without slices, which has been deleted or never existed, removes no replica, and `names()` reports it. Replicas whose
-pods terminate are reported as `leaving`: their end is no loss that would need a confirmation.
+where a pool needs them. While the API server is unreachable or returns nothing, the last answer is kept: a service
+without slices, which was deleted or never existed, removes no replica, and `names()` reports it. Replicas whose pods
+terminate are reported as `leaving`: their removal needs no confirmation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ClusterKey = tuple[str | None, str | None]
 
 
 def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
-    """Read where the cluster is and who asks. Raises ClusterError."""
+    """Read the cluster's address and credentials. Raises ClusterError."""
     if discovery.kubeconfig_file is None:
         return in_cluster()
     return kubeconfig.read(Path(discovery.kubeconfig_file), discovery.context, control_files=discovery.control_files)

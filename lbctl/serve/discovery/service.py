@@ -39,10 +39,10 @@ class DiscoveryService:
         settle: float = 0.1,
         binds: OwnBinds | None = None,
     ) -> None:
-        """Create the sources: those of `kinds`, or all. Changes within `settle` seconds are reported as one.
+        """Create the sources in `kinds`, or all sources. Changes within `settle` seconds are reported as one.
 
-        `guard` runs the tasks of the sources, and counts the failures of their methods. `binds` is where this process
-        listens, as far as the fleet does not decide.
+        `guard` runs the tasks of the sources, and counts the failures of their methods. `binds`: addresses of this
+        process that the fleet does not define.
         """
         self._binds = binds or OwnBinds()
         kinds = kinds or sources.SOURCES
@@ -91,7 +91,7 @@ class DiscoveryService:
 
     @property
     def current(self) -> Discovered:
-        """What is discovered now."""
+        """The currently discovered replicas."""
         if self._current is None:
             self._current = self._discovered()
         return self._current

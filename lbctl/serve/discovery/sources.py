@@ -1,4 +1,4 @@
-"""The sources of replicas by their key under `discovery:`. To add one: a module beside these, and one line here."""
+"""The sources of replicas by their key under `discovery:`. To add one: a module in this package, and one line here."""
 
 from __future__ import annotations
 

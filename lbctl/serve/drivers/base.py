@@ -88,11 +88,11 @@ class Driver(Protocol):
 
     @property
     def composed(self) -> ForProxy | None:
-        """What is composed for this proxy alone; None where it gets the published snapshot unchanged."""
+        """The snapshot that is composed only for this proxy; None if it gets the published snapshot unchanged."""
 
     @property
     def accepted(self) -> View | None:
-        """What the proxy has of `composed`; None before the first, and where it gets the published snapshot."""
+        """The view of `composed` that the proxy has applied; None before the first one, or if `composed` is None."""
 
     def update(self, served: PublishedFleet) -> None:
         """Apply this fleet to the proxy from now on. Returns at once."""

@@ -1,4 +1,4 @@
-"""Which proxies need a driver: an Envoy connects by itself, any other proxy is driven where its entry says how."""
+"""Selects the proxies that need a driver. An Envoy connects by itself; others are driven if their entry allows it."""
 
 from __future__ import annotations
 

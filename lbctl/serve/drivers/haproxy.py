@@ -125,7 +125,7 @@ class HaproxyDriver:
 
 
 def _waits_for_reload(applied: HaproxyResult) -> bool:
-    """Return whether the only thing that is missing is a reload that will come: that is no problem worth a warning."""
+    """Return whether only a scheduled reload is missing, which does not need a warning."""
     wrong = applied.failure or applied.complaints or applied.refused or applied.wrong
     return bool(applied.reload) and applied.retry_after is not None and not wrong
 

@@ -49,7 +49,7 @@ class NginxDriver:
         self._served: PublishedFleet | None = None
         self._requested: tuple[Loaded, Prepared] | None = None
         self._wanted: tuple[tuple[View, str], ...] = ()
-        """What was requested since the last attempt began, each with the version of its snapshot, the newest last."""
+        """The views requested since the last attempt began, each with the version of its snapshot, the newest last."""
         self._news = asyncio.Event()
         self._running = False
         self._unseen = False
@@ -57,7 +57,7 @@ class NginxDriver:
 
     @property
     def accepted(self) -> View | None:
-        """What nginx last accepted."""
+        """The view that nginx last accepted."""
         return self._driver.accepted
 
     def update(self, served: PublishedFleet) -> None:

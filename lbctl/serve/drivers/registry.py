@@ -1,4 +1,4 @@
-"""The kinds of proxies that have a driver. To add one: a module beside these, and one line here.
+"""The kinds of proxies that have a driver. To add one: a module in this package, and one line here.
 
 A driver is imported when the first proxy of its kind is driven; eligibility needs only this module.
 """
@@ -27,7 +27,7 @@ class DriverKind:
     needs: tuple[tuple[str, ...], ...]
     """Groups of settings of `proxies.<name>`; the driver needs all settings of at least one group."""
     active_checks: bool = False
-    """Whether `lbctl serve` does the active health checks, since the proxy has none of its own."""
+    """Whether `lbctl serve` does the active health checks, because the proxy has none."""
 
     def missing(self, proxy: Proxy) -> str:
         """Which settings the proxy lacks to be driven; empty where it has all that are needed."""

@@ -1,4 +1,4 @@
-"""Runs the driver of one proxy. While a failed driver is not restarted yet, the status says why and until when."""
+"""Runs the driver of one proxy. Until a failed driver is restarted, the status shows the reason and the time."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class DriverRunner:
 
     @property
     def composed(self) -> ForProxy | None:
-        """What the driver has composed for this proxy alone; None where it gets the published snapshot unchanged."""
+        """The snapshot composed only for this proxy; None if it gets the published snapshot unchanged."""
         return self._driver.composed if self._driver is not None else None
 
     @property
     def accepted(self) -> View | None:
-        """What the proxy has of `composed`; None before the first, and where it gets the published snapshot."""
+        """The view of `composed` that the proxy has applied; None before the first one, or if `composed` is None."""
         return self._driver.accepted if self._driver is not None else None
 
     def update(self, served: PublishedFleet) -> None:
@@ -99,7 +99,7 @@ class DriverRunner:
             await end_tasks(tasks)
 
     async def _feed(self, driver: Driver) -> None:
-        """Pass updates to the driver, in a task of its own: a driver may raise here, too."""
+        """Pass updates to the driver, in a separate task, because a driver may raise here too."""
         while True:
             await self._updated.wait()
             while not self._permit():

@@ -1,7 +1,7 @@
-"""Drives the proxies that need a driver with the fleet that the Envoys are served.
+"""Drives the proxies that need a driver, with the same fleet as the Envoys.
 
-Each driver has a task of its own, so that one that hangs, is refused or fails delays no other. A proxy without a driver
-is not changed, and its row says why.
+Each driver has its own task, so that a driver that hangs, is rejected or fails does not delay others. A proxy without a
+driver is not changed, and its row contains the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FIRST_CHECKS = 3.0
 
 
 class DriverSupervisor:
-    """Runs a driver for each proxy that needs one, and the active checks of proxies that have none of their own."""
+    """Runs a driver for each proxy that needs one, and the active checks of proxies without their own checks."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Reads certificates, keys, authorities and revocation lists that Envoys are sent, and keeps the last valid content.
+"""Reads certificates, keys, authorities and revocation lists for Envoys, and keeps the last valid content.
 
-Other programs rotate certificates while this one runs, and for a moment a new certificate may lie beside an old key.
-Files that do not fit together are never sent: the last valid content stays in use, and a diagnostic says so. The
+Other programs rotate certificates while this one runs, and for a moment a new certificate may be next to an old key.
+Files that do not fit together are never sent: the last valid content stays in use, and a diagnostic reports it. The
 content of these files is never logged or stored.
 """
 

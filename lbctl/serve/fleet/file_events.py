@@ -130,8 +130,8 @@ def _undecoded(error: Exception) -> str:
 def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:
     """Return the directories in which an event happens when one of these files or directories changes.
 
-    They include those of every symbolic link on the way to a file, so that a replaced link is noticed. For a directory
-    that does not exist, its nearest existing ancestor is watched.
+    They include the directories of all symbolic links on the path to a file, so that a replaced link is noticed. For a
+    directory that does not exist, its nearest existing ancestor is watched.
     """
     directories: set[Path] = set()
     checked: set[Path] = set()

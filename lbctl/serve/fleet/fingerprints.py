@@ -1,8 +1,8 @@
-"""Digests of a set of files, which are cheap to compute again: a file is read again only where its inode has changed.
+"""Digests of a set of files, which are cheap to recompute: a file is read again only if its inode has changed.
 
-A modification time is no proof that a file is unchanged: two writes of the same length within one tick of the kernel's
-clock have the same time. Therefore a file that was changed a moment ago is read again until its time is old enough. A
-file that does not exist or cannot be read has the name of the error in place of a digest.
+A modification time does not prove that a file is unchanged: two writes of the same length within one tick of the
+kernel's clock have the same time. Therefore a file that was changed a moment ago is read again until its time is old
+enough. A file that does not exist or cannot be read has the name of the error in place of a digest.
 """
 
 from __future__ import annotations

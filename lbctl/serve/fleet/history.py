@@ -1,7 +1,7 @@
-"""The fleets that were served, and the rollback to one of them that is in force.
+"""Previously published fleets, and the active rollback to one of them.
 
-The newest entry is the fleet that is served. The files of the last fleets are kept within a number and a size, so that
-the state stays small however often the files change. What could not be saved is saved later, with the next `save`.
+The newest entry is the published fleet. The files of the last fleets are kept up to a number and a size, so that the
+state stays small. Entries that could not be saved are saved by the next `save`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def digest_of(files: Iterable[SourceText]) -> str:
 
 
 class FleetHistory:
-    """The entries, the oldest first, and the rollback. `paths`: those of the command line."""
+    """The entries, the oldest first, and the rollback. `paths`: the paths of the command line."""
 
     def __init__(self, paths: Sequence[str], state: SavedState, restored: RestoredHistory) -> None:
         self.entries = restored.entries
@@ -73,7 +73,7 @@ class FleetHistory:
         self._paths = tuple(paths)
         self._state = state
         self._saved: RestoredHistory | None = restored
-        """What is stored; None where that is unknown."""
+        """The stored history; None if it is unknown."""
         self._turn = asyncio.Lock()
         self._texts: dict[str, tuple[SourceText, ...]] = {}
         """Digest → the files that are not saved yet, or that a rollback serves."""

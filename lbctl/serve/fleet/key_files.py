@@ -73,10 +73,10 @@ def read_new(source: FleetSource, before: ServedKeyFiles, diagnostics: Diagnosti
 
 
 def read_again(source: FleetSource, before: ServedKeyFiles, max_shrink: float, diagnostics: Diagnostics) -> Secrets:
-    """Read the key files of the running fleet again, keeping the content of `before` for those that cannot be used.
+    """Read the key files of the running fleet again, and keep the content of `before` for unusable files.
 
-    The content is also kept for a file that has lost more than `max_shrink` percent of its keys, and for one that has
-    lost a key a moment ago. LB530 and LB531 are warnings here.
+    The content is also kept for a file that has lost more than `max_shrink` percent of its keys, or that has just lost
+    a key. LB530 and LB531 are warnings here.
     """
     contents: dict[KeyFile, Content | None] = {}
     for file in key_files(source):

@@ -1,4 +1,4 @@
-"""What was published and what came of reading the files: in the log, the metrics, the events and the audit log."""
+"""Reports publications and reloads in the log, the metrics, the events and the audit log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ReloadOutcome:
     """The result of one reading of the files."""
 
     result: ReloadStatus
-    """What came of it."""
+    """Its outcome."""
     diagnostics: tuple[Diagnostic, ...]
     """The findings in the files."""
     at: float
@@ -62,7 +62,7 @@ class ChangeObserver(Protocol):
 
 
 class PublicationLog:
-    """Says what was published. Fleets that were served anew are in the audit log too."""
+    """Logs publications. New fleets are in the audit log too."""
 
     def __init__(self, publisher: Publisher, observer: ChangeObserver, audit: AuditLog) -> None:
         self._publisher = publisher

@@ -70,7 +70,7 @@ class PublishedFleet:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What a publication has changed."""
+    """The changes of a publication."""
 
     new: bool
     """Whether the version of the snapshot has changed."""
@@ -199,7 +199,7 @@ class Publisher:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of work in a thread. A cancellation waits for its end, so that no other runs beside it."""
+    """Return the result of work in a thread. A cancellation waits for its end, so that no other work runs meanwhile."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

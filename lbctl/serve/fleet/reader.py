@@ -1,6 +1,6 @@
 """Reads a fleet, with every file that it names, from the texts of its YAML files.
 
-The texts may be those of the files or saved ones. Certificates, key files and target files are read as they are now.
+The texts may come from the files or from the state. Certificates, key files and target files are read from the disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ReadKeys = Callable[[FleetSource, Diagnostics], Secrets]
 WithOwn = Callable[[FleetSource, Diagnostics], FleetSource]
 """Returns a fleet with the sections that this process takes from its own files, and reports what it may not name."""
 Writers = Literal["this process", "members", "anybody"]
-"""Who can have written the fleets of a state: a directory's only process, or the clients of a shared store."""
+"""Possible writers of a state's fleets: a directory's only process, or the clients of a shared store."""
 _OWN_FILES = (
     ("control", "xds", "tls", "certificate"),
     ("control", "xds", "tls", "key"),
@@ -46,7 +46,7 @@ _OWN_FILES = (
 
 
 def unchanged(source: FleetSource, _: Diagnostics) -> FleetSource:
-    """Return the fleet itself: its files are those of this process."""
+    """Return the fleet itself: its files are this process's files."""
     return source
 
 
@@ -61,7 +61,7 @@ class FleetContents:
     loaded: Loaded | None
     """The compiled fleet; None where there are errors."""
     diagnostics: tuple[Diagnostic, ...]
-    """What is wrong with them."""
+    """Diagnostics of these files."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
     """Path of a target file or of own lines → the content that was used; a file that does not exist is absent."""
 
@@ -77,7 +77,7 @@ class FleetContents:
         return refusal_reason(self.diagnostics) or f"{count} error{'s' if count > 1 else ''} in its files"
 
     def files(self) -> list[Path]:
-        """Return every file that the YAML names, including those of the control plane itself."""
+        """Return every file that the YAML names, including files of the control plane itself."""
         if self.source is None:
             return []
         nodes = [node for _, node in named_files(self.source.root)]
@@ -159,7 +159,7 @@ _SECTIONS = SectionCache()
 def _parse_cached(
     texts: tuple[SourceText, ...], earlier: tuple[Diagnostic, ...]
 ) -> tuple[FleetSource | None, tuple[Diagnostic, ...]]:
-    """Parse the texts, and return all diagnostics. `earlier` are those of reading the texts."""
+    """Parse the texts, and return all diagnostics. `earlier`: diagnostics from reading the texts."""
     diagnostics = Diagnostics()
     diagnostics.extend(earlier)
     source = parse(texts, diagnostics, _SECTIONS)

@@ -1,6 +1,6 @@
-"""The snapshots that were published last, by version: what a proxy has that is not at the newest one.
+"""The last published snapshots by version, for proxies that do not have the newest one yet.
 
-A snapshot is kept while a proxy has its version. At most `MAX_SNAPSHOTS` are kept, so that a proxy that never gets on
+A snapshot is kept while a proxy has its version. At most `MAX_SNAPSHOTS` are kept, so that a proxy that never updates
 cannot fill the memory.
 """
 

@@ -60,10 +60,10 @@ class Reconciler:
         *,
         writers: Writers = "this process",
     ) -> None:
-        """Have no fleet before `start`.
+        """Create the reconciler; it has no fleet before `start`.
 
-        `state_directory` is where the state is, if the fleet does not decide about it. `writers`: who can have written
-        what the state has.
+        `state_directory`: directory of the state, if the fleet does not define it. `writers`: possible writers of the
+        state.
         """
         self._paths = paths
         self._live = live
@@ -131,10 +131,10 @@ class Reconciler:
         await self._find_revision()
 
     async def rollback(self, entry: ServedFleet, cause: Cause, *, allow_shrink: bool = False) -> ReloadOutcome:
-        """Serve the files of this entry until the files on disk change; those on disk may be invalid.
+        """Publish the files of this entry until the files on disk change. The files on disk may be invalid.
 
-        The result says why where it cannot be served, and nothing has changed then. Raises BadRequestError where the
-        state has lost its files, and NotSavedError where a restart would forget the rollback.
+        If they cannot be published, the result contains the reason, and nothing has changed. Raises BadRequestError if
+        the state no longer contains the files, and NotSavedError if a restart would lose the rollback.
         """
         async with self._live.turn:
             try:
@@ -185,7 +185,7 @@ class Reconciler:
             self._reloads.failed(error)
 
     async def _placed(self, files: tuple[SourceText, ...]) -> tuple[SourceText, ...]:
-        """Return stored files; those of a shared store as if they were in the directories of the own files."""
+        """Return stored files; files from a shared store get the directories of this process's files."""
         return await asyncio.to_thread(relocated, files, self._paths) if self._shared else files
 
     def _watch_files(self, files: Mapping[Path, str]) -> None:

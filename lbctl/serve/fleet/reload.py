@@ -56,13 +56,13 @@ class LoadOutcome:
     refused: str | None = None
     """Why the new fleet is refused, as a short phrase."""
     files: Mapping[Path, str] = field(default_factory=dict)
-    """File to watch besides those of the fleet → digest of its content as it was read."""
+    """File to watch in addition to the fleet's files → digest of its content when it was read."""
     shrink: tuple[Diagnostic, ...] = ()
     """The losses of replicas and keys: refused, or confirmed where there is a fleet."""
     running: Loaded | None = None
     """Where the new fleet is refused: the running one with changed certificates, key files or target files, if any."""
     saved: SavedFleet | None = None
-    """What the state saves of `loaded` or `running` once that is served."""
+    """The saved form of `loaded` or `running` for the state, once it is published."""
 
     @property
     def fleet(self) -> Loaded | None:
@@ -91,10 +91,10 @@ class FleetReloader:
     """Reads the files of one fleet. Every method except `accept` blocks, and may be called in any thread."""
 
     def __init__(self, paths: Sequence[str], state: str | None = None, *, writers: Writers = "this process") -> None:
-        """Read nothing yet.
+        """Create the reader without reading files.
 
-        `state` is the directory of the state, if the fleet does not decide about it. `writers`: who can have written
-        the fleets that `restore` and `load` are given.
+        `state`: directory of the state, if the fleet does not define it. `writers`: possible writers of the fleets for
+        `restore` and `load`.
         """
         self._paths = tuple(paths)
         self._withheld = (state,) if state else ()
@@ -169,7 +169,7 @@ class FleetReloader:
         files: Mapping[Path, str],
         discovered: Callable[[Topology], Topology],
     ) -> LoadOutcome:
-        """Keep the running fleet, with its other files as they are now. `files` are those of the refused fleet."""
+        """Keep the running fleet, with the current content of its other files. `files`: files of the rejected fleet."""
         running = self._running
         refused = LoadOutcome(None, tuple(diagnostics), reason, files)
         if running is None:

@@ -53,7 +53,7 @@ def _blob(data: bytes, like: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git prints; nothing where there is no git, no checkout, or one that git does not trust."""
+    """Return git's output; empty if there is no git, no checkout, or a checkout that git does not trust."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         answer = subprocess.run(

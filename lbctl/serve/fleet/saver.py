@@ -49,7 +49,7 @@ class FleetSaver:
         self._saved = saved
 
     def save_later(self) -> None:
-        """Save again with the next attempt: what the state has may be newer than what is served."""
+        """Save again at the next attempt, because the state may be newer than the published fleet."""
         self.is_pending = True
 
     async def save_all(self, earlier: SavedFleet | None) -> None:

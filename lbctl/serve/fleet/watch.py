@@ -22,7 +22,7 @@ from lbctl.serve.fleet.fingerprints import Fingerprints, fleet_files
 _FALLBACK_POLL = 1.0
 """Seconds between two comparisons where the operating system reports no events."""
 _NOT_READ = "unknown"
-"""Stands in place of the digest of a file that has not been read."""
+"""Replaces the digest of a file that has not been read."""
 
 
 class FleetWatcher:
@@ -60,7 +60,7 @@ class FleetWatcher:
         return self._file_events.unavailable if self._inotify else "inotify is not used"
 
     def watch_files(self, files: Iterable[Path]) -> None:
-        """Watch these files besides those of the fleet, and no others.
+        """Watch exactly these files in addition to the fleet's files.
 
         A mapping gives the digest of each file when it was read (of `fingerprints.Fingerprints`): a file whose content
         is different now counts as changed.

@@ -1,8 +1,8 @@
-"""Gets and keeps the lease, and says at any time whether this member leads.
+"""Acquires and renews the lease, and knows at any time whether this member leads.
 
-The lease is renewed four times in its duration. A leader counts it from the moment before it asked, and gives it up a
-fifth of its duration before the store does. Where the store does not answer until then, the member is isolated: it no
-longer acts, and goes on deciding weights and health for its own proxies.
+The lease is renewed four times in its duration. A leader counts it from the moment before the request, and gives it up
+a fifth of its duration before the store does. If the store does not answer until then, the member is isolated: it no
+longer acts as leader, but continues to decide weights and health for its own proxies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Election:
             await asyncio.sleep(self.ttl / 4 if self.role == "leader" and not self.problem else _POLL)
 
     async def turn(self) -> None:
-        """Ask the store once, and follow what it says."""
+        """Query the store once, and apply its answer."""
         asked_at, started = self._authority.clock(), time.perf_counter()
         try:
             async with asyncio.timeout(max(0.1, min(self.ttl / 2, self._patience(asked_at)))):

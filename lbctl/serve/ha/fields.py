@@ -1,4 +1,4 @@
-"""Checks the values that other members, or others who may write to the store, have stored about a member.
+"""Checks stored values about a member, which other members or other clients of the store may have written.
 
 Every function returns the value, or raises FieldError with the name of the field.
 """
@@ -48,7 +48,7 @@ def line(field: str, value: object, longest: int = _MAX_TEXT) -> str:
 
 
 def raw_text(field: str, value: object, longest: int) -> str:
-    """Return a text that nobody is shown."""
+    """Return a text that is never displayed."""
     if not isinstance(value, str) or len(value) > longest:
         raise FieldError(f"{field} is not a text of at most {longest} characters")
     return value
@@ -96,7 +96,7 @@ def number_or_none(field: str, value: object) -> float | None:
 
 
 def url(field: str, value: object) -> str:
-    """Return the URL of an API, without a path; empty for one that is closed."""
+    """Return the URL of an API, without a path; empty if the API does not listen."""
     written = line(field, value, 300)
     if not written:
         return ""

@@ -1,6 +1,6 @@
-"""The marker of a key space: it says that lbctl has written it, and in which form.
+"""The marker of a key space: it shows that lbctl has written it, and the format.
 
-A key space that another program, or a later version with another form, has written is left alone.
+lbctl does not change a key space of another program, or of a later version with another format.
 """
 
 from __future__ import annotations

@@ -101,11 +101,11 @@ class FleetMember:
         """The last epoch in which this member has led; 0 before the first."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._differing: tuple[str, ...] = ()
-        """The members whose files were not the leader's when that was told last."""
+        """The members whose files differed from the leader's at the last report."""
 
     @property
     def members(self) -> tuple[MemberInfo, ...]:
-        """What the members have announced last."""
+        """The last heartbeats of the members."""
         return self._known.infos
 
     @property
@@ -132,12 +132,12 @@ class FleetMember:
 
     @property
     def refused(self) -> str:
-        """What of the store is refused, and why; empty where nothing is."""
+        """Rejected records of the store, with the reason; empty if there are none."""
         return refusals(self.store.refused)
 
     @property
     def leader(self) -> MemberInfo | None:
-        """What the member that leads has said last; None where none does."""
+        """The leader's last heartbeat; None if there is no leader."""
         return next((item for item in self.members if item.role == "leader"), None)
 
     @property
@@ -170,7 +170,7 @@ class FleetMember:
         return {"lease": self.election.run, "role of this member": self.run, "members": self._announce}
 
     async def run(self) -> None:
-        """Lead or follow, as the election says, until the task is cancelled."""
+        """Lead or follow, by the result of the election, until the task is cancelled."""
         self._role = self._following
         if self.election.role != "follower":
             self.election.changed.set()  # this task has failed before, and the lease is still held
@@ -221,7 +221,7 @@ class FleetMember:
         return True
 
     async def _led_last(self) -> bool:
-        """Return whether nobody has led since this member did, so that it knows more than is stored."""
+        """Return whether this member was the last leader, so that its state is newer than the stored state."""
         for entry in await self._state.entries([LEADER]):
             with suppress(*UNREADABLE):
                 status = read_leader(entry.value)
@@ -275,7 +275,7 @@ class FleetMember:
             return None
 
     async def info(self) -> MemberInfo:
-        """Return what this member says about itself now."""
+        """Return the current heartbeat of this member."""
         api, xds = self._addresses()
         return MemberInfo(
             name=self.name,

@@ -1,7 +1,7 @@
-"""What members say about themselves in the store: where they are, and what they serve.
+"""Heartbeats of the members in the store, with their addresses and published versions.
 
-A name belongs to one process. A process that finds its name in use by another one waits until that announcement
-expires, and gives up where it is renewed instead.
+A name belongs to one process. If a name is in use by another process, this one waits until the heartbeat expires, and
+gives up if it is renewed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TTL = 5.0
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """What a member says about itself. Times are seconds since the epoch by its own clock."""
+    """A member's heartbeat. Times are seconds since the epoch by its own clock."""
 
     name: str
     """The member's name."""
@@ -50,19 +50,19 @@ class MemberInfo:
     lag: float | None = None
     """Seconds since the leader's last sign of life was seen; None for the leader."""
     clock: float = 0.0
-    """Seconds that the leader's clock is ahead of its own."""
+    """Clock offset: seconds by which the leader's clock is ahead."""
     latency: float | None = None
     """Seconds of the store's last answer; None before the first."""
     problem: str = ""
     """Why it cannot use the store; empty where it can."""
     at: float = field(default_factory=time.time)
-    """When it said so."""
+    """Time of the heartbeat."""
     shares: bool = False
     """Whether it scrapes pools for a leader that gives it some."""
     steps: tuple[str, ...] = ()
     """The ids of the steps of rollouts that its proxies have."""
     samples: str = ""
-    """What it has scraped for the leader; empty where there is nothing."""
+    """Samples that it has scraped for the leader; empty if there are none."""
 
 
 def steps_of_others(members: Iterable[MemberInfo], own_name: str) -> frozenset[str]:
@@ -104,9 +104,9 @@ def read_infos(presences: Iterable[Presence]) -> tuple[MemberInfo, ...]:
 
 
 def read_info(presence: Presence) -> MemberInfo:
-    """Parse an announcement. Of a malformed one the name is left, with `problem` that names what is wrong.
+    """Parse a heartbeat. If it is malformed, the result has only the name and a `problem`.
 
-    A field that another version does not write has its default, and one that only another version writes is ignored.
+    A field that another version does not write has its default. Fields that only another version writes are ignored.
     """
     try:
         row = parse_object(presence.value)

@@ -1,7 +1,7 @@
-"""What a member takes over from the leader's records, as they change in the store.
+"""Applies changes of the leader's records in the store to a member.
 
-A record that cannot be read changes nothing: what this member knows stays in force. A record that has disappeared
-changes nothing either, since a store that was emptied says nothing about the fleet.
+A record that cannot be read changes nothing: this member keeps its state. A missing record changes nothing either,
+because an emptied store contains no information about the fleet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The signature of a request that one member forwards to another, in place of the caller's token.
 
-A member with a key signs with it, and states whose token the caller has shown. Members without a key sign with a key
-that is derived from that token: it proves that both have the token, and nobody who reads the request learns it. A
+A member with a key signs with it, and states the name of the caller's token. Members without a key sign with a key that
+is derived from that token: it proves that both have the token, without revealing it to readers of the request. A
 signature is valid for one member, for one request, once, and for a minute of the time that all members share.
 """
 
@@ -31,12 +31,12 @@ _MAX_SEEN = 10_000
 
 
 class NotSignedError(Exception):
-    """The signature of a request is not valid. The message says why, and repeats nothing of it."""
+    """The signature of a request is not valid. The message contains the reason, and nothing from the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRequest:
-    """What is signed of a request."""
+    """The signed parts of a request."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class MemberRequest:
 
 
 class MemberRequests:
-    """Signs the requests of this member, and verifies those of the others."""
+    """Signs the requests of this member, and verifies requests of other members."""
 
     def __init__(self, name: str, keys: Keyring, now: Callable[[], float]) -> None:
         """`name`: of this member. `now`: the time that all members share, in seconds since the epoch."""

@@ -1,4 +1,4 @@
-"""What a member is built from: the parts that decide in the leader and follow in the others, and tasks by role."""
+"""The parts of a member, which decide in the leader and follow in others, and the tasks of each role."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which member scrapes which pool, and how its samples reach the one that decides.
+"""Assigns pools to the members that scrape them, and transfers their samples to the leader.
 
-The leader writes among which members the pools are shared; each of them then knows by rendezvous hashing who owns a
-pool, so that a member that comes or goes moves its own part alone. The lease of an owner is its announcement: it stops
-before others may take that it is gone. An owner's samples travel with its announcement, and the leader decides on them
-as on its own. The samples of two owners at the same time do no harm: each is what a replica has said.
+The leader writes the list of members that share the pools. Each of them then computes the owner of a pool by rendezvous
+hashing, so that a joining or leaving member moves only its own part. The lease of an owner is its heartbeat: it stops
+scraping before others may assume that it has left. An owner's samples are part of its heartbeat, and the leader uses
+them like its own. Samples of two owners at the same time do no harm, because both come from the replica.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class PoolSharing:
         `on_change` is called with the members that share the pools now, and with the pools of this one.
         """
         self.members: tuple[str, ...] = ()
-        """The members that share the pools; empty before anybody has said so."""
+        """The members that share the pools; empty before a leader has written them."""
         self._leader = ""
-        """The one of them that has said so."""
+        """The leader that has written `members`."""
         self.taken = 0
         """How many samples of other members this one has decided on."""
         self._name = name
@@ -90,7 +90,7 @@ class PoolSharing:
         """The number of announcements that all samples of this member need: more than one where they are too large."""
         self._outbox = ReportOutbox()
         self._sending: Mapping[tuple[str, str], ScrapeReport] = {}
-        """What the announcement that is being written has of this member's reports."""
+        """This member's reports in the heartbeat that is being written."""
         self._written = False
         """Whether the store has among whom the pools are shared, since this member leads."""
         scraping.share(self.owns)
@@ -175,9 +175,9 @@ class PoolSharing:
         self._scraping.report_to(self._outbox.put)
 
     async def lead(self, announced: Iterable[MemberInfo] | None) -> None:
-        """Share the pools among the members that are there, and take their samples.
+        """Share the pools among the present members, and take their samples.
 
-        `announced`: what they say about themselves; None where the store does not answer.
+        `announced`: their heartbeats; None if the store does not answer.
         """
         if announced is None:
             if self._clock() - self._samples_read_at > self._ttl:

@@ -1,1 +1,1 @@
-"""Active health checks by the control plane, for proxies that have none of their own."""
+"""Active health checks by the control plane, for proxies without their own checks."""

@@ -1,7 +1,7 @@
 """One health check of a replica, as the pool's active check defines it: one connection, one time limit, one result.
 
-A redirect counts as a wrong status. Every exception is a failed check: no answer ends the checks of its replica. A
-check that fails because this machine lacks descriptors or ports says nothing about the replica, and has no result.
+A redirect counts as a wrong status. Every exception is a failed check: no response ends the checks of its replica. A
+check that fails because this machine lacks descriptors or ports has no result.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HealthCheck:
     address: Address
     """Where it connects."""
     h2: bool
-    """Whether the check speaks HTTP/2."""
+    """Whether the check uses HTTP/2."""
     tls: ssl.SSLContext | None
     """The TLS context; None: plain connections."""
     name: str
@@ -65,9 +65,9 @@ class HealthCheck:
 def probe_of(
     pool: Pool, check: ActiveCheck, address: Address, tls: ssl.SSLContext | None, key: tuple[str, str] | None = None
 ) -> HealthCheck:
-    """Return the health check of one replica. `key`: a header that it asks for, and its value.
+    """Return the health check of one replica. `key`: a header that it requires, and its value.
 
-    A separate port speaks HTTP/1.1 without TLS, as those of model servers do; else the pool's protocol applies.
+    A separate port uses HTTP/1.1 without TLS, like the ports of model servers; otherwise the pool's protocol applies.
     """
     target = address if check.port is None or address.path else Address(address.host, check.port)
     name = (pool.tls.server_name if pool.tls else None) or address.host or "localhost"
@@ -80,7 +80,7 @@ def connection_probe(address: Address, timeout: int) -> HealthCheck:
 
 
 def speaks_h2(pool: Pool, check: ActiveCheck) -> bool:
-    """Whether the pool's check speaks HTTP/2."""
+    """Return whether the pool's check uses HTTP/2."""
     if pool.protocol == "http1":
         return False
     return isinstance(check.probe, GrpcCheck) or (isinstance(check.probe, HttpCheck) and check.port is None)
@@ -107,7 +107,7 @@ def _file(path: str, locate: Locate) -> Path:
 
 
 async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResult | None:
-    """Run one check. Returns None where the result says nothing about the replica."""
+    """Run one check. Return None if the result is not about the replica."""
     try:
         async with asyncio.timeout(probe.timeout):
             return CheckResult(await _problem(probe, session))

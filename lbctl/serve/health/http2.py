@@ -94,7 +94,7 @@ async def _read_response(
 
 
 class _Answer:
-    """What has been received of a response."""
+    """The received part of a response."""
 
     def __init__(self) -> None:
         self.status = 0

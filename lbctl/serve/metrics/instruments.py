@@ -108,7 +108,7 @@ class Metrics:
         self._streams[kind].dec()
 
     def pushed(self, short_type: str, resources: int, size: int) -> None:
-        """Count a response with so many resources, and its `size` in bytes."""
+        """Count a response with its number of `resources`, and its `size` in bytes."""
         self._pushes[short_type].inc()
         self._resources[short_type].inc(resources)
         self._bytes[short_type].inc(size)
@@ -124,7 +124,7 @@ class Metrics:
         self._nacks[short_type].inc()
 
     def unmatched(self, node_id: str) -> None:
-        """Count a stream of a node that no proxy entry names. The id is no label: the client chooses it."""
+        """Count a stream of a node that matches no proxy entry. The id is not a label, since the client chooses it."""
         del node_id
         self._unmatched.inc()
 

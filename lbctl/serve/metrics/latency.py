@@ -39,7 +39,7 @@ class LatencyMetrics:
         return Histogram(f"lbctl_sample_to_{stage}_seconds", description, buckets=_SAMPLE_BUCKETS, registry=registry)
 
     def decided(self, took: float, age: float) -> None:
-        """Record a decision that took so many seconds. `age`: of its newest sample, in seconds."""
+        """Record a decision. `took`: its duration, `age`: the age of its newest sample, both in seconds."""
         self._step.observe(took)
         self._decided.observe(max(0.0, age))
 

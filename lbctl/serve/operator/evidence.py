@@ -28,14 +28,14 @@ Latencies = Mapping[tuple[str, LatencyKey], LatencyHistogram]
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What the ledger had when the window began."""
+    """Values of the ledger at the beginning of the window."""
 
     step: tuple[str, int, float]
     """Key of the rollout, index of the step, and when that began or was resumed."""
     began: float
     """When the window began, on the clock of the ledger."""
     totals: Totals
-    """What every proxy had counted then."""
+    """Counts of every proxy at that time."""
     own_errors: Mapping[tuple[str, str], int]
     """(proxy, pool) → the errors that the proxy had answered itself then."""
     reporting: frozenset[str]
@@ -48,7 +48,7 @@ class RolloutEvidence:
     """Collects the evidence about each analysed step since its last evaluation."""
 
     def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is that of the ledger."""
+        """`clock`: the ledger's clock."""
         self._ledger = ledger
         self._clock = clock
         self._windows: dict[str, _Window] = {}

@@ -68,8 +68,8 @@ class OverrideService:
     async def put(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None, author: str) -> Override:
         """Set an override, and return it. `author` is the name of the operator.
 
-        `wanted` has its kind, its subject, its value (for weight) and its reason; `shares` are those of a split, `ttl`
-        the seconds until it ends. Raises BadRequestError, and NotSavedError where a restart would lose the override.
+        `wanted` has its kind, its subject, its value (for weight) and its reason. `shares` belong to a split. `ttl` is
+        in seconds. Raises BadRequestError, and NotSavedError if a restart would lose the override.
         """
         new = replace(self._checked(wanted, shares, ttl), author=author)
         async with self._lock:

@@ -38,7 +38,7 @@ InForce = Callable[[Rollouts, Topology], Collection[str]]
 Unavailable = Callable[[Collection[str]], Mapping[str, str]]
 """Returns why each of these pools has no available replica; a pool that has one is absent, or its reason empty."""
 Unchecked = Callable[[Collection[str]], frozenset[str]]
-"""Returns those of these pools whose replicas are yet to be checked."""
+"""Returns the pools whose replicas have not been checked yet."""
 
 
 class RolloutService:
@@ -114,10 +114,10 @@ class RolloutService:
     ) -> RolloutState:  # fmt: skip
         """Execute an action of the operator `author` on the rollout of a route, and return its new state.
 
-        `percent` is for the action `set`. `allow_unavailable` lets the rollout go on without an available replica in
-        its target pool, until it starts again. Raises BadRequestError, and NotSavedError where the state cannot be
-        saved: then nothing is changed, except that an abort is applied all the same, since the split of the files must
-        hold.
+        `percent` is for the action `set`. `allow_unavailable` allows the rollout to continue without an available
+        replica in its target pool, until it is started again. Raises BadRequestError, and NotSavedError if the state
+        cannot be saved. Then nothing is changed, except that an abort is applied, because the split in the files must
+        take effect.
         """
         async with self._lock:
             topology = self._live.topology
@@ -177,9 +177,9 @@ class RolloutService:
             await self._change(updated)
 
     def _reconciled(self, topology: Topology, acted_on: str = "") -> Rollouts:
-        """Return the states of the rollouts that the files have now, after a look at their pools.
+        """Return the states of the rollouts in the current files, after a check of their pools.
 
-        Pools of rollouts that have ended are not looked at, except those of the route `acted_on`.
+        Pools of rollouts that have ended are not checked, except pools of the route `acted_on`.
         """
         states, now = self._live.inputs.rollouts, self.now()
         pools = rollouts.pools_concerned(rollouts.reconcile(states, topology, now), topology, acted_on)
@@ -201,10 +201,10 @@ class RolloutService:
                 log.event("rollout evaluated", route=state.route, step=state.step + 1, evaluation=evaluation)
 
     async def _change(self, updated: Rollouts) -> bool:
-        """Record, save and apply what the control plane has decided by itself, and return whether it is applied.
+        """Record, save and apply automatic decisions, and return whether they are applied.
 
-        What cannot be saved is tried again, and no proxy gets a step that a restart would not know. A rollback is
-        applied all the same, and evidence counts all the same, so that it leads to one.
+        If saving fails, it is retried, and no proxy gets a step that a restart would lose. Rollbacks apply and evidence
+        counts even if they cannot be saved.
         """
         before = {state.route: state for state in self._live.inputs.rollouts}
         moved = [

@@ -68,7 +68,7 @@ class StepsInForce:
         return frozenset(item.route for item in states if step_id(item) in in_force)
 
     def own(self, states: Rollouts, topology: Topology | None) -> tuple[str, ...]:
-        """Return the ids of the current steps that a proxy of this member has. `topology`: that of the files."""
+        """Return the ids of the current steps that a proxy of this member has. `topology`: by the files."""
         routes = self._own_routes(states, topology) if topology is not None else frozenset()
         return tuple(step_id(item) for item in states if item.route in routes)
 

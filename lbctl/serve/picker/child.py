@@ -1,7 +1,7 @@
-"""Runs the picker beside `lbctl serve`: starts it when a pool needs it, feeds it, reads its reports, and ends it.
+"""Runs the picker of `lbctl serve`: starts it when a pool needs it, feeds it, reads its reports, and ends it.
 
-It is a process of its own, so that neither a reload nor a large scrape delays a pick. One that ends, or reports nothing
-for ten seconds, is started again by the guard, with a growing pause. The proxies choose by themselves meanwhile.
+It is a separate process, so that neither a reload nor a large scrape delays a pick. If it ends, or reports nothing for
+ten seconds, the guard restarts it, with a growing pause. Meanwhile, the proxies fall back to `otherwise`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _SILENT = 10.0
 _ANSWER = 2.0
 """Seconds that an explanation may take."""
 _LAST_WORDS = 1.0
-"""Seconds in which the last report of a process that has ended is read, or one that has closed its link ends."""
+"""Seconds for reading the last report of an ended process, and for the end of a process that has closed its link."""
 _STOP_TIMEOUT = 2.0
 """Seconds that it gets to end."""
 _NO_REPORT = PickerReport()
 
 
 class PickerEndedError(Exception):
-    """The picker has ended or hangs. The message says which."""
+    """The picker has ended or hangs. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickerState:
-    """What is known of the picker's process."""
+    """The state of the picker's process."""
 
     pid: int | None = None
     """Its process id; None while it does not run."""
@@ -77,7 +77,7 @@ class PickerChild:
         self._writer: asyncio.StreamWriter | None = None
         self._numbers = count()
         self._failure = ""
-        """Why the process said that it ends; empty where it said nothing."""
+        """The reason that the process reported for its end; empty if it reported none."""
         self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         """The questions that wait for an answer."""
         self._ports: PickerPorts | None = None

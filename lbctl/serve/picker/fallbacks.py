@@ -1,10 +1,10 @@
-"""Counts the requests that proxies have sent without a pick: those that they report, less those that were picked.
+"""Counts requests that proxies have sent without a pick: reported requests minus picked requests.
 
 `recent` counts the last minute. A proxy reports its requests up to ten seconds late, so picks of as much longer ago
 may belong to them.
 
-The count goes on over restarts of the picker, whose own counts begin again. What an ended picker had open at its last
-report is taken as picked.
+The count continues over restarts of the picker, whose own counts restart. Open requests in the last report of an ended
+picker count as picked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RecentPicks(NamedTuple):
     picked: int
     """Picked requests that have ended."""
     missed: int
-    """At least so many requests went without a pick."""
+    """Minimum number of requests without a pick."""
     in_flight: int = 0
     """Picked requests that have not ended."""
 
@@ -57,7 +57,7 @@ class Fallbacks:
         self._report = PickerReport()
 
     def use_pools(self, pools: Collection[str]) -> None:
-        """Count for these pools from now on: what a pool had before it was picked does not count."""
+        """Count for these pools from now on, without earlier requests of a pool."""
         requests = self._requests()
         self._base = {pool: self._base.get(pool, requests.get(pool, 0) - self._picked(pool)) for pool in pools}
 

@@ -22,7 +22,7 @@ from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 _INTERVAL = 0.25
 """The pause between two looks at what is measured, in seconds."""
 _COST = 20.0
-"""The pause is at least so many times as long as a look takes."""
+"""The pause is at least this factor times the duration of a look."""
 _QUEUED = 4_096
 """Lines that wait for one picker before it is dropped."""
 
@@ -119,7 +119,7 @@ class Feed:
         return {name: factors for name, factors in by_pool.items() if factors}
 
     def cache_hits(self) -> Mapping[str, Mapping[str, float]]:
-        """Return pool → replica → the part of prompt tokens that its engine found in its cache, where it says so."""
+        """Return pool → replica → the share of prompt tokens found in its engine's cache, if it reports it."""
         return tables.cache_hits(self._served, self._measure()) if self._served is not None else {}
 
     @property

@@ -77,24 +77,24 @@ class PickerManager:
         self._bind: Address | None = None
         self._child = PickerChild(self.feed, self._places, self._reported)
         self.alone = PickerAlone()
-        """The `lbctl picker` that somebody has started at the address."""
+        """An `lbctl picker` at the address that this process did not start."""
         self._guard = Guard(failed, (), _FIRST_PAUSE, _MAX_PAUSE, (PickerEndedError,))
         self.problem = ""
         """Why no picker is started although a pool needs one; empty otherwise."""
         self._probed: Address | None = None
         self.taken = ""
-        """Which process of somebody else has the picker's address; empty where none has."""
+        """The foreign process that uses the picker's address; empty if there is none."""
         self._occupied = ""
         """For whose end the start of the picker waits; empty where it does not wait."""
 
     @property
     def state(self) -> PickerState:
-        """What is known of the process."""
+        """The state of the process."""
         return self._child.state
 
     @property
     def running(self) -> bool:
-        """Whether the process runs and reports: one that hangs is silent. An `lbctl picker` at the address counts."""
+        """Whether the process runs and reports, so that it does not hang. An `lbctl picker` at the address counts."""
         heard = self.alone.heard
         if heard is not None:
             return time.monotonic() - heard < _LATE
@@ -199,7 +199,7 @@ class PickerManager:
             raise
 
     async def _until_free(self) -> None:
-        """Wait until nobody has the picker's address, and note who has it; at once where none is started."""
+        """Wait until the picker's address is free, and record its user. Return at once if no picker is started."""
         found: Occupant | None = None
         waits_for: Address | None = None
         kept_until = 0.0
@@ -232,12 +232,12 @@ class PickerManager:
             self.samples.extend(self.alone.report.samples)
 
     def _other(self, found: Occupant | None) -> str:
-        """Return who has the picker's address; empty where nobody has it or a picker of this fleet."""
+        """Return the user of the picker's address; empty if it is free or belongs to a picker of this fleet."""
         is_own = found is not None and found.pid is not None and found.pid == self.state.pid
         return "" if found is None or is_own or found.is_picker_alone else found.text
 
     def _who_else_has(self, bind: Address) -> str:
-        """Return who has the picker's address; empty where nobody has it, this process or a picker of this fleet."""
+        """Return the user of the picker's address; empty if it is free, or belongs to this process or this fleet."""
         return "" if self._child.keeps(bind) else self._other(occupant(bind))
 
     def _address(self, topology: Topology) -> Address:

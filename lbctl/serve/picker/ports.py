@@ -1,13 +1,13 @@
-"""The ports of the picker of `serve`: processes that have them, exposure to strangers, and sockets that keep them.
+"""The ports of the picker of `serve`: processes that use them, exposure to other users, and sockets that reserve them.
 
-The proxies of this control plane must not ask the picker of another `lbctl serve`, which would choose among the
-replicas of another fleet and count requests that it does not have. An `lbctl picker` is taken for one of this fleet.
+The proxies of this control plane must not use the picker of another `lbctl serve`, which would choose among the
+replicas of another fleet and count requests that it does not have. An `lbctl picker` counts as a picker of this fleet.
 
-The ports of a picker that has ended would be free for every user of the machine, who would get the prompts of the next
-questions. Therefore `serve` binds them while its picker is restarted, and the process of the picker shares them: TCP
-ports with `SO_REUSEPORT`, which Linux allows to processes of one user alone, and the UDP port as a socket that it
-inherits. The TCP sockets here do not listen: while there is no picker, questions are refused at once, and ends of
-requests wait in the UDP socket.
+The ports of an ended picker would be free for every user of the machine. Another user could bind them and receive
+prompts. Therefore `serve` binds them while its picker is restarted, and the process of the picker shares them. TCP
+ports are shared with `SO_REUSEPORT`, which Linux allows only for processes of one user. The UDP port is an inherited
+socket. The TCP sockets here do not listen: without a picker, pick requests are refused at once, and ends of requests
+wait in the UDP socket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROGRAM = 3
 
 
 class CannotKeepError(Exception):
-    """A port cannot be bound. The message says which, and why."""
+    """A port cannot be bound. The message names the port and the reason."""
 
 
 class PickerPorts:
@@ -58,10 +58,10 @@ class PickerPorts:
 
 
 def _kept(place: Address) -> socket.socket:
-    """Return a socket that has the port and does not listen. Raises OSError.
+    """Return a socket that is bound to the port and does not listen. Raises OSError.
 
-    `SO_REUSEADDR` lets it bind beside old connections of the port, and would let other users do so too. Linux forgets
-    for a port that its sockets had this option when one of them listens.
+    With `SO_REUSEADDR` it can bind despite old connections of the port, but other users could do so too. Linux resets
+    the option for a port when one of its sockets listens.
     """
     kept = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -79,10 +79,10 @@ def _kept(place: Address) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """Who has a port of a picker."""
+    """A process that uses a port of a picker."""
 
     text: str
-    """Who has which port, as the end of a sentence."""
+    """The process and its port, as the end of a sentence."""
     pid: int | None
     """The process; None where this user cannot see it."""
 
@@ -93,7 +93,7 @@ class Occupant:
 
     @property
     def is_picker_alone(self) -> bool:
-        """Whether it is an `lbctl picker`, which somebody has started for the proxies of this machine."""
+        """Whether it is an `lbctl picker`, which an operator has started for the proxies of this machine."""
         with suppress(OSError):
             names = [Path(item).name for item in Path(f"/proc/{self.pid}/cmdline").read_text().split("\0")]
             return ("lbctl", "picker") in pairwise(names[: _PROGRAM + 1])
@@ -101,17 +101,17 @@ class Occupant:
 
 
 def is_free(bind: Address) -> bool:
-    """Return whether nobody has a port of a picker at `bind`."""
+    """Return whether all ports of a picker at `bind` are free."""
     return _busy(bind) is None
 
 
 def occupant(bind: Address) -> Occupant | None:
-    """Return who has a port of a picker at `bind`; None where all are free."""
+    """Return the process that uses a port of a picker at `bind`; None if all are free."""
     found = _busy(bind)
     if found is None:
         return None
     place, kind = found
-    pid = owner(listening_sockets(place.port) or ())  # by TCP: whoever has only the UDP port is no picker
+    pid = owner(listening_sockets(place.port) or ())  # by TCP: a process with only the UDP port is not a picker
     transport = "" if kind is socket.SOCK_STREAM else " (UDP)"
     return Occupant(f"{f'process {pid}' if pid else 'another process'} has {place}{transport}", pid)
 
@@ -129,7 +129,7 @@ def _busy(bind: Address) -> tuple[Address, socket.SocketKind] | None:
 
 
 def exposed(bind: Address, tls: ServerTls | None) -> Diagnostic | None:
-    """Return LB513 for a picker that whoever connects could ask; None where TLS or loopback keeps strangers out."""
+    """Return LB513 for a picker that any client could use; None if TLS or loopback restricts it."""
     if bind.on_loopback or (tls is not None and tls.client_ca is not None):
         return None
     missing = "without TLS" if tls is None else "without client certificates"

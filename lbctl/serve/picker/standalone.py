@@ -1,7 +1,8 @@
-"""An `lbctl picker` at the address of serve's own: somebody has started it, and the proxies of this fleet ask it.
+"""An `lbctl picker` at the address of serve's own picker: an operator has started it for the proxies of this fleet.
 
-`serve` starts no picker then. It reads the counts of that one by its HTTP, and explains picks by it. That process may
-be any user's: a report has bounds in bytes, depth and time, and its values have the types that a picker writes.
+`serve` then does not start a picker. It reads the counts of that picker over HTTP, and uses it to explain picks. The
+process may belong to any user, so reports are limited in bytes, depth and time, and the types of their values are
+checked.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _NEEDED = frozenset(_REPORT)
 
 
 class PickerAlone:
-    """What is known of the process."""
+    """The state of the process."""
 
     def __init__(self) -> None:
         self.pid: int | None = None
@@ -88,7 +89,7 @@ class PickerAlone:
         self._sampled = 0
 
     async def look(self, bind: Address, pid: int, key: str) -> bool:
-        """Read the report of the process, and return whether there is a new one. `key` is that of questions."""
+        """Read the report of the process, and return whether there is a new one. `key`: the key of pick requests."""
         self._headers = {HEADER: key} if key else {}
         if pid != self.pid:
             self.forget()

@@ -26,14 +26,14 @@ from lbctl.serve.traffic.interface import Assigned
 from lbctl.serve.traffic.ledger import ReplicaKey
 
 _STALE = 3.0
-"""So many intervals of telemetry after its sample, a signal is unknown."""
+"""Number of telemetry intervals after which a signal is unknown."""
 _MIN_VALIDITY = 5.0
-"""A signal is known for at least so many seconds."""
+"""Minimum validity of a signal, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMeasurements:
-    """What is measured of the fleet now. Times are seconds on one clock."""
+    """Current measurements of the fleet. Times are seconds on one clock."""
 
     now: float
     """The current time."""
@@ -57,9 +57,9 @@ def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
 
 
 def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
-    """Return the names of the replicas that the checks of lbctl or of the proxies find down.
+    """Return the names of the replicas that are down by the checks of lbctl or the proxies.
 
-    A proxy to which a replica is drained, as it is for a moment after the end of a drain, says nothing of its checks.
+    A proxy in which a replica is drained does not report its checks, also for a moment after the end of a drain.
     """
     return frozenset(
         item.name
@@ -91,9 +91,9 @@ def table(
 
 
 class NewSamples:
-    """Remembers what engines and proxies have reported, so that each measurement is counted once.
+    """Stores the reports of engines and proxies, so that each measurement is counted once.
 
-    A report after a failed scrape, or after one of another source, repeats what the engine said before.
+    A report after a failed scrape, or after a scrape of another source, repeats the engine's earlier values.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class NewSamples:
         self._sent_of_proxies: dict[str, float] = {}
 
     def of(self, pools: Iterable[Pool], measured: FleetMeasurements) -> list[EngineSample]:
-        """Return the measurements of engines that are new since the last call, and those of engines that restarted."""
+        """Return new measurements of engines since the last call, and measurements of restarted engines."""
         names = [(pool.name, item.name) for pool in pools for item in pool.replicas]
         reports = {key: report for key in names if (report := measured.reports.get(key)) is not None}
         found = {key: _measurement(report) for key, report in reports.items()}
@@ -125,7 +125,7 @@ class NewSamples:
 
 
 def _measurement(report: ScrapeReport) -> tuple[float | None, ...] | None:
-    """Return what tells one measurement of an engine's requests from another; None where it says nothing of them."""
+    """Return values that identify a measurement of an engine's requests; None if it has none."""
     times = _times(report)
     if any(at is not None for at in times):
         return times
@@ -220,7 +220,7 @@ def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:
 
 
 def cache_hits(served: PublishedFleet, measured: FleetMeasurements) -> dict[str, dict[str, float]]:
-    """Return pool → replica → the part of prompt tokens that its engine found in its cache, where it says so."""
+    """Return pool → replica → the share of prompt tokens found in its engine's cache, if it reports it."""
     return {
         pool.name: {
             item.name: value

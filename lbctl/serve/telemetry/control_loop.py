@@ -31,7 +31,7 @@ _MIN_GATHER = 0.01
 _MAX_GATHER = 0.25
 """The longest such time, in seconds."""
 _GATHER_FACTOR = 10
-"""Reports are gathered for so many times as long as the last decision took."""
+"""Reports are gathered for this factor times the duration of the last decision."""
 _TICK = 1.0
 """Seconds after which the loop decides even without a report."""
 
@@ -53,7 +53,7 @@ class ControlLoop:
         audit: DecisionAudit | None = None,
         ejected: Callable[[], Mapping[str, frozenset[str]]] = dict,
     ) -> None:
-        """Start with the output that was `saved` before a restart. `clock` is that of the scraper.
+        """Start with the output that was `saved` before a restart. `clock`: the scraper's clock.
 
         `audit` records the decisions. `ejected` returns pool → the replicas that active checks have ejected.
         """

@@ -1,8 +1,7 @@
 """Records the control loop's decisions in the audit log: ejections, readmissions, slow replicas, and modes of pools.
 
-Weights move all the time and are not recorded; that a replica is given less because it is slow is, once. Decisions are
-taken whether they can be recorded or not: an ejection must not wait for a disk. What cannot be recorded is tried again,
-up to a limit.
+Changes of weights are frequent and not recorded, but a lower weight of a slow replica is, once. Decisions apply even if
+they cannot be recorded: an ejection must not wait for a disk. Failed records are retried, up to a limit.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class DecisionAudit:
                     self._note_speed(effect.pool, replica, weight.speed)
 
     def note_state(self, action: str, pool: str, replica: str, reason: str) -> None:
-        """Take a change of a replica's state that nobody has decided."""
+        """Record a change of a replica's state that was not a decision."""
         self._add(_Decision(action, pool, replica, reason))
 
     def _note_speed(self, pool: str, replica: str, speed: float) -> None:

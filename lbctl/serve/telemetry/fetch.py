@@ -202,5 +202,5 @@ def _failed(error: Exception) -> Fetched:
 
 
 def _invalid_url(error: aiohttp.InvalidURL) -> str:
-    """Return what is wrong with a URL. aiohttp describes only an invalid host; otherwise the whole URL is invalid."""
+    """Return the problem of a URL. aiohttp describes only an invalid host; otherwise the whole URL is invalid."""
     return f"{error.url} {error.description}" if error.description else "the address of the source is no URL"

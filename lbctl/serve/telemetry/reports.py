@@ -59,7 +59,7 @@ class ScrapeReport:
     sources: tuple[SourceState, ...]
     """The states of all its sources."""
     reserves_memory: bool = False
-    """Whether an engine reserves the GPU's memory at its start, so that free memory is no signal."""
+    """Whether an engine reserves the GPU's memory at start, so that free memory is not a signal."""
     evidence: Evidence | None = None
     """Evidence that is new with this scrape, to be counted once."""
     restarted: bool = False

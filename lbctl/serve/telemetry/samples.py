@@ -48,13 +48,13 @@ def write_samples(reports: Mapping[Key, ScrapeReport], now: float) -> str:
 
 @dataclass(slots=True)
 class MemberSamples:
-    """What one other member has measured, as this one has read it last. `member`: its name."""
+    """The last measurements of another member that this one has read. `member`: its name."""
 
     member: str
     times: dict[Key, float] = field(default_factory=dict)
     """When the last report of each replica was made, on its clock."""
     offset: float = math.inf
-    """What its clock must be raised by to be that of this process; the fastest text is closest to the truth."""
+    """Seconds to add to its clock to get this process's clock; the fastest text is the most accurate."""
 
     def read(self, text: str, received: float, plans: Mapping[Key, ScrapePlan]) -> list[ScrapeReport]:
         """Return the reports that are new with this text, of replicas that have a plan.
@@ -94,8 +94,8 @@ def _decompressed(text: str) -> bytes:
     return body
 
 
-# A row of a replica is a list of numbers. What many replicas have in common is written once (`shapes`), and times are
-# milliseconds from where they are expected: the sum is a third of what names and times would need.
+# A row of a replica is a list of numbers. Values that many replicas share are written once (`shapes`), and times are
+# milliseconds from their expected values. The result needs a third of the space of names and times.
 
 
 def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:

@@ -29,7 +29,7 @@ _SAVE_UNCHANGED = 20.0
 _PUBLISH_INTERVAL = 0.1
 """The shortest time between two publications where other members follow what is written, in seconds."""
 _BYTES_PER_SECOND = 500_000
-"""What the publications of one second may add to the store, which may keep each version."""
+"""Maximal number of bytes that publications may add to the store per second; the store may keep each version."""
 _WRITE_TIMEOUT = 0.2
 """Seconds for which a publication waits until the other members can have it."""
 

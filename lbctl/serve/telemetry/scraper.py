@@ -1,12 +1,11 @@
 """Scrapes the metrics of every replica, and reports the signals in them.
 
-A page is fetched once per interval, however many replicas it has metrics of. The first scrape of each page happens at a
-random moment of its interval, so that scrapes are spread over time; the pages of picked pools are fetched at one
-moment, since the picker takes the replica that was scraped last for the one with the least work. Each page has a task
-of its own: a slow page delays no other, and one that takes longer than its interval skips scrapes. Between two large
-pages the event loop makes a turn, so that the API waits for one page and not for all that have come. At most
-`_MAX_LARGE` pages above 1 MiB are in memory at once. No response of a
-replica ends a task; after an error of lbctl itself the guard starts the task of that page again.
+A page is fetched once per interval, even if it has metrics of several replicas. The first scrape of each page is at a
+random moment of its interval, so that scrapes are spread over time. The pages of a picked pool are fetched together,
+because the picker would prefer the replica that was scraped last. Each page has its own task: a slow page does not
+delay others, and skips scrapes if it takes longer than its interval. Between two large pages the event loop runs other
+work, so that the API waits for at most one page. At most `_MAX_LARGE` pages above 1 MiB are in memory at once. No
+response of a replica ends a task. After an error of lbctl itself, the guard restarts the task of that page.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class _Consumer:
 
     sources: ReplicaSources
     index: int
-    """The index of the source among those of the replica."""
+    """The index of the source among the replica's sources."""
     reader: MetricsReader | None
     """None where the page is the result of a query."""
 
@@ -63,7 +62,7 @@ class _ScrapeTarget:
     timeout: float
     consumers: list[_Consumer] = field(default_factory=list)
     together: bool = False
-    """Whether it is scraped at the moment of its pool, and not at one of its own."""
+    """Whether it is scraped together with its pool, and not at a separate moment."""
     delay: float = 0.0
     """The seconds after that moment."""
 

@@ -73,7 +73,7 @@ class FleetScraper:
         self._receive = receive
 
     def source_states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
-        """Return the state of each source of a replica, whoever scrapes it; empty where nothing is known."""
+        """Return the state of each source of a replica, also if another member scrapes it; empty if unknown."""
         report = self._loop.reports.get((pool, replica))
         return self._scraper.states(pool, replica) or (report.sources if report else ())
 

@@ -1,5 +1,5 @@
-"""Traffic as the running proxies count it: requests, errors, requests in flight, and each proxy's view of a replica.
+"""Traffic by the counts of the running proxies: requests, errors, requests in flight, and the condition of replicas.
 
 Sources read one kind of proxy each and report to the `TrafficLedger`; the views, the metrics and the analysis of
-rollouts read it. What no proxy reports is unknown, never 0.
+rollouts read it. A value that no proxy reports is unknown, never 0.
 """

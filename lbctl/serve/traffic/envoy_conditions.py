@@ -1,9 +1,9 @@
-"""What an Envoy thinks of each replica: its own active checks and ejections, from its admin interface.
+"""The condition of each replica in an Envoy: active checks and ejections, from its admin interface.
 
-Load reports do not have it. So `/clusters` is read every few seconds, where a fleet names the `admin` of a proxy, and
-where an Envoy that is connected by the Unix socket states its own, as the bootstrap of `lbctl bootstrap` does. An entry
-with several `instances` has one `admin` for all of them, which may be any of them: it is not read. The page of a fleet
-with 10,000 replicas has some ten megabytes; a longer one, a late one and anything else is ignored.
+Load reports do not contain it. So `/clusters` is read every few seconds if the fleet names the `admin` of a proxy. It
+is also read if an Envoy on the Unix socket states its own, as with the bootstrap of `lbctl bootstrap`. An entry with
+several `instances` has only one `admin`, which may belong to any of them, so it is not read. The page of a fleet with
+10,000 replicas has about ten megabytes. Longer, late and invalid pages are ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MAX_SHOWN = 64
 _PAUSE = 1.0
 """Seconds until Envoys with an admin interface are looked for again, where there is none."""
 _STARTING = "pending_active_hc"
-"""The flag of a host whose first check has not ended; Envoy sets that of a failed check with it."""
+"""The flag of a host whose first check has not ended; Envoy sets the flag of a failed check too."""
 _DOWN = ("failed_active_health_check", "active_hc_timeout")
 _EJECTED = ("failed_outlier_check",)
 _BEST_FIRST = ("up", "draining", "starting", "ejected", "down")
@@ -52,15 +52,15 @@ _UP = ReplicaCondition("up")
 
 
 class UnreadablePageError(Exception):
-    """The page cannot be read; the message says why."""
+    """The page cannot be read; the message contains the reason."""
 
 
 class EnvoyConditions:
     """Reads the pages of the fleet's Envoys into the ledger.
 
-    `nodes` returns the ids of the connected nodes of an entry of `proxies`. What the page says is stored under the id
-    of the one node, so that an Envoy has one name in the ledger; where there is not exactly one, under that of the
-    entry. `admins` returns node id → the admin interface that a trusted Envoy states.
+    `nodes` returns the ids of the connected nodes of an entry of `proxies`. If there is exactly one node, its
+    conditions are stored under the node id, so that an Envoy has one name in the ledger; otherwise under the entry's
+    name. `admins` returns node id → the admin interface that a trusted Envoy states.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ _NO_PLACES: Places = {}
 
 
 class FleetPlaces:
-    """The endpoints of the whole fleet; those of a pool are computed when they are first needed."""
+    """The endpoints of the whole fleet. The endpoints of a pool are computed when they are first needed."""
 
     def __init__(self) -> None:
         self._pools: Mapping[str, Pool] = {}

@@ -1,7 +1,7 @@
 """The traffic of a HAProxy, by `show stat` of its Runtime API: requests, errors, requests in flight, health.
 
-HAProxy counts each attempt at a server. A worker counts from 0 after a reload: what the worker before had counted since
-the last poll is lost. The first poll after the start of `lbctl serve` is the base, and reports no requests.
+HAProxy counts each attempt at a server. After a reload a worker counts from 0: counts of the previous worker since the
+last poll are lost. The first poll after the start of `lbctl serve` is the base, and reports no requests.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _BY_CHECKS = re.compile(r"DOWN( [0-9]+/[0-9]+)?")
 _NO_FAILURE = frozenset({"INI", "UNK", "L4OK", "L6OK", "L7OK", "L7OKC"})
 """The results of a check that has not ended yet or has passed."""
 _MAX_REASON_CHARACTERS = 160
-"""Characters that are kept of what HAProxy says of a check."""
+"""Maximal number of characters that are kept of HAProxy's report of a check."""
 _BY_PASSIVE_CHECK = "HANA"
-"""The result of a check that stands for errors of requests ("health analyze")."""
+"""The result of a check that means errors of requests ("health analyze")."""
 _NO_ERRORS = BackendCounters(0, 0)
 _NOTHING = ServerCounters(0, 0, 0, "", "", "")
 _JUDGED = frozenset({"up", "down", "ejected"})
@@ -44,7 +44,7 @@ class HaproxySource:
     """A PolledSource of one HAProxy."""
 
     def __init__(self, runtime: Runtime, sections: str = "") -> None:
-        """`sections`: what the names of the fleet's backends begin with; a fragment's host has others beside them."""
+        """`sections`: prefix of the names of the fleet's backends; the host of a fragment has other backends too."""
         self._runtime = runtime
         self._sections = sections
         self._before: WorkerCounters | None = None
@@ -157,14 +157,14 @@ def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, Serve
 
 
 def _tracks_another(item: ServerCounters) -> bool:
-    """Return whether the server is down with that of another backend, which has the check."""
+    """Return whether the server is down because its tracked server in another backend is."""
     return item.status.startswith("DOWN") and not item.check
 
 
 def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
     """Return the condition of a server. `is_new`: whether it has not been up yet, and no check of it has failed.
 
-    HAProxy begins with a new server as down, and counts the checks that it passes like those of one that returns.
+    In HAProxy a new server is down at first, and passed checks are counted as for a server that returns.
     """
     status = item.status
     if status.startswith("UP") or status == "no check":

@@ -1,7 +1,7 @@
-"""What a source of one kind of proxy reports, and the kinds that have one.
+"""The report of a traffic source for one kind of proxy, and the kinds that have a source.
 
-To add a source: a module beside this one, and one line in `POLLED` or `LOGGING`. A source is imported when the first
-proxy of its kind is there.
+To add a source: a module in this package, and one line in `POLLED` or `LOGGING`. A source is imported for the first
+proxy of its kind.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """What a proxy has counted since its last report, and what it has now."""
+    """A proxy's counts since its last report, and its current requests."""
 
     counts: Mapping[ReplicaKey, Counts] = field(default_factory=dict)
-    """What it has counted since its last report."""
+    """Counts since its last report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     """The requests that each replica has now."""
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
-    """What it thinks of each replica."""
+    """Conditions of replicas in this proxy."""
     assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
     """`in_flight`, and the requests that wait in the proxy for this replica alone."""
     own_errors: Mapping[str, int] = field(default_factory=dict)

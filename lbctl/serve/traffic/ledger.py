@@ -54,7 +54,7 @@ class Counts:
 
 NO_COUNTS = Counts()
 Latencies = Mapping[LatencyKey, Mapping[int, int]]
-"""What is measured → bucket of a histogram → requests."""
+"""Measured latency → bucket of a histogram → requests."""
 
 
 class Unanswered(NamedTuple):
@@ -69,7 +69,7 @@ class Unanswered(NamedTuple):
 
 
 class _Bucket(NamedTuple):
-    """What a proxy has reported in a few seconds."""
+    """A proxy's reports of a few seconds."""
 
     end: float
     """When the bucket ends."""
@@ -91,7 +91,7 @@ def _subtract(totals: Counter[_K], counts: Counter[_K]) -> None:
 
 @dataclass(slots=True)
 class _Reports:
-    """What one proxy has reported."""
+    """The reports of one proxy."""
 
     since: float
     """When it reported for the first time."""
@@ -103,9 +103,9 @@ class _Reports:
     own_errors: Counter[str] = field(default_factory=Counter)
     """Pool → the requests that the proxy answered with an error itself, without a replica."""
     latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
-    """What is measured → bucket → the requests since this process started."""
+    """Measured latency → bucket → the requests since this process started."""
     recent: deque[_Bucket] = field(default_factory=deque)
-    """What it has reported in the last minute, the oldest first."""
+    """Its reports of the last minute, the oldest first."""
     window: Counter[ReplicaKey] = field(default_factory=Counter)
     """The requests in `recent`."""
     failed: Counter[ReplicaKey] = field(default_factory=Counter)
@@ -158,7 +158,7 @@ class _Reports:
 
 
 class TrafficLedger:
-    """What each proxy has reported. A proxy is known by its name in the fleet, an Envoy by its node id."""
+    """The reports of all proxies. A proxy is identified by its name in the fleet, an Envoy by its node id."""
 
     def __init__(self) -> None:
         self.requests = Counter[str]()
@@ -180,10 +180,11 @@ class TrafficLedger:
         now: float,
         answered: Collection[ReplicaKey] | None = None,
     ) -> None:
-        """Add what the proxy has counted since its last report. An empty mapping says that it reports, and is idle.
+        """Add the counts of a proxy since its last report. An empty mapping means that it reports, but is idle.
 
-        `answered`: the replicas of which an answer without an error has begun; None where the proxy does not count
-        answers. Then each request that has ended without an error was answered. Otherwise its client may have left.
+        `answered`: the replicas of which a response without an error has begun. If the proxy does not count responses,
+        it is None, and each request that has ended without an error counts as answered. Otherwise its client may have
+        left.
         """
         reports = self._reports(proxy, now)
         if answered is None:
@@ -240,9 +241,9 @@ class TrafficLedger:
         reports.expire(now)
 
     def first_bytes(self, now: float) -> dict[ReplicaKey, LatencyHistogram]:
-        """Return the times to the first byte in the last minute, by replica and by pool (an empty name of the replica).
+        """Return the times to first byte in the last minute, by replica and by pool (an empty name of the replica).
 
-        Those of a pool are all that are known, also where the replicas are not.
+        The times of a pool include requests whose replica is unknown.
         """
         counts: dict[ReplicaKey, Counter[int]] = {}
         for reports in self._proxies.values():
@@ -279,7 +280,7 @@ class TrafficLedger:
         reports.conditions_at = now
 
     def lost(self, proxy: str) -> None:
-        """Forget what the proxy says of this moment, since it does not answer; its counts stay."""
+        """Remove the current values of a proxy that does not answer; its counts stay."""
         reports = self._proxies.get(proxy)
         if reports is not None:
             self._replace_in_flight(reports, {})

@@ -82,7 +82,7 @@ def _total(streams: Mapping[object, _InProgress]) -> _InProgress:
 
 
 def _counts(tallies: Mapping[ReplicaKey, _Tally], before: _InProgress) -> dict[ReplicaKey, Counts]:
-    """Return what has ended: what was there `before`, and what was sent since then, without what is still there.
+    """Return finished requests: requests in flight `before`, plus requests sent since then, minus requests in flight.
 
     A request that found no connection fails without being sent, so there may be more failures than requests that ended.
     """

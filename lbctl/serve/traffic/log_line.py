@@ -1,7 +1,7 @@
-"""One line of the traffic log that an nginx sends by syslog: which replicas a request was sent to, and what came of it.
+"""One line of the traffic log that an nginx sends by syslog: the replicas of a request, and their responses.
 
-Anybody on this machine can send such lines, so a line is read strictly: what is not exactly in the form that lbctl
-renders, or names a proxy, pool or replica that the fleet does not have, does not count. Pure.
+Any user of this machine can send such lines, so lines are parsed strictly. A line is ignored if it does not exactly
+match lbctl's format, or if its proxy, pool or replica is not in the fleet. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Dropped = Literal["malformed", "proxy", "replica"]
 DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
 _CLIENT_LEFT = "499"
 _SAYS_NOTHING = 400
-"""The status from which on an answer says nothing about how fast a replica works."""
+"""The lowest status of responses whose latency is not representative of the replica's speed."""
 _ERROR = "500"
 """The lowest status of an error."""
 _MAX_TRIES = 64
@@ -50,8 +50,8 @@ class Try(NamedTuple):
     answered: bool = False
     """Whether the replica answered with a status below 500."""
     first_byte: float | None = None
-    """Milliseconds until its answer began; until the client left, where that was before. None where it says nothing:
-    the answer has a status of 400 or more, or the line is of an older configuration."""
+    """Milliseconds until its response began, or until the client left, if that was earlier. None if the response has a
+    status of 400 or above, or if the line is from an older configuration."""
     total: float | None = None
     """The same until its answer ended."""
 

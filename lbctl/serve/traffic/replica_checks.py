@@ -1,11 +1,11 @@
-"""What lbctl checks of the replicas by itself, to show their states. Nothing acts on it.
+"""lbctl's own checks of the replicas, to show their states. They have no other effect.
 
-lbctl opens a connection to every replica every two seconds and closes it again, so that a replica that nobody can reach
-is known at once, whatever the proxies check and report. In a large fleet it opens at most 200 connections a second.
-Behind a host name or TLS, which may be a service of somebody else, it connects every ten seconds.
+lbctl opens a connection to every replica every two seconds and closes it again. So it detects an unreachable replica
+quickly, independently of the proxies' checks and reports. In a large fleet it opens at most 200 connections per second.
+For replicas with a host name or TLS, which may be external services, it connects every ten seconds.
 
-A pool with an active check is also checked by it, where none of the proxies that may send to the pool reports the
-results of its own checks.
+If a pool has an active check, and no proxy that may send to the pool reports results of its checks, lbctl also runs the
+active check.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CONNECT = ActiveCheck(TcpCheck(), interval=2_000, timeout=2_000, unhealthy_thre
 
 
 class ReplicaChecks:
-    """Checks the replicas of the published fleet. Its results are read, and nobody is called."""
+    """Checks the replicas of the published fleet. Readers fetch the results; there are no callbacks."""
 
     def __init__(self, guard: Guard) -> None:
         self._files: Mapping[str, Path] = {}

@@ -41,7 +41,7 @@ _V = TypeVar("_V")
 
 
 class Traffic:
-    """Owns the ledger. `clock` is that of the ledger."""
+    """Owns the ledger. `clock`: the ledger's clock."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Traffic:
     async def _report(self, proxy: str, source: PolledSource) -> None:
         try:
             report = await source.poll()
-        except Exception:  # noqa: BLE001 -- the other proxies are asked all the same
+        except Exception:  # noqa: BLE001 -- the other proxies are still polled
             self._guard.record("the counters of a proxy cannot be read", COUNTERS, proxy=proxy)
             report = None
         if self._polled.get(proxy) is not source:

@@ -1,8 +1,8 @@
-"""One line of the traffic log that a HAProxy sends by syslog: where a request went to, and how long it took.
+"""One line of the traffic log that a HAProxy sends by syslog: the destination and the latency of a request.
 
 HAProxy's requests are counted by its Runtime API, which knows no latencies of single requests. So it logs the timers of
-each request in the structured data of RFC 5424, before the access log of the listener, which is cut off. Anybody on
-this machine can send such lines: what is not exactly in the form that lbctl renders does not count. Pure.
+each request in the structured data of RFC 5424, in front of the listener's access log, which is cut off. Any user of
+this machine can send such lines, so a line that does not exactly match lbctl's format is ignored. Pure.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _LINE = re.compile(
     re.DOTALL,
 )
 _SAYS_NOTHING = 400
-"""The status from which on an answer says nothing about how fast a pool works."""
+"""The lowest status of responses whose latency is not representative of the pool's speed."""
 _CLIENT_LEFT = ("C", "c")
 
 
 class Timers(NamedTuple):
-    """What one line says."""
+    """The content of one line."""
 
     proxy: str
     backend: str
@@ -32,8 +32,8 @@ class Timers(NamedTuple):
     server: str
     """The server of the last try; `<NOSRV>` where there was none, empty where the line does not have it."""
     first_byte: float | None
-    """Milliseconds until the answer began, with the time in the queue; until the client left, where that was before.
-    None where the line says nothing about how fast the pool works: it failed, or has a status of 400 or more."""
+    """Milliseconds until the response began, including the queue, or until the client left, if that was earlier. None
+    if the request failed, or if its status is 400 or above."""
     total: float | None
     """The same until the answer ended."""
     answered: bool = True
@@ -41,7 +41,7 @@ class Timers(NamedTuple):
 
 
 def timers_of(line: bytes) -> Timers | None:
-    """Return what a line says; None where it is not one."""
+    """Parse a line; return None if it is not valid."""
     match = _LINE.fullmatch(line)
     if match is None:
         return None

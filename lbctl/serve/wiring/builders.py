@@ -47,7 +47,7 @@ from lbctl.store.audit import AuditLog
 
 @dataclass(frozen=True, slots=True)
 class TrafficParts:
-    """What reads the traffic of the proxies."""
+    """The parts that read the traffic of the proxies."""
 
     traffic: Traffic
     """Reads what the proxies count, and has the ledger of it."""
@@ -63,7 +63,7 @@ class TrafficParts:
 
 @dataclass(frozen=True, slots=True)
 class FleetParts:
-    """What reads and publishes the fleet."""
+    """The parts that read and publish the fleet."""
 
     discovery: DiscoveryService
     """Has the answers of the sources of replicas."""
@@ -74,7 +74,7 @@ class FleetParts:
     watcher: FleetWatcher
     """Reports changes of the fleet's files."""
     audit: AuditLog
-    """The record of who has changed what."""
+    """The audit log."""
     history: FleetHistory
     """The fleets that were served."""
     reconciler: Reconciler
@@ -97,7 +97,7 @@ class TelemetryParts:
 
 @dataclass(frozen=True, slots=True)
 class OperatorParts:
-    """What executes the operations of people."""
+    """The parts that execute operators' actions."""
 
     overrides: OverrideService
     """Executes and expires overrides."""
@@ -126,7 +126,7 @@ def build_traffic(inputs: Inputs, guard: Guard, supervisor: DriverSupervisor) ->
 
 
 def build_audit(inputs: Inputs) -> AuditLog:
-    """Build the record of who has changed what."""
+    """Build the audit log."""
     return AuditLog(inputs.state, inputs.shared.clock.now if inputs.shared else time.time)
 
 

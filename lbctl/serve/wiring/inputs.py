@@ -1,4 +1,4 @@
-"""What the parts of one process are built from."""
+"""The inputs from which the parts of one process are built."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RestoredState:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What makes this process one of several members of a control plane."""
+    """The settings of a process that is one of several members of a control plane."""
 
     name: str
     """The member's name."""
@@ -58,17 +58,17 @@ class Shared:
     clock: FleetClock = field(default_factory=lambda: FleetClock(SteadyClock().now))
     """The time of all members."""
     marker: Path | None = None
-    """The file of this machine that says that it has joined; None: that is not kept."""
+    """The file that marks this machine as a member; None: membership is not stored."""
 
     @property
     def writers(self) -> Writers:
-        """Who can have written what is stored."""
+        """The possible writers of the stored data."""
         return "anybody" if self.store.keys.accepts_unsigned else "members"
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a process has before its parts are built."""
+    """The inputs of a process, which exist before its parts are built."""
 
     options: Options
     """The options of the command."""
@@ -77,19 +77,19 @@ class Inputs:
     metrics: Metrics
     """The control plane's own metrics."""
     nodes: NodeStatus
-    """What the Envoys have acknowledged and rejected."""
+    """Versions that the Envoys have acknowledged and rejected."""
     state: SavedState
-    """What outlives the process."""
+    """The persistent state."""
     restored: RestoredState
     """The state that an earlier process has saved."""
     shared: Shared | None = None
-    """What makes the process one of several members; None: it is the only one."""
+    """The settings of a member of several; None: the process is the only one."""
     clock: SteadyClock = field(default_factory=SteadyClock)
     """The time of a process that is the only one."""
 
     @property
     def now(self) -> Callable[[], float]:
-        """The clock that decisions use, in seconds since the epoch: that of all members where there are several."""
+        """The clock for decisions, in seconds since the epoch; if there are several members, their common clock."""
         return self.shared.clock.now if self.shared else self.clock.now
 
     @property

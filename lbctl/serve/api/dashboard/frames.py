@@ -1,7 +1,7 @@
-"""Frames of the stream: bytes that are made once and sent to every browser, as they are or compressed.
+"""Frames of the stream: bytes that are encoded once and sent to every browser, plain or compressed.
 
 A compressed stream is one gzip stream whose parts are compressed independently of each other and end at a byte: any
-part may follow any other, so that all connections share them, also one that begins in the middle or leaves some out.
+part may follow any other. So all connections share the parts, even if they begin in the middle or skip some.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LEVEL = 3
 
 
 class Frame:
-    """A part of the stream. `number` is that of the `Live` in it."""
+    """A part of the stream. `number` is the frame number of its `Live`."""
 
     def __init__(self, number: int, raw: bytes) -> None:
         self.number = number

@@ -104,7 +104,7 @@ class SampleHistory:
 
 
 def interval(seconds: float, replicas: int, budget: int = BUDGET) -> float:
-    """Return the seconds between two samples of so many replicas that are kept for `seconds`."""
+    """Return the seconds between two samples of this number of replicas, which are kept for `seconds`."""
     samples = min(MAX_SAMPLES, max(2, budget // (_BYTES_A_REPLICA * max(1, replicas))))
     return max(MIN_INTERVAL, seconds / samples)
 

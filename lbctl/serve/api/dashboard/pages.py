@@ -1,4 +1,4 @@
-"""The files of the page. They hold nothing of the fleet, so a browser may load them before anybody gives a token.
+"""The files of the page. They contain no data of the fleet, so a browser may load them without a token.
 
 Their content security policy allows scripts and styles from this server alone, and none inside the page.
 """

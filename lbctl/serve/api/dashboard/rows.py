@@ -1,6 +1,6 @@
 """Rows of the stream of the dashboard. The functions are pure.
 
-Values are rounded to what a person can see, so that a value that only trembles is no change.
+Values are rounded to a visible precision, so that a tiny difference is not a change.
 """
 
 from __future__ import annotations

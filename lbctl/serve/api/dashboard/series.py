@@ -14,14 +14,14 @@ from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.api.dashboard.history import METRICS, STATES, HistorySample
 
 EVERY = "*"
-"""The value of `replica` that stands for all replicas of the pool; no replica can have this name."""
+"""The value of `replica` for all replicas of the pool; no replica can have this name."""
 _MAX_POINTS = 720
 _SUMS = ("requests_per_second", "in_flight", "queue")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for."""
+    """A query for values of a metric."""
 
     pool: str
     metric: schema.SeriesMetric

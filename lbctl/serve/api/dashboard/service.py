@@ -1,8 +1,8 @@
 """The running part of the dashboard: one task reads the fleet for all browsers, and each of them costs only bytes.
 
-Once a second, while anybody looks, the rows are built and compared, and what has changed is encoded and compressed
-once. While nobody looks they are built for the history alone. The task works in short turns and takes a bounded part of
-the processor, so that publishing to proxies does not wait for it.
+Once a second, if a browser is connected, the rows are built and compared, and changes are encoded and compressed once.
+Otherwise they are built only for the history. The task works in short turns and takes a bounded part of the processor,
+so that publishing to proxies does not wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_STREAMS = 96
 EVENTS_AT_FIRST = 100
 """Events of the past that a new stream begins with."""
 _MAX_CACHED_SERIES = 32
-"""Series that are kept until the next sample; those of all replicas of a large pool have megabytes."""
+"""Number of series that are cached until the next sample; the series of all replicas of a large pool need megabytes."""
 _INTERVAL = 1.0
 """Seconds between two frames, at least."""
 _BUSY = 0.05
@@ -43,7 +43,7 @@ _SILENCE = 5.0
 
 
 class DashboardSource(Protocol):
-    """What the dashboard reads."""
+    """The dashboard's data source."""
 
     @property
     def history_seconds(self) -> float:

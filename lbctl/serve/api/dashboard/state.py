@@ -1,7 +1,7 @@
-"""What the dashboards have, as JSON: each row is encoded once, when it changes, and every frame is made of these texts.
+"""The state of the dashboards as JSON. Each row is encoded once, when it changes, and frames consist of these texts.
 
-`update` compares new rows with those before and returns what a frame has to tell. It is a generator that stops after
-every row, so that whoever runs it can let other work pass.
+`update` compares new rows with the previous ones and returns the changes for a frame. It is a generator that yields
+after every row, so that its caller can run other work.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from lbctl.api import schema
 from lbctl.api.codec import encode
 
 SECTIONS = ("status", "pools", "proxies", "rollouts", "splits")
-"""The sections of a frame beside the replicas."""
+"""The sections of a frame in addition to the replicas."""
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class FrameChange:
-    """What has changed, as JSON texts."""
+    """Changes as JSON texts."""
 
     sections: Mapping[str, str] = field(default_factory=dict)
     """Name of `SECTIONS` → the whole section."""
@@ -60,7 +60,7 @@ class DashboardState:
             encoded[name] = encode(section)
             yield
         gone = tuple(encode(schema.ReplicaName(*key)) for key in self.rows if key not in current)
-        # Nothing can fail from here on: what is taken as known to the browsers is in the change that is returned.
+        # Nothing can fail from here on, so the browsers get everything that is recorded as sent.
         changed_sections = {name: text for name, text in encoded.items() if self._sections.get(name) != text}
         self._encoded = {key: changed.get(key) or self._encoded[key] for key in current}
         self.rows, self._sections = current, encoded
