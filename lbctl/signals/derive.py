@@ -1,8 +1,8 @@
 """Derives signals and evidence from readings of a source: gauges directly, counters as differences of two readings.
 
-Counters restart with the engine: one that is smaller than before, or that has another number of lines (an engine was
+Counters restart with the engine: a counter that is smaller than before, or has another number of lines (an engine was
 added, or one line could not be read), starts a new series, and nothing is derived from the pair. There is no division
-by 0: where nothing was counted there is no mean, and an absent value remains absent.
+by 0: without counts there is no mean, and an absent value remains absent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TimedValue:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvidence:
-    """What an engine that generates tokens counted between two readings."""
+    """Counts of an engine that generates tokens, between two readings."""
 
     at: float
     """When it was read, in seconds."""
@@ -45,7 +45,7 @@ class TokenEvidence:
 
 @dataclass(frozen=True, slots=True)
 class BatchEvidence:
-    """What an engine that answers in batches counted between two readings."""
+    """Counts of an engine that works in batches, between two readings."""
 
     at: float
     """When it was read, in seconds."""
@@ -134,10 +134,10 @@ def _moves(before: SourceReading | None, after: SourceReading) -> int:
 
 
 def _progress(table: MetricsTable, quantities: Mapping[str, float], moves: int) -> tuple[float | None, bool]:
-    """A number that moves when the engine works, and whether each step moves it.
+    """Return a number that changes when the engine works, and whether it changes with each step.
 
     Finished requests are not added to steps: requests that clients cancel end in a wedged engine too. A change of the
-    cache usage is a sign of progress beside counters, but not by itself.
+    cache usage is a sign of progress in addition to counters, but not by itself.
     """
     if "progress" in quantities:
         return quantities["progress"], table.heartbeat == "steps"

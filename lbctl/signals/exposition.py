@@ -128,7 +128,7 @@ def _unique(samples: list[Sample], refused: list[RefusedLine]) -> None:
 
 
 def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
-    """Parse what follows the name; a RefusedLine says why it cannot be read."""
+    """Parse the rest of a line after the name; a RefusedLine has the reason why it cannot be read."""
     if len(rest) > MAX_LINE_BYTES:
         return RefusedLine("a line of more than 64 KiB")
     match = grammar.fullmatch(rest)

@@ -43,9 +43,9 @@ DCGM = MetricsTable(
 )
 """NVIDIA's DCGM exporter: one page per host, GPUs by index and UUID, MIG slices by instance.
 
-A blank is written as a huge integer and is refused. `DCGM_FI_DEV_XID_ERRORS` is the code of the last error, not a
-count, and never resets. The utilisation of a GPU is not that of its slices, for which the time in which the engine was
-active is used. The exporter samples every 30 s by default, so its values are older than the scrape.
+A missing value is written as a huge integer and is rejected. `DCGM_FI_DEV_XID_ERRORS` is the code of the last error,
+not a count, and never resets. The utilisation of a GPU does not apply to its slices, for which the engine's active time
+is used. The exporter samples every 30 s by default, so its values are older than the scrape.
 """
 
 _SMI_REASONS = (

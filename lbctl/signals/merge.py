@@ -35,7 +35,7 @@ class SourceSignals:
     values: Mapping[str, TimedValue] = field(default_factory=dict)
     """Signal → its last value."""
     evidence: Evidence | None = None
-    """What the engine counted between the last two readings; None: too few readings, or no such source."""
+    """The engine's counts between the last two readings; None: too few readings, or no such source."""
     xids: tuple[tuple[str, int], ...] = ()
     """(GPU, code) of XID errors."""
     by_steps: bool = False

@@ -1,7 +1,7 @@
-"""What to scrape for a replica: its sources with expanded templates, and which lines of them are its own.
+"""The scrape plan of a replica: its sources with expanded templates, and filters for its lines.
 
 Only `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced; every other brace belongs to the query. An
-IPv6 host is bracketed where a port may follow it. Several devices are joined by `|` in a query, for `=~`.
+IPv6 host is bracketed if a port may follow it. Several devices are joined by `|` in a query, for `=~`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ScrapeSource:
     signal: str = ""
     """The signal that the query gives; otherwise empty."""
     unit: str | None = None
-    """The unit of the query's value; None: that of the signal."""
+    """The unit of the query's value; None: the signal's unit."""
     key: tuple[str, str] | None = field(default=None, repr=False)
     """The header with the key that the replica asks for, and its value; None: none."""
 

@@ -1,8 +1,8 @@
 """`kind: prometheus`: the response of Prometheus' HTTP API to an instant query, as one number.
 
-Several series are combined by the signal's rule. No series is unknown, not 0; so is NaN. The response does not say how
-old a sample is (Prometheus repeats one for up to five minutes): a query that must not use old samples says so with
-`timestamp()`.
+Several series are combined by the signal's rule. No series is unknown, not 0; so is NaN. The response does not contain
+the age of a sample (Prometheus repeats one for up to five minutes): a query that must not use old samples needs a
+condition with `timestamp()`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_CHARACTERS = 200
 
 
 class NoValueError(Exception):
-    """The response holds no value; the message says why."""
+    """The response contains no value; the message has the reason."""
 
 
 def value(body: bytes, signal: str, unit: str | None) -> float:

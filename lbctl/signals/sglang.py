@@ -2,8 +2,8 @@
 
 The scheduler reports its numbers once for each rank that logs, and the ranks of one data-parallel group run in step:
 they repeat the same values, and only `dp_rank` distinguishes schedulers. With priorities the total has `priority=""`,
-beside a line for each priority. The counters of requests move only when a request ends; those of steps and of tokens in
-real time (newer versions) move while it runs.
+in addition to a line for each priority. The counters of requests change only when a request ends; the counters of steps
+and of tokens in real time (newer versions) change while it runs.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class SignalSpec:
     combine: Combine
     """How the values of several lines become one."""
     description: str
-    """What it measures."""
+    """Description of the measured value."""
 
 
 SIGNALS: Mapping[str, SignalSpec] = {
@@ -103,6 +103,6 @@ def plausible(quantity: str, value: float) -> float | None:
 
 
 def combine_of(quantity: str) -> Combine:
-    """How the lines of that quantity are combined, unless a series says otherwise."""
+    """Return how the lines of this quantity are combined, unless a series overrides it."""
     spec = SIGNALS.get(quantity)
     return spec.combine if spec else "sum"

@@ -28,7 +28,7 @@ class MetricSeries:
     scale: float = 1.0
     """The factor to the unit of `signals.signal`."""
     combine: Combine | None = None
-    """How several lines become one; None: as the signal says."""
+    """The rule for several lines; None: the signal's rule."""
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Labels and the values that they may have; "" is absent or empty."""
     also: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ def _without_repeats(values: list[tuple[Labels, float]], repeats: tuple[str, ...
 
 
 def _plausible(quantity: str, matches: _Matches) -> list[tuple[Labels, float]]:
-    """Return the plausible values; none if one that the combination needs is missing."""
+    """Return the plausible values; none if a value that the combination needs is missing."""
     checked = [(labels, plausible(quantity, value)) for labels, value in matches.values]
     valid = [(labels, value) for labels, value in checked if value is not None]
     partial = matches.refused or len(valid) < len(checked)
