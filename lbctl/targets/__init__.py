@@ -1,6 +1,6 @@
 """The kinds of proxies that lbctl renders for.
 
-A new kind is a package beside these and one line in `PACKAGES`.
+A new kind is a package in this directory and one line in `PACKAGES`.
 """
 
 from __future__ import annotations

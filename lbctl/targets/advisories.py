@@ -23,7 +23,7 @@ class Advisory:
     name: str
     """Its CVE."""
     about: str
-    """What is at fault, as a noun phrase."""
+    """The faulty feature, as a noun phrase."""
     fixed: tuple[Version, ...]
     """The first version of each branch that has the fix, the newest last."""
     reached: Callable[[View], bool]

@@ -34,7 +34,7 @@ _MOOT = {"pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool
 _CLOSED_ROUTE = "CLOSED"
 """The name of the route that answers 503; no user can give it, since names have no capitals."""
 _TWO_FEATURES = "listener.http2"
-"""The key of this feature stands for two; `cleartext` decides which of them is meant."""
+"""The key of this feature is shared by two features; `cleartext` decides which one applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _moot(feature: str, owner: Path, warnings: Mapping[tuple[str, Path], Diagnos
 
 
 def close(view: View, assessed: Assessment) -> View:
-    """Return `view` with every route answering 503 that the assessment says must not be served."""
+    """Return `view` with the answer 503 for all routes that must not be served by the assessment."""
     closed = _closed_names(view, assessed)
     if not any(closed.values()) and not assessed.ways_around:
         return view

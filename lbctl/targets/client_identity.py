@@ -1,12 +1,12 @@
-"""Who a client is: the headers that could claim it, the networks it may come from, and the challenge of a 401.
+"""The identity of a client: headers that could forge it, allowed networks, and the challenge of a 401.
 
-Some request headers would let a client speak in the name of a proxy; they are removed from untrusted peers. They state
-an identity of the client, how and for which host its request came, or that a method or path is meant that differs from
-the one by which the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address` no
-peer may. Names are compared with `_` as `-`, since many servers (CGI, WSGI) treat the two alike.
+Some request headers would let a client impersonate a proxy; they are removed from requests of untrusted peers. They
+contain an identity of the client, the protocol and host of its request, or another method or path than the one by which
+the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address` no peer may. Names
+are compared with `_` as `-`, because many servers (CGI, WSGI) do not distinguish them.
 
-A client with an IPv4 address may come as an IPv4-mapped IPv6 address. It is one of IPv4 everywhere: networks of IPv4
-hold for it, and those of IPv6 do not, `::/0` included.
+A client with an IPv4 address may come as an IPv4-mapped IPv6 address. It counts as IPv4 everywhere: IPv4 networks match
+it, and IPv6 networks, including `::/0`, do not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _FRAMING = ("content_length", "transfer_encoding")
 _MAX_GROUP_CHARACTERS = 64
 """The number of characters of all names in one of the `claim_groups`.
 
-Envoy refuses an expression of more than 100 instructions unless its bootstrap says otherwise, and a character is one
+Envoy rejects an expression of more than 100 instructions unless its bootstrap raises the limit. A character is one
 instruction or, as `[-_]`, two.
 """
 REFUSED_ADDRESS_MESSAGE = "clients of this address are not served here"
@@ -135,9 +135,9 @@ def given(routes: Iterable[Route]) -> list[str]:
 
 
 def lookalikes(routes: Iterable[Route]) -> list[str]:
-    """Return expressions for the headers that a server may take for one that a route sets, removes or reads a key from.
+    """Return expressions for headers that a server may confuse with a header that a route sets, removes or reads.
 
-    They differ from its name in `-` and `_` alone. The route changes only what a client sends under the name itself.
+    They differ from its name only in `-` and `_`. The route changes only what a client sends under the name itself.
     """
     names: set[str] = set()
     for route in routes:
@@ -165,7 +165,7 @@ def _name_pattern(name: str) -> str:
 
 
 def unmapped_networks(networks: Iterable[str]) -> Iterator[str]:
-    """Yield the networks, those of IPv6 without the IPv4-mapped addresses."""
+    """Yield the networks; IPv6 networks exclude the IPv4-mapped addresses."""
     for item in networks:
         network = ip_network(item)
         if isinstance(network, IPv6Network) and network.supernet_of(_MAPPED):

@@ -1,8 +1,8 @@
-"""Pools with headers of their own: hosted APIs, and replicas that ask for a key.
+"""Pools with their own headers: hosted APIs, and replicas that require a key.
 
-The key of replicas takes the place of the client's header of that name, and nothing else changes. A hosted API gets
-less of the client: the client's credentials are for this gateway, and its address and its tenant are not for others.
-Each proxy removes these headers, whatever the route forwards to replicas of one's own, and then sets those of the pool.
+The key of replicas replaces the client's header of that name, and nothing else changes. A hosted API gets less data of
+the client: the client's credentials are for this gateway, and its address and tenant are not for third parties. Each
+proxy removes these headers, even if the route forwards them to other replicas, and then sets the headers of the pool.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _OF_PROXIES = ("x-forwarded-for", "x-forwarded-proto")
 
 @dataclass(frozen=True, slots=True)
 class HostedPool:
-    """A pool with headers of its own, and the headers that are removed from its requests."""
+    """A pool with its own headers, and the headers that are removed from its requests."""
 
     pool: str
     upstream: Upstream
-    """What its requests have in place of the client's own."""
+    """The headers and path prefix of its requests, in place of the client's."""
     headers: tuple[UpstreamHeader, ...]
     """The headers that are set: all but those whose file could not be read."""
     removed: tuple[str, ...]
@@ -32,7 +32,7 @@ class HostedPool:
 
 
 def hosted_pool(view: View, name: str) -> HostedPool | None:
-    """Return the pool with headers of its own; None for a pool that gets the client's headers."""
+    """Return the pool with its own headers; None for a pool that gets the client's headers."""
     pool = view.pools[name]
     upstream = pool.sent
     if upstream is None:

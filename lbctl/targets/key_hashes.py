@@ -35,7 +35,7 @@ def hash_only(view: View) -> Iterator[HashOnly]:
 
 
 def of_route(route: str, keys: Sequence[ApiKey]) -> HashOnly | None:
-    """Return those of the keys of a route of which only the hash is known; None if there are none."""
+    """Return the keys of a route of which only the hash is known; None if there are none."""
     count = sum(1 for item in keys if not item.key)
     return HashOnly(route, count, len(keys)) if count else None
 

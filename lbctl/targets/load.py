@@ -76,7 +76,7 @@ def complete(
 
 
 def _refusals(compiled: Compiled) -> Iterator[Diagnostic]:
-    """Yield what the targets refuse of proxies with own lines, or within somebody's own configuration."""
+    """Yield the targets' errors for proxies with included lines, or within an existing configuration."""
     for proxy in compiled.topology.proxies:
         if proxy.include or proxy.is_fragment:
             refused = target(proxy.kind).refusals(view(Snapshot(compiled.topology), proxy))

@@ -23,14 +23,14 @@ _BEGIN = "# Own lines of "
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A line that would leave the place of its own lines."""
+    """An included line that would leave its block."""
 
     line: int
     """The number of the line in its file, from 1."""
     message: str
-    """What is wrong with it."""
+    """The problem."""
     hint: str = ""
-    """What would be right."""
+    """How to fix it."""
 
 
 def tokens(

@@ -51,7 +51,7 @@ class Refusal:
 
     status: int
     message: str
-    """What the response says."""
+    """The message of the response."""
 
 
 AMBIGUOUS_PATH = Refusal(400, request_grammar.TARGET_MESSAGE)

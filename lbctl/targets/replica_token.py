@@ -1,4 +1,4 @@
-"""What clients see in place of a replica's name or address: the same on every proxy, and of no use elsewhere."""
+"""Opaque tokens that clients get in place of a replica's name or address: the same in every proxy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DIGITS = 16
 
 
 def word(pool: str, replica: str) -> str:
-    """Return the hexadecimal digits that stand for this replica."""
+    """Return the hexadecimal digits that identify this replica."""
     return hashlib.sha256(f"{pool}/{replica}".encode()).hexdigest()[:DIGITS]
 
 

@@ -1,18 +1,18 @@
-"""Which hosts, paths and methods every proxy refuses, and the expressions for them.
+"""Hosts, paths and methods that every proxy rejects, and the expressions for them.
 
 The expressions mean the same to PCRE (nginx, HAProxy), RE2 (Envoy) and Python.
 
-Host (or `:authority`) is one name or IP address, and a port. A request without a host is refused. Servers differ in
-what they take for the host of `h, other`, `u@h`, `h/x`, `[::1].h` or two lines, so the host by which the proxy chose a
-route and the host that the replica sees could differ.
+Host (or `:authority`) is one name or IP address, and a port. A request without a host is rejected. Servers interpret
+`h, other`, `u@h`, `h/x`, `[::1].h` or two lines differently, so the host by which the proxy chose a route and the
+replica's host could differ.
 
-A path is ambiguous if servers may read it as two paths, or take one path for another. A proxy that decodes a path to
-choose a route and forwards the path as written must not accept it: the replica could read a path of another, protected
-route. All three proxies refuse such targets with 400 and forward every other one. Ambiguous are empty segments and dot
-segments (also with escaped slashes and dots, and with path parameters, `..;x`), backslashes, NUL, malformed escapes,
-escaped letters and digits, raw control characters and bytes beyond ASCII, and fragments.
+A path is ambiguous if servers may interpret it as different paths. A proxy that decodes a path to choose a route and
+forwards the original path must not accept it: the replica could interpret it as a path of another, protected route. All
+three proxies reject such targets with 400 and forward all others. Ambiguous are empty segments and dot segments (also
+with escaped slashes and dots, and with path parameters, `..;x`), backslashes, NUL, malformed escapes, escaped letters
+and digits, raw control characters and bytes beyond ASCII, and fragments.
 
-Methods are refused with 405, or with 400 if the proxy's parser refuses them already. The answer to TRACE repeats the
+Methods are rejected with 405, or with 400 if the proxy's parser already rejects them. The answer to TRACE repeats the
 request as it arrives, including credentials that the proxy has added; CONNECT opens a tunnel. Methods are compared as
 written, but many servers take `get` for `GET`: such a request would bypass a rule for `GET`.
 """

@@ -1,7 +1,7 @@
-"""The JSON bodies of answers that a proxy gives by itself: errors, and the list of models.
+"""The JSON bodies of a proxy's own responses: errors, and the list of models.
 
 An error has the fields that the SDKs of OpenAI read: `message`, `type`, `param` and `code`. `code` repeats `type`,
-since clients branch on either; only that of an unknown model is the one that OpenAI's API has for it.
+because clients branch on either. Only for an unknown model it is the code of OpenAI's API.
 
 The list has the models that clients of a listener can use, as the OpenAI API returns it. A name is listed if a request
 that carries it reaches replicas: the names that routes match, and the model and the adapters of each pool that a route

@@ -34,14 +34,14 @@ class RuleCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What one kind of proxy does with a request."""
+    """The handling of a request by one kind of proxy."""
 
     kind: str
     """The kind of proxy."""
     request: Request | None
     """The request as the rules see it; None if it is refused before any rule is matched."""
     refusal: Refusal | None
-    """What the proxy answers by itself instead of following a rule."""
+    """The proxy's own response, in place of the result of a rule."""
     winner: Rule | None
     """The rule that takes the request; None if no rule matches (404) or the request is refused."""
     matched: tuple[RuleCandidate, ...]

@@ -38,7 +38,7 @@ class NotYet:
     """The proxy supports the feature, but lbctl does not render it in this version (LB499)."""
 
     note: str = ""
-    """What one could use instead; empty where there is nothing."""
+    """An alternative; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Unsupported:
     reason: str
     """Why the proxy cannot do it."""
     instead: str
-    """What lbctl renders instead, or what the user can do."""
+    """The substitute that lbctl renders, or an alternative for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Since:
     version: Version
     below: Unsupported
     note: str = ""
-    """What differs from other proxies; empty where nothing does."""
+    """Differences from other proxies; empty if there are none."""
 
 
 Capability = Rendered | NotYet | Unsupported | Since
@@ -126,9 +126,9 @@ class Bundle:
     files: tuple[File, ...]
     """The files, with the main configuration first."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    """What the target could not render of this particular fleet.
+    """Settings of this fleet that the target could not render.
 
-    Paths have replicas by name, and there are no positions: the caller, who has the YAML, adds them.
+    Paths have replicas by name, and there are no positions: the caller has the YAML and adds them.
     """
 
     @property
@@ -142,7 +142,7 @@ class Complaint:
     """One error of a proxy's own checker: its message and, as far as the checker reports it, the place."""
 
     message: str
-    """What the checker says."""
+    """The checker's message."""
     file: str | None = None
     """The name of the file in the bundle."""
     line: int | None = None
@@ -228,7 +228,7 @@ class Target(Protocol):
 
     @property
     def fragment_example(self) -> str:
-        """An example of the path of a fragment within somebody's own configuration; empty: the kind has none."""
+        """An example of the path of a fragment in an existing configuration; empty: the kind has no fragments."""
 
     @property
     def service_config(self) -> str:
@@ -244,7 +244,7 @@ class Target(Protocol):
         """Return the paths of the access logs that the proxy opens when it starts."""
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
-        """Return the files that the proxy has beside its configuration under names that are always the same."""
+        """Return the files that the proxy has next to its configuration under fixed names."""
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
         """Render a view to files; the same view gives the same bytes.

@@ -1,9 +1,9 @@
-"""What a template may write: a `Token`, quoted by its target's own rules, or an int; anything else is refused.
+"""Values that a template may write: a `Token`, quoted by its target's own rules, or an int; others are rejected.
 
-Templates lay out, Python decides: `finalize` refuses every value that is not one of the two, so a forgotten quote is an
-error at the first render, not a vulnerability. A Token may carry the path of the YAML value that it comes from; the
-rendered text then has, for each line, the place in the YAML that asked for it. It also knows which variables of the
-proxy it reads and sets, so that a renderer leaves out definitions that nothing reads.
+Templates lay out, Python decides: `finalize` rejects every value that is not one of the two, so a forgotten quote is an
+error at the first render, not a vulnerability. A Token may carry the path of its YAML value; the rendered text then has
+the position in the YAML for each line. It also knows which variables of the proxy it reads and sets, so that a renderer
+leaves out definitions that nothing reads.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def clear_model(message: Message) -> tuple[bool, str | None]:
 def _model(text: str) -> str | None:
     """Return the model that a JSON object names, or None.
 
-    `text` has one character for each byte of the body. Raises ValueError if the text is no JSON object or is unclear.
+    `text` has one character for each byte of the body. Raises ValueError if the text is not a JSON object or is
+    ambiguous.
     """
     decoder = json.JSONDecoder(parse_constant=_refuse_constant)
     position, model = _skip(text, 0, "{"), None

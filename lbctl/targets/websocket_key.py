@@ -8,6 +8,6 @@ from __future__ import annotations
 
 HEADER = "sec-websocket-protocol"
 ITEM = "openai-insecure-api-key"
-"""What stands in front of the dot and the key."""
+"""The text in front of the dot and the key."""
 BEFORE, KEY, BEHIND = rf"(?:.*,)?[[:space:]]*{ITEM}[.]", "[^,[:space:]]*", ".*$"
-"""Expressions (PCRE) for the parts of a header with a key: what is in front of the key, the key, and the rest."""
+"""Expressions (PCRE) for the parts of a header with a key: the text in front of the key, the key, and the rest."""

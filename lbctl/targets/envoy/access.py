@@ -1,6 +1,6 @@
-"""Clients that are refused by their address: a filter of its own before those that authenticate.
+"""Rejects clients by their address, with a separate filter in front of the filters that authenticate.
 
-It looks at the address that trusted peers name. A route with lists of its own has them in its configuration.
+It uses the address that trusted peers report. A route with its own lists has them in its configuration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def per_route(listener: Listener, route: Route) -> dict[str, Any]:
-    """Return the configuration of the filter on a route with lists of its own; without any, no client is refused."""
+    """Return the configuration of the filter on a route with its own lists; without lists, no client is rejected."""
     lists = access(listener)
     if lists.of(route) == lists:
         return {}

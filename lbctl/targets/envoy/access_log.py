@@ -33,7 +33,7 @@ _SPLIT = f"{_ROUTE}['split'] == true"
 _OWN = "response.code >= 500 && (!has(upstream.address) || response.code_details.contains('{overflow'))"
 """The expression for an error that Envoy answered itself: it had no replica, or a limit refused the request."""
 POOL = f"has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool']"
-"""The expression for the pool of a request: that of its replica, if it has one already."""
+"""The expression for the pool of a request: its replica's pool, if it already has a replica."""
 _FIELDS = {
     "ts": _TS,
     "request_id": "%REQ(X-REQUEST-ID)%",

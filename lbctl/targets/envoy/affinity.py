@@ -1,12 +1,11 @@
-"""A client stays with its replica by a cookie, or by the session that the replica named; neither says which one it is.
+"""Session affinity by a cookie, or by a session id from the replica, without revealing the replica.
 
 Envoy's own filter for this writes the replica's address into the cookie, and accepts any address from it. Here the
-cookie holds an opaque token, which a fixed Lua script looks up in the configuration of the route. The load balancer
-chooses where the token is unknown or its replica is not fit. The cookie itself is part of the endpoint's metadata, so
+cookie contains an opaque token, which a fixed Lua script looks up in the configuration of the route. The load balancer
+chooses if the token is unknown or its replica is not healthy. The cookie itself is part of the endpoint's metadata, so
 that every response carries the cookie of the replica that served it.
 
-A session that a replica names in a header gets a dot and the token at its end, and loses them again before a replica
-sees it.
+A session id from a replica, in a header, gets a dot and the token as a suffix, which is removed again for replicas.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Authentication: API keys, JWTs, or either of them on a route that accepts both.
 
-Every authenticated request has a tenant, and the tenant takes the same way for both kinds of credentials. The filter
-that learns it writes it into a header of lbctl's own, and the next filter moves it from there into the request's
-metadata. Limits, the access log and `forward_tenant` read it there. No client can send that header: it is removed
-before anything reads the request. A service names the tenant in a header of the fleet's choice, which each route reads
-for itself: another route's header, which its own service may also send, says nothing there.
+Every authenticated request has a tenant, which is passed in the same way for both kinds of credentials. The
+authenticating filter writes it into an internal header of lbctl, and the next filter moves it from there into the
+request's metadata. Limits, the access log and `forward_tenant` read it there. No client can send that header, because
+it is removed before any filter reads the request. A service returns the tenant in a header that the fleet configures.
+Each route reads only its own header: another route's header, which its service may also send, has no effect.
 
 Envoy decides which filters a request passes before it knows the final route, so no filter is disabled for a route.
-Instead the API key filter demands of every request a key that lbctl itself adds to all of them, and protected routes
-demand their own keys.
+Instead, the API key filter requires a key from every request, which lbctl itself adds to all requests, and protected
+routes require their own keys.
 
 A valid token may name no tenant. A route that limits by tenant forbids such a request; every route forbids a request
 whose tenant contains control characters.

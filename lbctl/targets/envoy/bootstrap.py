@@ -1,9 +1,9 @@
 """The bootstrap of an Envoy that gets everything else from a control plane by ADS.
 
-It holds what cannot come by xDS: the identity of the node, how the control plane is reached and verified, that the node
-reports its load there, how large a regular expression may be, and the admin port if one is configured. It contains no
-secret, only paths. Envoy reads the certificates of a bootstrap only once, but it watches those that a file of secrets
-names. So with TLS such files lie beside the bootstrap, unless it must be a single file.
+It contains the settings that xDS cannot provide: the identity of the node, the address and the verification of the
+control plane, load reports, the size limit of regular expressions, and the admin port if one is configured. It contains
+no secrets, only paths. Envoy reads the certificates of a bootstrap only once, but it watches certificates in a file of
+secrets. So with TLS such files are next to the bootstrap, unless it must be a single file.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ _BACK_OFF = {"base_interval": duration(100), "max_interval": duration(1_000)}
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """How a proxy connects to a control plane.
+    """The connection of a proxy to a control plane.
 
-    `ca`, `certificate` and `key` are paths on the proxy's machine; without `ca` there is no TLS. `directory` is where
-    the bootstrap and the files beside it will lie. None means a single file, whose certificates are read only once.
+    `ca`, `certificate` and `key` are paths on the proxy's machine; without `ca` there is no TLS. `directory` is the
+    directory of the bootstrap and the files next to it. None means a single file, whose certificates are read only
+    once.
     """
 
     xds: Address
@@ -77,7 +78,7 @@ class Joining:
 
 
 def bootstrap(joining: Joining) -> Bundle:
-    """Return the bootstrap and, with TLS and a directory, the files of secrets beside it."""
+    """Return the bootstrap and, with TLS and a directory, the files of secrets next to it."""
     files = [_file("envoy", _frame(joining))]
     if joining.ca and joining.directory is not None:
         files.append(_file(CA, _secret_response(CA, validation_context=_validation(joining))))
@@ -178,7 +179,7 @@ def _socket(joining: Joining) -> dict[str, object]:
 
 
 def _secrets(joining: Joining) -> list[secret_pb2.Secret]:
-    """Return the secrets by which clusters of the control plane name the proxy's certificate, as that of the picker."""
+    """Return the secrets with the proxy's certificate for clusters of the control plane, such as the picker's."""
     if not joining.ca or not joining.certificate:
         return []
     return [

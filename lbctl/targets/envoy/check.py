@@ -1,14 +1,14 @@
-"""Envoy's own checker, and the place in the fleet that each of its messages is about.
+"""Envoy's own checker, and the position in the fleet for each of its messages.
 
-Envoy names no lines. Three things in a message lead back to the YAML:
+Envoy does not report lines. Three parts of a message lead back to the YAML:
 
 - A violated constraint prints the whole message and then the path to the field, with positions (`StaticResources…
   Clusters[3]`, or `stat_prefix: "public" … VirtualHosts[0]… Routes[20]`).
-- A file that is missing or invalid is named, and the owner of the first line of the bundle that names it is the place.
-- Otherwise a listener, a pool or a route may stand in quotes (`Provider 'chat' in jwt_authn config …`).
+- A missing or invalid file is named. The position is the owner of the first line of the bundle with this name.
+- Otherwise a listener, a pool or a route may be in quotes (`Provider 'chat' in jwt_authn config …`).
 
-Envoy's checker reads no file that a bootstrap names, so it is given one that contains the listeners of both files. A
-message that fits none of these cases, such as a regular expression that RE2 rejects, has no place.
+Envoy's checker does not read the files that a bootstrap names, so it gets a bootstrap with the listeners of both files.
+A message of another kind, for example a regular expression that RE2 rejects, has no position.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 def check_command(binary: str, prefix: str, main: str) -> list[str]:
     """Return the command that checks a configuration; it needs neither root nor network.
 
-    Where listeners or clusters have a file of their own, a bootstrap that contains them is written to `prefix`.
+    If listeners or clusters have a separate file, a bootstrap that contains them is written to `prefix`.
     """
     files = (FilePath(main).with_name(name + FilePath(main).suffix) for name in _SECRET_FILES)
     secrets = [file.read_text() for file in files if file.exists()]
@@ -140,7 +140,7 @@ class _Locator:
 
 
 def _merged_tree(main: str, *secrets: str) -> Tree:
-    """Return all files as one bootstrap: its own listeners and clusters, then those of the other files."""
+    """Return all files as one bootstrap: first its own listeners and clusters, then the other files'."""
     import yaml
 
     tree: Tree = yaml.load(main, Loader=yaml.CSafeLoader)

@@ -1,6 +1,6 @@
-"""Which clusters a view needs, and their names: one pool may need several clusters.
+"""The clusters that a view needs, and their names: one pool may need several clusters.
 
-Envoy decides about regions and about a fallback by cluster, not by route. So a pool becomes one cluster of its own
+Envoy decides about regions and about a fallback by cluster, not by route. So a pool becomes one cluster with the pool's
 name, one more for each set of regions that excludes some of its replicas, and one aggregate cluster in front of it and
 its fallback.
 """
@@ -21,14 +21,14 @@ from lbctl.targets.envoy.endpoints import Placement
 from lbctl.targets.hosted import HostedPool, check_key, hosted_pool
 
 _REGIONS = "|"
-"""Stands in a cluster's name between its pool and its regions; no pool has it in its name."""
+"""Separates pool and regions in a cluster's name; no pool has it in its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCluster:
     """One cluster with replicas.
 
-    `weights` are those of `pool.replicas`, in the same order. `out` are those of `drained` that are faulty.
+    `weights` has a weight for each of `pool.replicas`, in the same order. `out`: faulty replicas among `drained`.
     """
 
     name: str
@@ -43,17 +43,17 @@ class PlannedCluster:
     retry_budget: float | None
     """The percentage of requests that may be retries; None: unlimited."""
     out: frozenset[str] = frozenset()
-    """Those of `drained` that are faulty."""
+    """Faulty replicas among `drained`."""
     busy_statuses: tuple[int, ...] = ()
-    """The statuses by which its replicas decline requests; they are no faults."""
+    """The statuses by which its replicas decline requests; they are not faults."""
     hosted: HostedPool | None = None
-    """The pool with headers of its own; None for a pool that gets the client's headers."""
+    """The pool with its own headers; None for a pool that gets the client's headers."""
     check_key: tuple[str, str] | None = field(default=None, repr=False)
     """The header and the value that its health checks have in addition; None: none."""
 
     @property
     def holds_credentials(self) -> bool:
-        """Whether the cluster contains a credential in plain text: that of its health checks."""
+        """Whether the cluster contains a credential in plain text, for its health checks."""
         return self.check_key is not None or any(True for _ in written_credentials.of_pool(self.pool))
 
 
@@ -70,7 +70,7 @@ class Fallback:
     pool: Pool
     """The pool that `first` belongs to."""
     hosted: tuple[HostedPool, ...] = ()
-    """Those of the two pools that have headers of their own."""
+    """The pools with their own headers, among the two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,10 +124,9 @@ def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> 
 def policy(pool: Pool) -> str:
     """Return the load balancing policy of the pool.
 
-    RANDOM ignores weights, so where they differ ROUND_ROBIN keeps the shares that random choices would give; with
-    `fail_open` the weights of drained replicas differ. When a
-    replica leaves, a ring hash is rebuilt for all and also moves keys of other replicas; Maglev moves almost only those
-    of the replica that left.
+    RANDOM ignores weights, so if they differ, ROUND_ROBIN keeps the shares of random choices. With `fail_open` the
+    weights of drained replicas differ. When a replica leaves, a ring hash is rebuilt completely and also moves keys of
+    other replicas; Maglev moves almost only keys of the removed replica.
     """
     if pool.balance.algorithm == "random":
         return "ROUND_ROBIN" if uneven(pool) or pool.fail_open else "RANDOM"

@@ -1,4 +1,4 @@
-"""What Envoy cannot do for a particular fleet, although it supports each feature by itself."""
+"""Limits of Envoy for a particular fleet, although it supports each single feature."""
 
 from __future__ import annotations
 

@@ -73,10 +73,10 @@ class EndpointLayout:
         self, name: str, pool: Pool, drained: frozenset[str], proxy: Proxy, placement: Placement, hosts: Hosts,
         out: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        """Lay out the replicas of the pool for the proxy.
+        """Prepare the replicas of the pool for the proxy.
 
-        `out` are those of `drained` that are marked UNHEALTHY, so that clients kept with them leave too. A replica
-        whose host has several addresses becomes an endpoint for each; one whose host has none is left out.
+        `out`: replicas among `drained` that are marked UNHEALTHY, so that clients with affinity leave them too. A
+        replica whose host has several addresses becomes an endpoint for each; without an address it is left out.
         """
         self._pool = pool
         self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)

@@ -1,8 +1,8 @@
-"""Authentication by a service: a filter for each service, which all routes but its own turn off.
+"""Authentication by an external service: a filter for each service, which only its own routes keep enabled.
 
-Envoy decides which filters a request passes before it knows its final route, so the filter is there for every request
-and is turned off by the route that the request has when it gets there. Envoy asks by the method of the client, and puts
-the path of the client behind that of the service: there it is a query, so that the service is asked under one path.
+Envoy decides which filters a request passes before it knows its final route, so the filter runs for every request and
+is disabled by the request's route at that time. Envoy uses the client's method, and appends the client's path to the
+service's path as a query, so that the service needs only one path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lbctl.targets.envoy.protos import address, duration, extension, pack
 
 _ORIGINAL = {"x-original-uri": "%REQ(:PATH)%", "x-original-method": "%REQ(:METHOD)%"}
 _CONTEXT = ("x-forwarded-for", *_ORIGINAL)
-"""Headers that the service gets whatever the fleet says."""
+"""Headers that the service always gets."""
 
 
 def services(routes: Iterable[Route]) -> dict[str, Route]:
@@ -68,7 +68,7 @@ def own_headers(view: View, listener: Listener) -> list[str]:
 
 
 def _original() -> dict[str, object]:
-    """Return the filter that says in headers what a service is asked about."""
+    """Return the filter that describes the client's request in headers for the service."""
     mutations = [
         {"append": {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
         for key, value in _ORIGINAL.items()

@@ -152,10 +152,10 @@ def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _body_asked_about(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that limits bodies on routes where a service is asked; they configure it.
+    """Return the filter that limits bodies on routes with an external service; the routes configure it.
 
-    What comes of a body while a filter waits passes the later ones in one piece, which a filter for the limit does not
-    count. So on these routes it stands before the question.
+    The part of a body that arrives while a filter waits passes later filters in one piece, which a limit filter does
+    not count. So on these routes the limit is in front of the service's filter.
     """
     if not any(_limits_before_service(view, listener, view.routes[rule.route]) for rule in listener.rules):
         return []

@@ -35,7 +35,7 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class VariantDraw:
-    """The shares to draw from, and the cookie that tells the client which variant was drawn, if there is one.
+    """The shares of a random draw, and the cookie that stores the drawn variant, if there is one.
 
     `secure` restricts the cookie to HTTPS.
     """
@@ -109,13 +109,13 @@ def _mirror(plan: ClusterPlan, route: Route) -> list[dict[str, object]]:
 
 
 def retry_policy(retry: Retry, ranked: bool, attempt: int | None) -> dict[str, object] | None:
-    """Return the retry policy, or None without retries. No status is retried but those of busy replicas.
+    """Return the retry policy, or None without retries. Only statuses of busy replicas are retried.
 
-    `attempt` is the time of one try until its answer begins, for which Envoy has a place in this policy alone.
+    `attempt` is the timeout of one attempt until its response begins, which Envoy supports only in this policy.
 
-    A request that may have reached a replica is retried only where the fleet declares that harmless. Otherwise only the
-    conditions apply in which nothing of the request was sent or accepted, or in which the replica declined it. `ranked`
-    means that a replica of another priority may be the only one left to try.
+    A request that may have reached a replica is retried only if the fleet declares it idempotent. Otherwise it is
+    retried only if no part of it was sent or accepted, or if the replica declined it. `ranked` means that only a
+    replica of another priority may be left for a retry.
     """
     conditions = [_WHEN[item] for item in retry.when] + (["reset"] if retry.idempotent else [])
     one_try: dict[str, object] = {} if attempt is None else {"per_try_timeout": duration(attempt)}

@@ -38,7 +38,7 @@ def policy(key: HashKey, route: Route) -> dict[str, object]:
 
 
 def keys(view: View, pools: Sequence[str]) -> list[HashKey]:
-    """Return the hash keys of those of `pools` that hash, in their order and without repetition."""
+    """Return the hash keys of pools with a hash, in their order and without repetition."""
     balances = [view.pools[name].balance for name in pools]
     return list(dict.fromkeys(item.key for item in balances if item.algorithm == "hash" and item.key))
 

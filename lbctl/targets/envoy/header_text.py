@@ -29,7 +29,7 @@ _IN_RESPONSES: dict[Variable, str] = {**_OPERATORS, "host": f"%FILTER_STATE({_FI
 
 
 def filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that keeps the client's host for responses, since a route may rewrite that of the request."""
+    """Return the filter that keeps the client's host for responses, because a route may rewrite the request's host."""
     routes = (view.routes[rule.route] for rule in listener.rules)
     if not any("host" in variables(text) for route in routes for _, text in route.response_headers.set):
         return []

@@ -60,7 +60,7 @@ def _header(name: str, value: str) -> dict[str, object]:
 def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]:
     """Return the HTTP check.
 
-    A separate health port speaks HTTP/1.1, as those of model servers do; otherwise the check uses the pool's protocol.
+    A separate health port uses HTTP/1.1, like the ports of model servers; otherwise the check uses the pool's protocol.
     """
     fields: dict[str, object] = {
         "path": probe.path,
@@ -114,7 +114,7 @@ def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetec
 
 
 def faults(busy_statuses: Sequence[int]) -> http_protocol_options_pb2.HttpProtocolOptions.OutlierDetection:
-    """Return which answers passive checks count as faults: all 5xx but those of a busy replica."""
+    """Return which responses passive checks count as faults: all 5xx except statuses of busy replicas."""
     ranges = [{"start": first, "end": last + 1} for first, last in _runs(set(range(500, 600)) - set(busy_statuses))]
     matchers = [
         {"http_response_headers_match": {"headers": [{"name": ":status", "range_match": item}]}} for item in ranges

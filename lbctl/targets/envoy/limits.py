@@ -1,11 +1,11 @@
 """Rate limits of routes: a token bucket for each tenant, client or header value, in the memory of this Envoy.
 
-All buckets belong to the route table, and each of Envoy's routes names those that count its requests. A route of the
-fleet becomes several of Envoy's routes, for hosts, pins and variants. If each of these had buckets of its own, a client
-could use the limit several times.
+All buckets belong to the route table, and each of Envoy's routes names the buckets that count its requests. A route of
+the fleet becomes several of Envoy's routes, for hosts, pins and variants. If each of these had its own buckets, a
+client could use the limit several times.
 
 Requests without the counted property (no such header, no tenant) are limited too: all of them share one bucket. Envoy's
-filters cannot limit concurrent requests; a route with such a limit is closed before it gets here.
+filters cannot limit concurrent requests; a route with such a limit has already been closed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _tenant() -> dict[str, object]:
 
 
 def _descriptors(name: str, limit: RateLimit) -> Iterator[dict[str, object]]:
-    """Yield the buckets of a limit: those of tenants with rates of their own, then one for each other value."""
+    """Yield the buckets of a limit: first buckets of tenants with their own rates, then one for each other value."""
     for tenant, own in limit.tenants:
         yield _descriptor(name, own, {"key": _OF, "value": tenant})
     of = {"key": "remote_address" if limit.by == "client_ip" else _OF}

@@ -168,8 +168,8 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
 def _http1() -> dict[str, object]:
     """Return the options of HTTP/1.
 
-    Probes and old proxies speak HTTP/1.0. A client may offer any upgrade, and a server that does not want it ignores
-    the offer; Envoy would refuse the request. So every offer but that of a WebSocket is dropped.
+    Probes and old proxies use HTTP/1.0. A client may offer any upgrade, and a server that does not support it ignores
+    the offer, but Envoy would reject the request. So every offer except WebSocket is removed.
     """
     other = {"safe_regex": {"regex": _OTHER_UPGRADES}}
     return {"accept_http_10": True, "ignore_http_11_upgrade": [other]}

@@ -1,4 +1,4 @@
-"""What a request must look like: a rule of a listener as Envoy's `RouteMatch`."""
+"""The conditions for a request: a rule of a listener as Envoy's `RouteMatch`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lbctl.targets.envoy.sources import NAMESPACE
 MODEL_HEADER = "x-model"
 FORWARDED_FOR = "x-forwarded-for"
 CODED, UNREAD = "coded", "unread"
-"""The keys of a request's metadata for a body with a content coding, and for one that is not JSON."""
+"""The keys of a request's metadata for a body with a content encoding, and for a body that is not JSON."""
 FRAMING_HEADER = "x-envoy-framing"
 """The header in which the listener writes the version of HTTP and the transfer-encoding, or `-` without one.
 

@@ -27,7 +27,7 @@ _SHAPE = '{name: …, typed_config: {"@type": type.googleapis.com/envoy.extensio
 
 
 class NoFilterError(ValueError):
-    """The text is no typed HTTP filter."""
+    """The text is not a typed HTTP filter."""
 
     def __init__(self, message: str, line: int = 1) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ def filters(proxy: Proxy) -> list[HttpFilter]:
 
 
 def misplaced(item: OwnLines) -> Iterator[Misplaced]:
-    """Yield why the text is no typed filter."""
+    """Yield the reasons why the text is not a typed filter."""
     try:
         parse(item.text)
     except NoFilterError as error:

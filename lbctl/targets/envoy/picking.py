@@ -1,10 +1,10 @@
-"""A replica for each request, by the picker: the filter that asks it, its clusters, and the policy that obeys it.
+"""Picks a replica for each request: the filter that asks the picker, its clusters, and the policy that uses the answer.
 
 The filter `ext_authz` asks the picker on routes that lead to a pool with the algorithm `pick`, and lets the request
-pass where the picker fails. Envoy decides which filters a request passes before the body has named the model, so the
-filter is there for every request, and the routes that pick nothing turn it off. The picker's answer is metadata, which
-no client can write; a host that is not in the cluster, or no answer at all, leaves the choice to the policy that the
-cluster would have without the picker. Envoy's access log reports to the picker that a request has ended.
+pass if the picker fails. Envoy decides which filters a request passes before the model in the body is known, so the
+filter runs for every request, and routes without picks disable it. The picker's answer is metadata, which no client can
+write. Without an answer, or if its host is not in the cluster, the policy that the cluster would have without the
+picker decides. Envoy's access log reports to the picker that a request has ended.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MakeCluster(Protocol):
 CLUSTER, ENDS_CLUSTER = "picker|lbctl", "picker-ends|lbctl"
 """The names of the picker's clusters, for questions and for the ends of requests; no pool has such a name."""
 KEY = ("_picker", "key")
-"""What names the secret with the key of questions, in the place of a pool and a header; no pool has such a name."""
+"""Name of the secret with the key for pick requests, in place of a pool and a header; no pool has this name."""
 FILTER = "lbctl.pick"
 _BODY_LENGTH = "x-lbctl-body-length"
 _TENANT = "x-lbctl-tenant"

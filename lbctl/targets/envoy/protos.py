@@ -18,7 +18,7 @@ BY_ADS: dict[str, object] = {"ads": {}, "resource_api_version": "V3"}
 
 
 def duration(ms: int) -> Duration:
-    """Return a `Duration` of so many milliseconds."""
+    """Return a `Duration` in milliseconds."""
     return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
 
 

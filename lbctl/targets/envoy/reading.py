@@ -80,7 +80,7 @@ def reads_body(listener: Listener, rule: Rule) -> bool:
 
 
 def _decoded(message: r.Message) -> tuple[r.Message, tuple[int, str] | None]:
-    """Return the message without the content coding of its body, or the refusal of one that Envoy does not undo."""
+    """Return the message with a decoded body, or the rejection of an encoding that Envoy does not support."""
     coding = r.coding(message)
     if coding is None or coding in CODINGS:
         headers = tuple((name, value) for name, value in message.headers if name != "content-encoding")

@@ -1,6 +1,6 @@
 """A view as Envoy's files: the messages, their text, and the owner of each line.
 
-A route for any host is part of the virtual host of every name. It is converted into one tree, which stands in many
+A route for any host is part of the virtual host of every name. It is converted into one tree, which is used in many
 places, and its text is also produced only once.
 """
 

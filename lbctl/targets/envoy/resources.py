@@ -1,7 +1,7 @@
 """All resources that an Envoy needs of a view, as messages; files and xDS use the same builder.
 
-Where an Envoy gets a listener's routes, a cluster's replicas and TLS secrets from is the `Delivery`: the same file and
-files beside it, or a control plane that sends them by name. The messages themselves are the same.
+The source of a listener's routes, a cluster's replicas and TLS secrets is the `Delivery`: the same file and files next
+to it, or a control plane that sends them by name. The messages themselves are the same.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lbctl.targets.envoy.tls import SecretSource
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Where an Envoy gets routes, endpoints and TLS secrets from.
+    """The source of routes, endpoints and TLS secrets for an Envoy.
 
-    `routes` writes the source of the route table with that name into a connection manager, and `endpoints` that of the
-    replicas into a cluster.
+    `routes` writes the source of the route table with that name into a connection manager, and `endpoints` writes the
+    source of the replicas into a cluster.
     """
 
     routes: Callable[[hcm_pb2.HttpConnectionManager, str], None]

@@ -1,8 +1,8 @@
 """The rules of a listener as one `RouteConfiguration`.
 
 Envoy selects one virtual host by its best domain and never considers another. So the virtual host of a name contains,
-in the order of the table, every rule that can match a request for that name: its own rules, those of wildcards that
-cover it, and those for any host. One rule may need several of Envoy's routes (pins, sticky variants), which are
+in the order of the table, every rule that can match a request for that name: its own rules, rules of wildcards that
+cover it, and rules for any host. One rule may need several of Envoy's routes (pins, sticky variants), which are
 adjacent.
 """
 
@@ -47,7 +47,7 @@ class RouteInputs:
     """The inputs from which the routes of one listener are built."""
 
     view: View
-    """What the proxy gets."""
+    """The view of the proxy."""
     listener: Listener
     plan: ClusterPlan
 
@@ -89,9 +89,9 @@ def covers(pattern: str, host: str) -> bool:
 def _virtual_host(
     table: RouteInputs, host: str, ways: Sequence[tuple[Rule, list[route_components_pb2.Route]]]
 ) -> route_components_pb2.VirtualHost:
-    """Return the virtual host of a host name; an empty one stands for all other hosts.
+    """Return the virtual host of a host name; an empty name means all other hosts.
 
-    `ways` holds each rule of the table with its routes.
+    `ways` contains each rule of the table with its routes.
     """
     covering = [(rule, built) for rule, built in ways if covers(rule.host, host)]
     routes = [*_refused(table), *(item for _, built in covering for item in built)]
@@ -278,10 +278,10 @@ def _headers(table: RouteInputs, message: route_components_pb2.Route, route: Rou
 def _response_places(
     message: route_components_pb2.Route, name: str
 ) -> Sequence[route_components_pb2.Route | route_components_pb2.WeightedCluster.ClusterWeight]:
-    """Return where a rule about the response header `name` stands: beside the cookies that lbctl sets, or in the route.
+    """Return the message for a rule about the response header `name`: with lbctl's cookies, or in the route.
 
-    Envoy changes a response as its share of a draw says, then as its route says. In each it removes and replaces first,
-    and then adds.
+    Envoy applies first the rules of a draw's share to a response, then the rules of its route. In each it removes and
+    replaces first, and then adds.
     """
     shares = message.route.weighted_clusters.clusters
     sets_cookies = any(share.response_headers_to_add for share in shares)

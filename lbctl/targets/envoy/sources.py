@@ -1,7 +1,7 @@
 """The owner of each part of a rendered file: listeners, routes, pools and replicas located in the finished tree.
 
-The tree is Envoy's configuration as plain maps and lists. What lbctl adds itself (the cluster of a trace collector, the
-last route of a host) has no owner.
+The tree is Envoy's configuration as plain maps and lists. Parts that lbctl adds itself (the cluster of a trace
+collector, the last route of a host) have no owner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECRET_CLUSTERS = "envoy-clusters"
 
 
 def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
-    """Yield the `id` of each map in the tree that has an owner, and the path of the YAML value that it stands for."""
+    """Yield the `id` of each map in the tree that has an owner, and the path of its YAML value."""
     for listener in listeners(tree):
         yield id(listener), ("listeners", listener["name"])
         for host in virtual_hosts(listener):
@@ -34,13 +34,13 @@ def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
 
 
 def listeners(tree: Tree) -> list[Tree]:
-    """Return the listeners of a bootstrap, or of the file of listeners beside it."""
+    """Return the listeners of a bootstrap, or of the file of listeners next to it."""
     items: list[Tree] = tree.get("static_resources", {}).get("listeners", [])
     return items + _resources(tree, ".Listener")
 
 
 def clusters(tree: Tree) -> list[Tree]:
-    """Return the clusters of a bootstrap, or of the file of clusters beside it."""
+    """Return the clusters of a bootstrap, or of the file of clusters next to it."""
     items: list[Tree] = tree.get("static_resources", {}).get("clusters", [])
     return items + _resources(tree, ".Cluster")
 
@@ -66,7 +66,7 @@ def _managers(listener: Tree) -> Iterator[Tree]:
 
 
 def pool_of(cluster: Tree) -> Path:
-    """Return the path of the pool that a cluster stands for; it is empty for a cluster that lbctl adds itself."""
+    """Return the path of a cluster's pool; it is empty for a cluster that lbctl adds itself."""
     values = cluster.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE)
     return ("pools", values["pool"]) if values else ()
 

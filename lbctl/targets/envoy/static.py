@@ -1,9 +1,9 @@
 """A bootstrap that contains everything: routes inside the listeners, and replicas inside the clusters.
 
-Only the listeners with API keys or other credentials, and the clusters whose health checks have a key, stand in files
-of their own, which the bootstrap names. Envoy takes the path of such a file as relative to the directory that it was
-started in, so the path is absolute where the fleet says where the proxy's configuration lies. The route tables are
-returned beside the messages, because they repeat themselves for each host and need not be written as often.
+Only the listeners with API keys or other credentials, and the clusters whose health checks have a key, are in separate
+files, which the bootstrap names. Envoy resolves the path of such a file relative to its working directory, so the path
+is absolute if the fleet has the path of the proxy's configuration. The route tables are returned separately from the
+messages, because they repeat for each host and need not be written as often.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Static:
 def static(view: View, listeners_file: str, clusters_file: str, form: str) -> Static:
     """Return the static configuration of a view.
 
-    `listeners_file` is the name of the file of the listeners with credentials, `clusters_file` that of the clusters
-    with a key, `form` that of all files. They lie beside that of the bootstrap.
+    `listeners_file`: name of the file with the listeners with credentials. `clusters_file`: name of the file with the
+    clusters with a key. `form`: format of all files. The files are next to the bootstrap.
     """
     directory = posixpath.dirname(view.proxy.config or "") or "."
     message, secret_listeners = frame(view), discovery_pb2.DiscoveryResponse()

@@ -1,8 +1,9 @@
 """Envoy's configuration as readable YAML: block style, and short values on one line.
 
-PyYAML would need most of a render's time for ten thousand endpoints, and could not say which line a value is on. The
-values are those of protobuf's JSON form (maps with known keys, lists, texts, numbers, booleans), so a small part of the
-grammar suffices: a text is written without quotes only if every YAML reader takes it for a text, else in double quotes.
+PyYAML would need most of a render's time for ten thousand endpoints, and does not report the lines of values. The
+values have the types of protobuf's JSON form (maps with known keys, lists, texts, numbers, booleans), so a small part
+of the grammar suffices. A text is written without quotes only if every YAML reader takes it for a text, else in double
+quotes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Writer:
         self._lines: list[str] = []
         self._owners: dict[int, Path] = {}
         self._written: dict[tuple[int, int], range] = {}
-        """(`id` of a list's map, column) → the lines that it was written to: one map may stand in many lists."""
+        """(`id` of a list's map, column) → the lines that it was written to: one map may be in many lists."""
 
     def write(self, tree: Mapping[str, object]) -> tuple[str, dict[int, Path]]:
         """Return the text, and the owner of each line by its number, from 1 on."""
@@ -74,7 +75,7 @@ class Writer:
                 self._item(item, column, owner)
 
     def _item(self, item: Mapping[str, object], column: int, owner: Path) -> None:
-        """Write a map of a list. One that has an owner and was written before is copied."""
+        """Write a map of a list. If it has an owner and was written before, its lines are copied."""
         written = self._written.get((id(item), column)) if id(item) in self._sources else None
         if written is not None:
             for number in written:

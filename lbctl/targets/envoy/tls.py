@@ -27,8 +27,8 @@ class SecretSource:
     """The source of certificates, keys and other secrets; `pair` and `trust` return fields of a `CommonTlsContext`.
 
     `pair` takes the paths of a certificate and its key. `trust` takes the path of an authority's certificate, and
-    further constraints on the certificates that it signs; `clients` that of an authority of clients, and that of its
-    revocation lists. `header` takes a pool and the name of a header whose value is a secret, and returns an
+    further constraints on the certificates that it signs. `clients` takes the paths of the clients' authority and of
+    its revocation lists. `header` takes a pool and the name of a header whose value is a secret, and returns an
     `SdsSecretConfig`.
     """
 

@@ -1,10 +1,9 @@
-"""Agent checks: on which port HAProxy asks for a replica's weight, and how a question names the replica.
+"""Agent checks: the port on which HAProxy fetches a replica's weight, and the name of the replica in the request.
 
-An agent check asks which percentage of its weight a replica shall have; it serves sites that allow nobody to use the
-Runtime API. Every replica has one TCP port, counting up from the first in the order of pools and replicas. When a
-replica goes, the ports of those after it change in the next file, while HAProxy may run the last file for as long as it
-likes. So a port does not identify a replica: each question states the replica's name, address and capacity as in the
-file that HAProxy runs.
+An agent check fetches the percentage of a replica's weight. It is for sites that do not allow the Runtime API. Every
+replica has one TCP port, counting up from the first in the order of pools and replicas. When a replica is removed, the
+ports of the following ones change in the next file, while HAProxy may still run the last file. So a port does not
+identify a replica: each request contains the replica's name, address and capacity from HAProxy's file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Authentication by API keys, tokens, or either; a request without valid credentials is refused.
 
-Keys are stored as hashes in a file of their own; a client's key is hashed before it is looked up. Credentials do not
-reach a replica unless the fleet says so, and nothing of them is logged but the tenant.
+Keys are stored as hashes in a separate file; a client's key is hashed before it is looked up. Credentials are not
+forwarded to replicas unless the fleet allows it, and only the tenant is logged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The digest by which a running HAProxy shows which configuration it has loaded; it covers all that needs a reload.
 
 It is in the `description`, which `show info` returns. So the driver of the proxy knows whether weights and servers are
-the only differences, no matter who has loaded or written what in the meantime.
+the only differences, independent of other loads and writes in the meantime.
 """
 
 from __future__ import annotations

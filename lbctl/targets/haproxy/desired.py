@@ -61,7 +61,7 @@ class Desired:
     backends: frozenset[str]
     """All backends for replicas, including those that have none."""
     servers: tuple[DesiredServer, ...]
-    """The servers; one that another tracks is before it."""
+    """The servers; a tracked server comes before servers that track it."""
     limits: tuple[tuple[str, int], ...] = ()
     """(variable, value) of the pools."""
 
@@ -95,7 +95,7 @@ def _servers(part: TierBackend) -> Iterator[DesiredServer]:
 
 
 def _in_common(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the arguments of a server that those of the same backend share."""
+    """Return the arguments of a server that all servers of the same backend share."""
     return tuple(_without(arguments, {**_LEFT_OUT, **_OWN}))
 
 

@@ -42,10 +42,10 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
 def default_server_arguments(pool: Pool, size: int, retries: int) -> Iterator[str]:
     """Yield the arguments of `default-server`: when to check, how often, and what counts in a pool of this `size`.
 
-    `retries` is how often a request of the pool is tried again.
+    `retries` is the number of retries of a request of the pool.
 
-    After an ejection a replica is readmitted by good checks; without active checks the interval is such that two of
-    them take the ejection time.
+    After an ejection a replica is readmitted after passed checks. Without active checks, the interval is half of the
+    ejection time.
     """
     active, passive = pool.active, pool.passive
     if active:
@@ -121,9 +121,9 @@ def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
 
 
 def server_arguments(pool: Pool) -> Iterator[str]:
-    """Yield the arguments that each server needs, since `default-server` cannot hold them.
+    """Yield the arguments that each server needs, because `default-server` does not support them.
 
-    A separate port for checks speaks HTTP/1.1, as that of model servers does.
+    A separate port for checks uses HTTP/1.1, like the ports of model servers.
     """
     active = pool.active
     if active and active.port is not None and isinstance(active.probe, HttpCheck) and pool.protocol != "http1":

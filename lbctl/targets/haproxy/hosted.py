@@ -1,6 +1,6 @@
-"""Hosted APIs and replicas that ask for a key: what requests to one have of their own, in the backend of its pool.
+"""Hosted APIs and replicas that require a key: the changes of requests to them, in the backend of the pool.
 
-A secret stands in a file of its own, which its owner alone may read; haproxy.cfg looks it up.
+A secret is in a separate file, which only its owner may read; haproxy.cfg looks it up.
 """
 
 from __future__ import annotations

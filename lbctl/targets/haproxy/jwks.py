@@ -69,7 +69,7 @@ _INTEGER, _BITS, _SEQUENCE = 0x02, 0x03, 0x30
 
 
 class UnfitKeyError(Exception):
-    """HAProxy cannot verify with this key; the text says why."""
+    """HAProxy cannot verify with this key; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

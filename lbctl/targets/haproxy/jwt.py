@@ -1,6 +1,6 @@
 """JSON Web Tokens: whether the signature, the time, the issuer and the audience are valid, and which tenant they name.
 
-Every key verifies its one algorithm, whatever the token says of itself: a token "signed" with none, or with a public
+Every key verifies only its algorithm, regardless of the token's header: a token "signed" with none, or with a public
 key as a secret, matches no key. Every requirement is checked explicitly, and a claim that cannot be read does not meet
 it.
 """
@@ -28,7 +28,7 @@ _TENANT = r"^(?![\[{])[!-~][ -~]*\z"
 _CONTROLS = "[[:cntrl:]]"
 _NUMBER = r"^[0-9]+\z"
 _NO_TIME = r'"(?:exp|nbf)"\s*+:\s*+(?![0-9]{1,15}(?:\.[0-9]+)?\s*+[,}])'
-"""A time that is no plain number, in the text of the claims.
+"""A time that is not a plain number, in the text of the claims.
 
 HAProxy reads the number in a string too, and of `1e400` the 1.
 """
@@ -45,7 +45,7 @@ _CLAIM = "var(txn.token),jwt_payload_query("
 def files(route: Route, view: View) -> Iterator[File]:
     """Yield one file for each key.
 
-    The keys are public; they are files of their own because HAProxy reads keys from files only.
+    The keys are public; they are in separate files because HAProxy reads keys only from files.
     """
     if route.auth and route.auth.jwt:
         for number, key in _keys(route, view):
@@ -119,9 +119,9 @@ def _verify_signature(route: Route, view: View, acls: Acls, if_route: str, verif
 
 
 def _read_times(if_route: str) -> Iterator[Token]:
-    """Yield the lines that read when the token expires and from when on it is valid.
+    """Yield the lines that read the token's expiry and the beginning of its validity.
 
-    A claim that is no number counts as 0: that is in the past for the end, but allowed for the beginning.
+    A claim that is not a number counts as 0: as expiry it is in the past, and as beginning it is allowed.
     """
     yield line("http-request set-var(txn.now) date()", if_route)
     yield line("http-request set-var(txn.exp)", quote.word(f'{_CLAIM}"$.exp","int")'), if_route)

@@ -87,7 +87,7 @@ def lines(route: Route, proxy: Proxy) -> Iterator[Token]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A limit with a table of its own: for one tenant, or for everybody without a rate of his own."""
+    """A limit with a separate table: for one tenant, or for all tenants without their own rate."""
 
     index: int
     """The number of the limit in the route, and of HAProxy's counter."""
@@ -110,7 +110,7 @@ def _parts(route: Route, proxy: Proxy) -> Iterator[_Part]:
 
 
 def _own_rates(route: Route, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that note which requests are of a tenant with a rate of its own."""
+    """Yield the lines that mark requests of tenants with their own rate."""
     for index, limit in enumerate(_counted(route)):
         names = [quote.name(tenant).text for tenant, _ in limit.tenants]
         for start in range(0, len(names), _WORDS):

@@ -266,7 +266,7 @@ def _unasked_upgrade(routes: Iterable[Route]) -> Iterator[Token]:
 
 
 def _upgrades(listener: Listener, view: View) -> bool:
-    """Return whether a request that asks for another protocol is told from others after its first rules."""
+    """Return whether requests for an upgrade are distinguished after the first rules."""
     routes = (view.routes[rule.route] for rule in listener.rules)
     return (
         any(item.websocket for item in routes) or listener.max_body is not None or bodies.reads_bodies(listener, view)
@@ -274,7 +274,7 @@ def _upgrades(listener: Listener, view: View) -> bool:
 
 
 def _address_headers(listener: Listener) -> Iterator[Token]:
-    """Yield the lines that tell replicas the client's address; they come after what a trusted peer said of it."""
+    """Yield the lines that forward the client's address to replicas, after the addresses from a trusted peer."""
     path = ("listeners", listener.name, "client_address", "forward")
     for name in listener.address_headers:
         yield line("http-request set-header", quote.word(name), "'%[src]'", source=path)

@@ -22,7 +22,7 @@ from lbctl.targets.token import Token
 _TARGETS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 """Path of an access log → where HAProxy writes it."""
 UNLOGGED = "http-request set-log-level debug"
-"""The level of requests without access log, which is above that of the log and not above that of the reports."""
+"""The level of requests without access log: above the level of the log, but not above the level of the reports."""
 _SAMPLE = " sample 1,4,9,12,17,22:23"
 """About one request of four. By turns every fourth would always go to the same replica of two or four."""
 _LENGTH = 700
@@ -152,7 +152,7 @@ def _log(view: View, receiver: Token, part: str = "") -> Token:
 
 
 def _level(view: View) -> str:
-    """Return the level up to which requests are reported: beside those of the log, those that it leaves out."""
+    """Return the level up to which requests are reported, including requests that the log leaves out."""
     return "info" if all(route.logged for route in view.routes.values()) else "debug"
 
 

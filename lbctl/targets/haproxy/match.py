@@ -1,11 +1,11 @@
-"""How a request finds its route: the listener's table as ACLs, in the order of the table; the first match wins.
+"""Selects a request's route: the listener's table as ACLs, in the order of the table; the first match wins.
 
-The path is matched decoded, as the replicas will read it; otherwise `/a%3Ab` would bypass a rule for `/a:b` and match a
-wider one. The client's own path is forwarded; a path with two readings has been refused before (`refusals`).
+The path is matched decoded, as replicas will read it; otherwise `/a%3Ab` would bypass a rule for `/a:b` and match a
+wider one. The client's original path is forwarded; ambiguous paths have already been rejected (`refusals`).
 
-HAProxy treats an expression that gives up (PCRE's limits, on a long path) like one that does not match, which would
-hand the request to a later, wider rule. So each expression of the fleet becomes two ACLs: one holds only where it
-matches, the other only where it does not. Where neither holds, the outcome is unknown and the answer is 400.
+HAProxy treats an expression that gives up (PCRE's limits, on a long path) as not matching, which would pass the request
+to a later, wider rule. So each expression of the fleet becomes two ACLs: one is true only if it matches, the other only
+if it does not. If neither is true, the result is unknown and the response is 400.
 """
 
 from __future__ import annotations

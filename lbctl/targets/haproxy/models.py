@@ -1,6 +1,6 @@
-"""The model that a request names, where access depends on it: one that HAProxy and every replica read alike.
+"""Reads the model of a request if access depends on it, so that HAProxy and every replica read the same model.
 
-HAProxy's own JSON converter returns the first of two equal keys, gives up on deep bodies and accepts text that is no
+HAProxy's own JSON converter returns the first of two equal keys, gives up on deep bodies and accepts text that is not
 JSON. So the whole body must match the grammar of JSON first, as an expression whose groups call each other; they are
 possessive and never backtrack, so the time is proportional to the body's length.
 """
@@ -115,9 +115,9 @@ def _unclear() -> Iterator[str]:
 
 
 def _in_query() -> Iterator[str]:
-    """Yield the conditions under which some server may read a model in the query of a GET.
+    """Yield the conditions under which a server may read a model in the query of a GET.
 
-    A query that HAProxy cannot decode may name one, and so may one that HAProxy's text ends within.
+    A query that HAProxy cannot decode may contain a model, and so may a query that is truncated in HAProxy's text.
     """
     yield f"{{ method GET }} {{ query,url_dec(1) -m reg -i -- {_QUERY} }}"
     yield "{ method GET } { query -m sub -- % } !{ query,url_dec(1) -m found }"

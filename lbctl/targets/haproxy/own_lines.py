@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class OwnLine:
-    """One line of own lines that is no comment."""
+    """One included line that is not a comment."""
 
     keyword: str
     """Its first word."""

@@ -1,8 +1,8 @@
 """A pool as a backend: balance, servers, checks, limits.
 
 HAProxy has no age limit for idle connections to a replica (`pool-purge-delay` only thins them out, and requests were
-lost with it). So each HTTP/1 request gets a connection of its own, and meets none that the replica has just closed,
-unless the servers close no idle connection.
+lost with it). So each HTTP/1 request gets a new connection, because the replica may have just closed an idle one,
+unless the servers do not close idle connections.
 """
 
 from __future__ import annotations
@@ -215,10 +215,10 @@ def _load_shedding(part: TierBackend, routes: Sequence[Route]) -> Iterator[Token
 
 
 def _request_limit(part: TierBackend) -> Iterator[Token]:
-    """Yield the lines that refuse requests beyond the pool's limits.
+    """Yield the lines that reject requests above the pool's limits.
 
-    Requests wait for replicas that have limits of their own. Where those limits together are within the pool's limit,
-    they take its place; otherwise a request above the pool's limit cannot wait and is refused.
+    Requests wait for replicas that have their own limits. If the sum of these limits is within the pool's limit, they
+    replace it; otherwise a request above the pool's limit cannot wait and is rejected.
     """
     pool, own_backend = part.pool, limits.backend(part)
     path = ("pools", pool.name, "circuit_breaker")

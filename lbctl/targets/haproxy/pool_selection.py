@@ -24,7 +24,7 @@ _BACKEND = "txn.backend"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The lines about the route and the pool that stand around those of the routes themselves."""
+    """The lines about the route and the pool, around the lines of the routes themselves."""
 
     route: Token
     """The line that notes the route for the access log, once it is chosen."""

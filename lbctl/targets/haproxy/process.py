@@ -27,7 +27,7 @@ from lbctl.targets.token import Token
 _USUAL_BUFFER = 16 * 1024
 """The size of HAProxy's buffers by default, in bytes."""
 _HEADROOM = 16 * 1024
-"""The bytes of a buffer beside the body: the request's headers, and HAProxy's reserve for changes to them."""
+"""The bytes of a buffer in addition to the body: the request's headers, and HAProxy's reserve for changes to them."""
 _DISTRIBUTION = "/etc/"
 _ACCOUNT = "haproxy"
 _CHROOT = "/var/lib/haproxy"
@@ -39,7 +39,7 @@ def global_lines(view: View, others: Sequence[File]) -> list[Token]:
     lines = list(_account(view))
     uses_tls = any(item.tls for item in view.listeners) or any(item.tls for item in view.pools.values())
     if others or view.proxy.include or uses_tls:
-        lines.append(Token("default-path config"))  # the files that it reads are beside it
+        lines.append(Token("default-path config"))  # the files that it reads are next to it
     jitters = [item.active.jitter for item in view.pools.values() if item.active]
     if jitters:
         lines.append(Token("max-spread-checks 500ms"))
@@ -60,11 +60,10 @@ def global_lines(view: View, others: Sequence[File]) -> list[Token]:
 
 
 def _account(view: View) -> Iterator[Token]:
-    """Yield the user, the group and the root directory with which HAProxy works after root has started it.
+    """Yield the user, the group and the root directory with which HAProxy runs after root has started it.
 
     A HAProxy below /etc is the distribution's: root starts it, and its package has a user and an empty directory for
-    it. One that is elsewhere is started by whoever put it there, and HAProxy does not start at all if it may not change
-    its user.
+    it. Elsewhere, any user may start it, and HAProxy does not start if it may not change its user.
     """
     proxy, packaged = view.proxy, (view.proxy.config or "").startswith(_DISTRIBUTION)
     chroot = proxy.chroot or (_CHROOT if packaged and not _has_sockets(view) else None)
@@ -150,7 +149,7 @@ def unusable_key(certificate: str, key: str, path: Path, code: str) -> Iterator[
 
 
 def _needs_short_names(view: View) -> bool:
-    """Return whether some key is x.key beside x.crt."""
+    """Return whether a key is x.key next to x.crt."""
     pairs = [
         (item.certificate, item.key)
         for listener in view.listeners

@@ -1,8 +1,8 @@
-"""Requests that HAProxy refuses before it looks for a route: malformed, ambiguous, or with headers that are too large.
+"""Rejects requests before the selection of a route: malformed, ambiguous, or with headers that are too large.
 
-A replica could read an ambiguous request in another way. The limits of headers are compared with what the client sent.
-HAProxy's parser has limits of its own for the whole process. They are set a little higher, so that a request above the
-listener's limit still gets an answer of JSON.
+A replica could interpret an ambiguous request differently. The limits of headers apply to the client's headers.
+HAProxy's parser has separate limits for the whole process. They are set a little higher, so that a request above the
+listener's limit still gets a JSON response.
 """
 
 from __future__ import annotations

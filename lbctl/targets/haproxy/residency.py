@@ -1,6 +1,6 @@
-"""Data residency: a route bound to regions uses a backend of its own, which has only the replicas of those regions.
+"""Data residency: a route bound to regions uses a separate backend, which has only the replicas of those regions.
 
-Where all replicas of a pool are in these regions, the pool's own backend serves. A copy has its own checks and limits.
+If all replicas of a pool are in these regions, the pool's own backend is used. A copy has its own checks and limits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _pools(route: Route, pools: Mapping[str, Pool]) -> list[Pool]:
 
 
 def within(pool: Pool, regions: tuple[str, ...], view: View) -> tuple[Pool, View]:
-    """Return the pool with the replicas that `backend_name` stands for, and the view with that pool."""
+    """Return the pool with the replicas of `backend_name`, and the view with that pool."""
     if backend_name(pool, regions) == pool.name:
         return pool, view
     return with_replicas(pool, view, {item.name for item in pool.replicas if in_regions(item, regions)})

@@ -139,9 +139,9 @@ def _wanted(pool: Pool, routes: Sequence[Route]) -> dict[str, int]:
 
 
 def _repeats(pool: Pool, routes: Sequence[Route]) -> frozenset[str]:
-    """Return after what requests that were sent are repeated: what all routes that repeat any ask for.
+    """Return the conditions for repeating sent requests: the conditions that all routes with such retries share.
 
-    Where they have nothing in common, busy replicas are left.
+    If they share none, only busy replicas are retried.
     """
     repeats = [item for item in (_repeats_of(pool, route) for route in routes) if item]
     return frozenset.intersection(*repeats) or frozenset(map(str, BUSY)) if repeats else frozenset()

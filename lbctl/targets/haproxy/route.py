@@ -1,4 +1,4 @@
-"""What a route changes in a request and its response, and the responses that the proxy gives by itself."""
+"""The changes of a route to a request and its response, and the proxy's own responses."""
 
 from __future__ import annotations
 
@@ -91,8 +91,7 @@ def _affinity_cookies(route: Route, view: View) -> Iterator[tuple[str, str, Path
 def response_changes(route: Route, listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that change the responses of this route.
 
-    They change the responses of the proxy itself too. What they say of the replica's cookies comes before HAProxy adds
-    its own.
+    They change the responses of the proxy itself too. Rules for the replica's cookies come before HAProxy adds its own.
     """
     if isinstance(route.action, Forward):
         yield from pool_selection.cookies(route, route.action, secure=listener.tls is not None)

@@ -13,7 +13,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.targets.haproxy import quote
 
 OWN = "lbctl_"
-"""What the names of a fragment's sections begin with."""
+"""Prefix of the names of a fragment's sections."""
 _POOL = "pool_"
 SECRETS = "haproxy-upstream-headers.map"
 """Rows of POOL/HEADER and its value."""
@@ -39,7 +39,7 @@ def bare(section: str) -> str:
 
 
 def beside(name: str, proxy: Proxy) -> str:
-    """Return the path of a file beside the configuration; a fragment cannot set `default-path`, so it is whole."""
+    """Return the path of a file next to the configuration; a fragment cannot set `default-path`, so it is absolute."""
     return str(PurePosixPath(proxy.config or "").parent / name) if proxy.is_fragment else name
 
 

@@ -78,7 +78,7 @@ def _is_drained(part: TierBackend, replica: Replica) -> bool:
 
 
 def default(part: TierBackend) -> Token:
-    """Return the `default-server` line: what all servers of the backend have in common."""
+    """Return the `default-server` line, with the arguments that all servers of the backend share."""
     pool = part.pool
     retried = retries.number(pool, routes_of(pool, part.view))
     return line(

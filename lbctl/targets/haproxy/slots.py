@@ -1,8 +1,8 @@
 """Spare server slots: servers of a backend in maintenance, which replicas take and leave by the Runtime API.
 
-A new replica is added under its own name where HAProxy can do that at run time. It cannot where servers have a cookie:
-there a new replica takes a slot, until the next start has it as a server of its own. A map, whose file lies beside the
-configuration, has the replica of each slot, so that logs show its name and not the slot's.
+A new replica is added under its own name if HAProxy can do that at run time. It cannot if servers have a cookie: then a
+new replica takes a slot, until it becomes a separate server at the next start. A map, whose file is next to the
+configuration, contains the replica of each slot, so that logs show the replica's name.
 """
 
 from __future__ import annotations

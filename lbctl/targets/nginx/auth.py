@@ -1,7 +1,7 @@
 """API keys: a request's key decides its tenant, and a request without a valid key is refused.
 
-The keys are in a file of their own, included by name (`key_table`). nginx cannot compute SHA-256: a key of which only
-the hash is known is refused.
+The keys are in a separate file, included by name (`key_table`). nginx cannot compute SHA-256: a key of which only the
+hash is known is rejected.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Map:
     """`map source variable { … }`; the entries are (key, value)."""
 
     source: Token
-    """What the map looks up."""
+    """The value that the map looks up."""
     variable: Token
     """The variable that gets the value."""
     entries: tuple[tuple[Token, Token], ...]
@@ -43,7 +43,7 @@ class Draw:
     """`split_clients`; the entries are (percentage or `*`, value)."""
 
     source: Token
-    """What the draw is computed from."""
+    """The value from which the draw is computed."""
     variable: Token
     """The variable that gets the value."""
     entries: tuple[tuple[Token, Token], ...]
@@ -69,7 +69,7 @@ class Zone:
     """A `limit_req_zone` (with `rate`) or a `limit_conn_zone`; `size` is in KiB."""
 
     key: Token
-    """What requests are counted by."""
+    """The value by which requests are counted."""
     name: Token
     size: int
     """The shared memory in KiB."""
@@ -139,7 +139,7 @@ class ServerBlock:
     verify: Token | None
     """Whether a client certificate is required or optional; None without `client_ca`."""
     challenge: Token
-    """What a 401 asks for."""
+    """The challenge of a 401."""
     client_crl: Token | None
     """The file of the lists of revoked client certificates; None: there is none."""
     checks: tuple[CheckLocation, ...]
@@ -173,7 +173,7 @@ class ServerBlock:
     variables: tuple[Token, ...]
     """The variables of the tenant, the variant and the copy, where the fleet uses them."""
     has_grpc: bool
-    """Whether one of its pools speaks gRPC, so that nginx answers gRPC clients in their way."""
+    """Whether one of its pools uses gRPC, so that nginx answers gRPC clients in their format."""
     max_header_bytes: int
     """The largest size of a line of the request's head."""
     no_route: Token

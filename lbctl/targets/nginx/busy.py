@@ -1,11 +1,11 @@
-"""Requests that go on to another replica where one is busy.
+"""Retries requests on another replica if one is busy.
 
-nginx repeats a POST that was sent after all conditions of `next_upstream` or after none of them (`non_idempotent`). So
-a location that leaves busy replicas has their statuses as its only conditions, and what broke off or went silent is
-never repeated. A request that cannot connect goes on in a second location, whose conditions are those of other routes.
+nginx repeats a sent POST for all conditions of `next_upstream` or for none of them (`non_idempotent`). So a location
+that retries for busy replicas has their statuses as its only conditions, and aborted or silent requests are never
+repeated. A request that cannot connect is retried in a second location, with the conditions of other routes.
 
-nginx counts a busy answer as a failure of the replica (`max_fails`), and two locations share no memory of failures: so
-connect failures leave no replica out of a pool whose busy replicas are left.
+nginx counts a busy response as a failure of the replica (`max_fails`), and two locations do not share counts of
+failures. So connect failures do not eject replicas of a pool with retries for busy replicas.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def going_on(directives: Forwarding, retry: Retry, statuses: tuple[int, ...]) ->
 
 
 def falling_back(context: RenderContext, directives: Forwarding, prefix: str, location: str) -> Forwarding:
-    """Return the directives for requests that go on in `location` where they cannot connect to a replica.
+    """Return the directives for requests that are retried in `location` if they cannot connect to a replica.
 
-    `prefix` is that of the variables that say so; `location` is without its `@`.
+    `prefix`: prefix of the variables for this state; `location` is without its `@`.
     """
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
         variable = f"{prefix}_{status}"

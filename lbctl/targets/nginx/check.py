@@ -1,4 +1,4 @@
-"""nginx's own checker: the command `nginx -t` in a directory of its own, and the parser of its output."""
+"""nginx's own checker: the command `nginx -t` in a separate directory, and the parser of its output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Authentication by a service: nginx asks it by a subrequest without a body, and lets nothing else pass.
+"""Authentication by an external service: nginx sends it a subrequest without a body, and rejects all other requests.
 
-What the service answers with 2xx sets the accepted headers, 401 and 403 go to the client, and all else, silence
-included, is 503.
+A 2xx response of the service sets the accepted headers, 401 and 403 are returned to the client, and everything else,
+including silence, is a 503.
 """
 
 from __future__ import annotations

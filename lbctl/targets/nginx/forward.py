@@ -22,7 +22,7 @@ _LINE = 170
 """The characters of a line of directives that remove headers."""
 _SPEAKS_HTTP2 = (1, 29, 4)
 _KINDS_OF_PATHS = {"$request_uri": "path", "$uri": "uri", "$lb_sent_uri": "copied_uri"}
-"""What a path is computed from → how its variable is named."""
+"""Source of a path → name of its variable."""
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
 """Response headers of a replica that nginx never passes on: it writes its own."""
 

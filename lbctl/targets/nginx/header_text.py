@@ -1,4 +1,4 @@
-"""The headers that a route sets, with their variables as those of nginx."""
+"""The headers that a route sets, with nginx's variables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Hosted APIs and replicas that ask for a key: headers and path of requests, in the locations of the pool.
+"""Hosted APIs and replicas that require a key: headers and path of requests, in the locations of the pool.
 
-A secret stands in a file of its own, which its owner alone may read; nginx.conf includes it as the value of a variable.
+A secret is in a separate file, which only its owner may read; nginx.conf includes it as the value of a variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Headers = Sequence[tuple[Token, Token]]
 
 
 def headers(context: RenderContext, pool: Pool, replica_headers: Headers) -> tuple[tuple[Token, Token], ...]:
-    """Return the request headers for the pool: those for a replica, changed where the pool has some of its own."""
+    """Return the request headers for the pool: a replica's headers, with the pool's own headers."""
     hosted = hosted_pool(context.view, pool.name)
     if hosted is None:
         return tuple(replica_headers)

@@ -1,4 +1,4 @@
-"""Whether an nginx is the one that was installed for the whole machine, or one that a user runs, and where it logs."""
+"""Distinguishes the nginx that is installed for the whole machine from a user's nginx, and finds its logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.target import in_system_directory
 
 STREAMS = ("/dev/stdout", "/dev/stderr")
-"""What systemd makes a socket of a service, and Linux opens no socket by a path."""
+"""Paths that are sockets in services of systemd; Linux cannot open a socket by a path."""
 SYSTEM_LOG = "/var/log/nginx/access.log"
 """Where packages and images of nginx have its log: packages rotate it, images link it to their standard output."""
 _FRAGMENT_LOG = "/var/log/nginx/lbctl-access.log"

@@ -57,9 +57,9 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
 
 
 def most(pool: Pool) -> int:
-    """Return how many requests the pool's breaker allows at once: no more than its replicas may have together.
+    """Return the pool's limit of concurrent requests: at most the sum of its replicas' limits.
 
-    Replicas that stand once more as backups have a `max_conns` of their own there, which this keeps unused.
+    Replicas that are listed again as backups have a separate `max_conns` there, which this limit keeps unused.
     """
     limits, each = pool.circuit_breaker, most_of_replica(pool)
     whole = min(limits.max_connections, limits.max_requests) if pool.protocol == "http1" else limits.max_requests
@@ -94,7 +94,7 @@ def listener(context: RenderContext, number: int, maximum: int) -> Limit:
 
 
 def _limits(context: RenderContext, route: Route, number: int, name: str, limit: RateLimit) -> Iterator[Limit]:
-    """Yield the directives of a limit: its own, and one for each tenant with a rate of its own.
+    """Yield the directives of a limit: its own, and one for each tenant with its own rate.
 
     nginx does not count an empty key: so each request is counted by one of them.
     """

@@ -84,7 +84,7 @@ def _listen(context: RenderContext, listener: Listener) -> Token:
 
 
 def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
-    """Warn if gRPC routes are on a listener that speaks HTTP/1.1 only.
+    """Warn if gRPC routes are on a listener that supports only HTTP/1.1.
 
     gRPC needs HTTP/2, and an old nginx cannot offer that next to HTTP/1.1 without TLS.
     """
@@ -97,7 +97,7 @@ def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
 
 
 def _is_http2_alone(context: RenderContext, listener: Listener) -> bool:
-    """Return whether a cleartext listener of an old nginx speaks HTTP/2 and no HTTP/1.1: all its routes are gRPC's."""
+    """Return whether a cleartext listener of an old nginx uses HTTP/2 only, because all its routes are for gRPC."""
     if listener.tls is not None or not listener.http2 or context.version >= _HAS_HTTP2_ON:
         return False
     actions = [context.view.routes[rule.route].action for rule in listener.rules]

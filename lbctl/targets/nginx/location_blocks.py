@@ -86,7 +86,7 @@ class Answer:
     texts: tuple[Token, ...]
     """The parts of a body that is too long for one variable."""
     body: Token | None
-    """What is returned; None: no body."""
+    """The returned body; None: no body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Location:
     elsewhere: Token | None = None
     """The named location that handles the request instead."""
     status: int | None = None
-    """The status that replaces that of the response from `elsewhere`."""
+    """The status that replaces the status of the response from `elsewhere`."""
     redirect: bool = False
     """Whether the client is redirected to https."""
     onward: Token | None = None

@@ -84,7 +84,7 @@ def condition(context: RenderContext) -> Token | None:
 
 
 def variables(view: View) -> tuple[Token, ...]:
-    """Return the variables beside route and pool that locations set, where the fleet has a use for them."""
+    """Return the variables that locations set in addition to route and pool, if the fleet uses them."""
     used = {
         _TENANT: any(route.auth is not None for route in view.routes.values()),
         _VARIANT: any(

@@ -15,10 +15,9 @@ from lbctl.ir.proxies import Proxy
 from lbctl.targets.nginx import quote
 
 AGAIN = ":again"
-"""What the name of the location ends with in which a request goes on that reached no replica."""
+"""Suffix of the location's name for requests that reached no replica."""
 CHECKED, READ = ":checked", ":read"
-"""What the name of the location ends with in which a request goes on that a service lets in, or whose body has been
-read."""
+"""Suffixes of the locations' names for requests that a service has accepted, or whose body has been read."""
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _PREFIX = "lbctl_"
@@ -32,9 +31,9 @@ def own(name: str, proxy: Proxy) -> str:
 
 
 def included(name: str, proxy: Proxy) -> str:
-    """Return the path of a file beside the configuration.
+    """Return the path of a file next to the configuration.
 
-    nginx looks for a relative one beside its main file, which a fragment is not.
+    nginx resolves a relative path in the directory of its main file, which a fragment is not.
     """
     return posixpath.join(posixpath.dirname(proxy.config or ""), name) if proxy.is_fragment else name
 
@@ -56,7 +55,7 @@ def group(variable: str, pattern: str, part: str = "") -> str:
 
 
 def captured(variable: str, part: str = "") -> str:
-    """Return the variable of a group in the map of `variable`; `part` tells several groups apart."""
+    """Return the variable of a group in the map of `variable`; `part` distinguishes several groups."""
     return f"${_CAPTURE}{variable.removeprefix('$lb_')}{part}"
 
 
@@ -81,7 +80,7 @@ class Lookups:
     """Maps that extract one value from a longer one, numbered in the order of first use."""
 
     patterns: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """Variable → (source, regular expression before the value, and that of the value)."""
+    """Variable → (source, regular expression in front of the value, regular expression of the value)."""
 
     def cookie(self, name: str) -> str:
         """Return the variable with the value of a cookie."""

@@ -26,7 +26,7 @@ _BALANCED = "one `}` for each `{`"
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a directive, and where it stands in the text."""
+    """One word of a directive, and its position in the text."""
 
     text: str
     """The word without its quotes."""

@@ -1,10 +1,11 @@
-"""A replica for each request, named by the picker: nginx asks it by a subrequest, and each replica is an upstream.
+"""Picks a replica for each request: nginx asks the picker by a subrequest, and each replica is an upstream.
 
-nginx asks before it reads a body. Where the picker needs the body, the request first goes through a location that has
-`mirror`, which reads the body, and no content, so that its error page leads on to the location that asks. Whatever goes
-wrong, the request goes to the pool's own upstream. After a failure the picker gets no question for a second, since it
-is a server of an upstream with `max_fails=1`. A picked replica that does not accept the connection is no failure of the
-request: it goes on to the pool, unless something of it was sent, and the picker learns it with the end of the request.
+nginx sends the subrequest before it reads a body. If the picker needs the body, the request first passes a location
+with `mirror`, which reads the body, and without content, so that its error page leads to the location with the
+subrequest. After any failure, the request goes to the pool's own upstream. After a failure the picker gets no requests
+for a second, because it is a server of an upstream with `max_fails=1`. If a picked replica does not accept the
+connection, the request does not fail: it goes to the pool, unless a part of it was sent. The picker gets this
+information with the end of the request.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _MOVED = "$lb_pick_moved"
 """The variable that is true where another replica than the picked one has the request, since that was busy."""
 _UNREACHED = Token("$lb_pick_unreached")
 BODY = (Token("$lb_prompt"), Token("$lb_json_body"))
-"""What the picker gets of a body, as a variable and its value, which is that of bodies of JSON."""
+"""The part of a body for the picker, as a variable and its value, which is set for JSON bodies."""
 _BEGINNING = "$lb_body_beginning"
 """The variable with the beginning of a body, whatever it is."""
 _KEY_FILE = "nginx-picker-key.conf"
 _MAX_BODY_BYTES = 65_535
 """Bytes of a body that the picker gets: the most that an expression counts, and about what the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
-"""What the end of a request reports, as a variable and its value: whether its picked replica was not reached."""
+"""Report at the end of a request, as a variable and its value: whether its picked replica was unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Picked:
     """The upstream that a request to one pool gets by its pick."""
 
     variable: str
-    """The variable with its name: that of a replica's upstream, else that of the pool's."""
+    """The variable with the name of a replica's upstream, else of the pool's upstream."""
     upstream: UpstreamBlock
     """The upstream of the pool, under the name of the variable."""
 
@@ -147,12 +148,12 @@ def upstream_name(view: View) -> Token:
 
 
 def format_name(view: View) -> Token:
-    """Return the name of the format of the line that tells the picker the end of a request."""
+    """Return the name of the log format that reports the end of a request to the picker."""
     return Token(names.own("lb_pick", view.proxy))
 
 
 def log_format(view: View) -> LogFormat:
-    """Return the format of the line that tells the picker the end of a request."""
+    """Return the log format that reports the end of a request to the picker."""
     fields = '"pick":"$lb_pick_id","left":"$lb_pick_left_id","status":$lb_log_status,"unreached":$lb_pick_unreached'
     moved = f',"moved":{_MOVED}' if _leaves_busy(view) else ""
     return LogFormat(format_name(view), quote.script(f"{{{fields}{moved}}}"))

@@ -1,7 +1,7 @@
-"""A pool as an `upstream`: which replicas are in it, with which weight, and which of them are backups.
+"""A pool as an `upstream`: its replicas, their weights, and the backups among them.
 
-nginx has two ranks, servers and `backup`, and no backups beside hash and random. A pool that a route may use only in
-some regions is a separate upstream, without the replicas elsewhere.
+nginx has two ranks, servers and `backup`, and no backups with hash and random. A pool that a route may use only in some
+regions is a separate upstream, without the replicas elsewhere.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Upstreams:
         )
 
     def replicas(self, name: str, regions: tuple[str, ...]) -> tuple[tuple[str, UpstreamBlock], ...]:
-        """Return the replicas of the pool that may be picked in these regions, each as an upstream of its own."""
+        """Return the replicas of the pool that may be picked in these regions, each as a separate upstream."""
         key, pool = (name, regions), self.context.view.pools[name]
         if key not in self.singles:
             prefix = names.own(f"pick{len(self.singles)}_", self.context.view.proxy)
@@ -291,10 +291,10 @@ def _server(pool: Pool, member: PooledReplica, common: tuple[Token, ...]) -> Ups
 
 
 def panics(pool: Pool) -> bool:
-    """Return whether all replicas serve again when failures have left out all of them.
+    """Return whether all replicas get requests again after failures have ejected all of them.
 
-    nginx has no limit for how many are left out, and it counts requests that a replica has received and broken off too:
-    one client whose requests make replicas break off would take the whole pool from everybody.
+    nginx has no limit for the number of ejected replicas, and it also counts requests that a replica has received and
+    aborted. So one client whose requests make replicas abort could eject the whole pool.
     """
     return pool.passive is not None and 0 < pool.passive.max_ejection < 100 and _has_backups(pool)
 
@@ -304,10 +304,10 @@ def _has_backups(pool: Pool) -> bool:
 
 
 def _ejectable(pool: Pool, members: list[PooledReplica]) -> frozenset[str]:
-    """Return the replicas that nginx may leave out after failures.
+    """Return the replicas that nginx may eject after failures.
 
-    All of them, where backups are used then: those that stand by, or the replicas once more. Without backups as many
-    as `max_ejection` allows, by their order; a failing replica that is not left out costs its requests another try.
+    All of them, if backups exist: separate backups, or the same replicas again. Without backups, as many as
+    `max_ejection` allows, by their order. A failing replica that is not ejected costs its requests another attempt.
     """
     if pool.passive is None:
         return frozenset()

@@ -16,7 +16,7 @@ from lbctl.targets.token import Token
 DOLLAR = "${lb_dollar}"
 """The variable that holds a dollar sign: the template defines it as a `geo`."""
 NO_VARIABLE = "\x01"
-"""Stands within `$lb_` of a user's text while a configuration is rendered: it is no variable of lbctl's."""
+"""Marks `$lb_` in a user's text while a configuration is rendered: it is not a variable of lbctl."""
 MAX_TOKEN_CHARACTERS = 3000
 """The most characters of one token.
 

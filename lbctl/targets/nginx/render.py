@@ -96,9 +96,9 @@ def _warn_about_sizes(context: RenderContext) -> None:
 
 
 def _temporary_paths(proxy: Proxy) -> Token | None:
-    """Return where nginx has its temporary files; None for nginx's own paths, which an installed one has.
+    """Return the directives for nginx's temporary files; None for the built-in paths of an installed nginx.
 
-    Only root can make those, so an nginx whose configuration is elsewhere has them beside it.
+    Only root can create those, so an nginx with its configuration elsewhere has them next to it.
     """
     if is_system_wide(proxy):
         return None

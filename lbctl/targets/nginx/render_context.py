@@ -20,7 +20,7 @@ from lbctl.targets.token import Token
 
 @dataclass(frozen=True, slots=True)
 class ListenerScope:
-    """What a listener provides to its requests: the names of its variables, and whether some peers are trusted."""
+    """The values of a listener for its requests: the names of its variables, and whether some peers are trusted."""
 
     listener: str
     number: int
@@ -55,7 +55,7 @@ class RenderContext:
     upstream_numbers: dict[str, int] = field(default_factory=dict)
     """Upstream → the number that the variable of its picks contains."""
     conditions: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
-    """(source, expressions) → the variable that says whether one of the expressions matches."""
+    """(source, expressions) → the variable that shows whether one of the expressions matches."""
     _mapped: set[str] = field(default_factory=set)
     """The variables of the maps."""
 

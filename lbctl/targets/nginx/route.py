@@ -1,7 +1,7 @@
-"""The locations of a route: one for each pool that it may reach, or one in which the proxy answers by itself.
+"""The locations of a route: one for each pool that it may reach, or one in which the proxy itself responds.
 
-A location holds everything that its pool and its route require: nginx inherits headers and error pages only into a
-block that has none of its own. The listener's table chooses the location by name; nothing is matched again here.
+A location contains everything that its pool and its route require, because nginx inherits headers and error pages only
+into a block that has none itself. The listener's table chooses the location by name; nothing is matched again here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lbctl.targets.response_bodies import NO_REPLICA
 from lbctl.targets.token import Token
 
 _CONTENT_TYPE = "content-type"
-"""nginx adds a header beside its own `Content-Type`; in a response of its own that one is set instead."""
+"""nginx would add a second `Content-Type` header; in its own responses, the existing one is set instead."""
 _COUNTING = frozenset({"limit_req", "limit_conn"})
 """The directives that count requests."""
 Pairs = tuple[tuple[Token, Token], ...]
@@ -110,9 +110,9 @@ class Routes:
         return [item for pool in _reached(action) for item in self._to_pool(listener, scope, route, rule, pool)]
 
     def _guarded(self, route: Route, answering: Location) -> list[Location]:
-        """Return a location of nginx's own answer as one that asks for credentials.
+        """Return a location with nginx's own response, changed to require credentials.
 
-        nginx answers before it asks a service, so the answer is then in a second location.
+        nginx responds before it asks a service, so the response is then in a second location.
         """
         number = self.numbers[route.name]
         check = external.check(route, number)
@@ -124,9 +124,10 @@ class Routes:
     def _to_pool(self, listener: Listener, scope: ListenerScope, route: Route, rule: Rule, pool: str) -> list[Location]:
         """Return the locations that lead to the pool.
 
-        Before the one that forwards is one that asks the picker, where replicas are picked, or that leaves busy
-        replicas. nginx does each of a few things once in a location, and in an order of its own: so another one asks a
-        service before the picker is asked or a tenant is limited, and another one reads the body for the picker.
+        In front of the location that forwards is a location that asks the picker, if replicas are picked, or that
+        retries for busy replicas. nginx performs each of a few steps once per location, and in a fixed order. So a
+        separate location asks a service before the picker is asked or a tenant is limited, and another one reads the
+        body for the picker.
         """
         location = self._forwarding(listener, scope, route, rule, pool)
         picked = self._picked(scope, route, rule, pool, location)
@@ -380,7 +381,7 @@ def _counted_by_tenant(route: Route) -> frozenset[str]:
 
 
 def _guard(location: Location, name: str, own: tuple[Token, ...]) -> Location:
-    """Return the location as one that forwards nothing: requests that have passed it go on in `name`."""
+    """Return the location without forwarding: accepted requests continue in `name`."""
     variables = tuple(item for item in location.variables if item not in (pick.LEFT, pick.REACHED))
     return replace(
         location, variables=variables, response_headers=(), forwarding=None, question=None, mirror=None,

@@ -65,7 +65,7 @@ class Nginx:
         return installation.log_files(view)
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return nothing: the files beside an nginx's configuration are named after it."""
+        """Return nothing: the files next to an nginx's configuration are named after it."""
         return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- nginx.conf has one form
