@@ -16,7 +16,7 @@ from lbctl.importer.run import KINDS, Imported
 from tests.support.importer import imported, samples
 
 HEAD = (
-    "| sample | directives | carried over | done anyway | comments | requests that agree | what differs | how much |\n"
+    "| sample | directives | carried over | implied | comments | requests that agree | differences | level |\n"
     "|---|---|---|---|---|---|---|---|"
 )
 LEVELS = ("whole", "nearly", "in part", "not")
