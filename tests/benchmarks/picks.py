@@ -9,7 +9,6 @@ last a real Envoy answers 100 requests a second with and without the picker.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from lbctl.picker import wire
 from lbctl.picker.launch import command, environment
 from lbctl.serve.picker.ports import PickerPorts
 from tests.benchmarks.memory import resident
+from tests.benchmarks.pick_in_process import body
 from tests.support.processes.control import controlling, driven
 from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
@@ -39,13 +39,6 @@ REPLICAS, CLIENTS, SECONDS, PROMPTS = 200, 8, 5.0, 100_000
 _POLICY = PickPolicy((SessionKey(header="x-session-id"),))
 _METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _TICKS = os.sysconf("SC_CLK_TCK")
-_WORDS = "the picker names a replica for each request and the proxy carries it "
-
-
-def body(number: int, size: int = 8 << 10) -> bytes:
-    """A prompt of its own, behind a beginning that a hundred of them share."""
-    text = f"{number % 100} " * 500 + f"{number} " + _WORDS * (size // len(_WORDS) + 1)
-    return json.dumps({"model": "m", "prompt": text[: size - 40]}).encode()
 
 
 @contextmanager
