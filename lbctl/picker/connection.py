@@ -71,7 +71,11 @@ class PickerConnection(asyncio.Protocol):
         """The bytes that a request has at least whose beginning is in `_received`."""
         self._is_paused = False
         """Whether nothing is answered until the client has read its responses."""
+        self._loop = asyncio.get_running_loop()
+        self._deadline = 0.0
+        """When the connection is closed unless the client sends something, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
+        """Fires at the deadline or before it: a response moves the deadline, and leaves the timer as it is."""
         self._withdraw: Callable[[], None] | None = None
         """`Reply.withdraw` of the newest response."""
         self._answered_at = 0.0
@@ -99,7 +103,7 @@ class PickerConnection(asyncio.Protocol):
         self._received.clear()
         if self._timer is not None:
             self._timer.cancel()
-        is_recent = asyncio.get_running_loop().time() - self._answered_at < _WITHDRAWN
+        is_recent = self._loop.time() - self._answered_at < _WITHDRAWN
         if self._withdraw is not None and (self._ended_unread or (exc is not None and is_recent)):
             self._withdraw()
 
@@ -161,14 +165,23 @@ class PickerConnection(asyncio.Protocol):
     def _send(self, reply: Reply) -> None:
         assert self._transport is not None
         self._transport.write(reply.data)
-        self._withdraw, self._answered_at = reply.withdraw, asyncio.get_running_loop().time()
+        self._withdraw, self._answered_at = reply.withdraw, self._loop.time()
         if not reply.keep:
             self._transport.close()
 
     def _wait(self, timeout: float) -> None:
+        self._deadline = self._loop.time() + timeout
         if self._timer is not None:
+            if self._timer.when() <= self._deadline:
+                return
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(timeout, self.close)
+        self._timer = self._loop.call_at(self._deadline, self._close_if_due)
+
+    def _close_if_due(self) -> None:
+        if self._loop.time() >= self._deadline:
+            self.close()
+        else:
+            self._timer = self._loop.call_at(self._deadline, self._close_if_due)
 
 
 def _is_unread(transport: asyncio.Transport) -> bool:
