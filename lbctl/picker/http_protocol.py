@@ -7,8 +7,9 @@ other on a connection. Everything else gets a 500 and the connection is closed; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
+from typing import NamedTuple
 
 from lbctl.picker.connection import MalformedError, Reply
 
@@ -16,10 +17,10 @@ MAX_HEAD_BYTES = 64 << 10
 """Bytes of a request line and its headers."""
 MAX_BODY_BYTES = 1 << 20
 """Bytes of a body."""
+_STATUS_LINES = {int(status): f"HTTP/1.1 {status} {status.phrase}\r\n" for status in HTTPStatus}
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(NamedTuple):
     """A request."""
 
     method: str
@@ -30,25 +31,23 @@ class HttpRequest:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(NamedTuple):
     """An answer."""
 
     status: int
     body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     """Further headers, whose values are printable ASCII."""
     withdraw: Callable[[], None] | None = None
     """Called when the connection ends with the answer unread: the proxy had given up the question. None: nothing."""
 
     def encoded(self, *, keep: bool) -> bytes:
         """Return the bytes of the answer. `keep`: whether the connection stays open."""
-        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
-        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        lines = [_STATUS_LINES[self.status], *[f"{name}: {value}\r\n" for name, value in self.headers.items()]]
         if self.status != HTTPStatus.NO_CONTENT:
-            lines.append(f"content-length: {len(self.body)}")
-        lines.append(f"connection: {'keep-alive' if keep else 'close'}")
-        return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + self.body
+            lines.append(f"content-length: {len(self.body)}\r\n")
+        lines.append("connection: keep-alive\r\n\r\n" if keep else "connection: close\r\n\r\n")
+        return "".join(lines).encode("ascii") + self.body
 
 
 class HttpProtocol:
