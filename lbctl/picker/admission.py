@@ -60,6 +60,6 @@ def is_of_web_page(headers: Mapping[str, Sequence[str]], bind: Address, *, by_pr
     if "origin" in headers:
         return True
     return any(
-        not is_served_host(host, bind.host) and (not by_proxy or split_host(host)[1] == str(bind.port))
+        (not by_proxy or split_host(host)[1] == str(bind.port)) and not is_served_host(host, bind.host)
         for host in headers.get("host", ())
     )
