@@ -14,7 +14,6 @@ are few, as the files name them: of each, the time of its last request is kept f
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -136,6 +135,4 @@ def stored_depths(length: int) -> Sequence[int]:
 
 def _session_key(features: Features) -> int:
     """Return the key of a session, which is that of one tenant in one pool."""
-    text = f"{features.pool}\0{features.tenant}\0{features.session}"
-    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
+    return hash((features.pool, features.tenant, features.session))

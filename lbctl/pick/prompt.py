@@ -1,12 +1,12 @@
 """The beginning of a prompt as blocks, each with the hash of everything before it, as engines cache it.
 
 Two requests whose first n blocks are equal have equal first n hashes, whatever follows, and whether or not their bodies
-were cut off. The hashes are the same in every process, so that pickers can compare them.
+were cut off. Hashes have 64 bits and a secret of the process (`hash`), so no client can make a prompt with the hash of
+another one.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 from lbctl.ir.pools import Prefix
@@ -32,12 +32,11 @@ def chain(document: Document, seed: str, rules: Prefix) -> tuple[int, ...]:
 
     `seed` distinguishes prompts that share no cache: those of other pools, tenants, models and adapters.
     """
-    text = _beginning(document, rules.block * rules.blocks)
-    digest = hashlib.blake2b(seed.encode("utf-8", "replace"), digest_size=8)
+    text, block, value = _beginning(document, rules.block * rules.blocks), rules.block, hash(seed)
     hashes = []
-    for end in range(rules.block, len(text) + 1, rules.block):
-        digest.update(text[end - rules.block : end])
-        hashes.append(int.from_bytes(digest.digest(), "big"))
+    for start in range(0, len(text) - block + 1, block):
+        value = hash((value, text[start : start + block]))
+        hashes.append(value)
     return tuple(hashes)
 
 
