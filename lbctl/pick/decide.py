@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import REQUEST_TOKENS, Books
@@ -43,8 +43,7 @@ class RandomSource(Protocol):
         """Return a number from 0 up to, but not, 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class PickResult:
+class PickResult(NamedTuple):
     """The result of a decision."""
 
     ordered: tuple[Candidate, ...]

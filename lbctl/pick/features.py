@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lbctl.ir.locality import NOWHERE, Place
 from lbctl.ir.pools import PickPolicy
@@ -20,8 +20,7 @@ BODY_LIMIT = 64 * 1024
 _MAX_KEY = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(NamedTuple):
     """One request as a decision sees it."""
 
     pool: str
