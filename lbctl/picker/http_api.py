@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -37,6 +37,10 @@ _PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
 _MAX_DATAGRAM_BYTES = 8 << 10
 _NOTHING = HttpAnswer(204)
 _TENANT = "x-lbctl-tenant"
+_ENVOY_HEADERS = (
+    "x-lbctl-pool", "x-lbctl-proxy", "x-lbctl-regions", "x-lbctl-region", "x-lbctl-zone", "x-lbctl-busy", _TENANT,
+)  # fmt: skip
+"""Headers about an Envoy and its route."""
 _STRUCTURED = re.compile(
     rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,500}?'
     rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
@@ -46,6 +50,8 @@ _LATE = "late-"
 """What stands before the id of a pick that its proxy did not wait for."""
 _NO_CONNECTION = (b"SC", b"sC")
 """How HAProxy's report names a request that no replica accepted."""
+_MAX_CALLERS = 512
+"""Proxies, routes and tenants that are remembered as they ask."""
 _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
 
 
@@ -76,7 +82,7 @@ class HttpApi:
 
     def handle(self, request: HttpRequest) -> HttpAnswer:
         """Return the answer to a request."""
-        path, _, query = request.target.partition("?")
+        path = request.target.partition("?")[0]
         by_proxy = path in (_ENVOY, _READY) or path.startswith(_PICK)
         if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
             return HttpAnswer(500 if path == _ENVOY else 403)  # an Envoy sends its client an answer below 500
@@ -85,7 +91,7 @@ class HttpApi:
         if path.startswith(_PICK) and request.method in ("GET", "POST"):
             if not self._is_admitted(request):
                 return HttpAnswer(403)
-            return self._pick(unquote(path.removeprefix(_PICK)), query, request)
+            return self._pick(request)
         if path in self._local:
             return self._answer_local(path, request) if self._is_admitted(request) else HttpAnswer(403)
         if request.method not in ("GET", "HEAD"):
@@ -109,12 +115,8 @@ class HttpApi:
             return HttpAnswer(405, headers={"allow": "POST"})
         return HttpAnswer(200, self._local[path](request.body), {"content-type": "application/json"})
 
-    def _pick(self, pool: str, query: str, request: HttpRequest) -> HttpAnswer:
-        values = _values(query)
-        caller = Caller(
-            pool, _header(request, "x-lbctl-proxy"), *_where(values), leaves_busy=values.get("busy") == "1",
-            tenant=_header(request, _TENANT),
-        )  # fmt: skip
+    def _pick(self, request: HttpRequest) -> HttpAnswer:
+        caller = _caller(request.target, _header(request, "x-lbctl-proxy"), _header(request, _TENANT))
         named = _header(request, "x-lbctl-pick-id")
         name = named if _NAME.fullmatch(named) else ""
         question = PickerQuestion(caller, request.headers, request.body, _body_length(request), id=name)
@@ -125,11 +127,7 @@ class HttpApi:
         return HttpAnswer(200, f"{replica} {picked.id}\n".encode(), headers)
 
     def _answer_envoy(self, request: HttpRequest) -> HttpAnswer:
-        names = ("proxy", "region", "zone", "pool", "regions", "busy")
-        proxy, region, zone, pool, regions, busy = (_header(request, f"x-lbctl-{name}") for name in names)
-        allowed = frozenset(item for item in regions.split(",") if item)
-        place, tenant = Place(region or None, zone or None), _header(request, _TENANT)
-        caller = Caller(pool, proxy, allowed, place, leaves_busy=busy == "1", tenant=tenant)
+        caller = _envoy_caller(*[_header(request, name) for name in _ENVOY_HEADERS])
         question = PickerQuestion(caller, request.headers, request.body, _body_length(request))
         picked = self._service.pick(question)
         if not picked.addresses:
@@ -199,15 +197,22 @@ def _end(data: bytes) -> _End | None:
     return _End(line["pick"], line.get("unreached") is True, left if isinstance(left, str) else "", moved)
 
 
-def _values(query: str) -> dict[str, str]:
-    return {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
-
-
-def _where(values: Mapping[str, str]) -> tuple[frozenset[str], Place]:
-    """Return the regions that a route allows and the place of the proxy. Names are percent-encoded, commas are not."""
+@lru_cache(_MAX_CALLERS)
+def _caller(target: str, proxy: str, tenant: str) -> Caller:
+    """Return the caller of a question of HAProxy or nginx. Names are percent-encoded in `target`, commas are not."""
+    path, _, query = target.partition("?")
+    values = {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
     regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
     region, zone = (unquote(values.get(key, "")) or None for key in ("region", "zone"))
-    return regions, Place(region, zone)
+    pool, leaves_busy = unquote(path.removeprefix(_PICK)), values.get("busy") == "1"
+    return Caller(pool, proxy, regions, Place(region, zone), leaves_busy=leaves_busy, tenant=tenant)
+
+
+@lru_cache(_MAX_CALLERS)
+def _envoy_caller(pool: str, proxy: str, regions: str, region: str, zone: str, busy: str, tenant: str) -> Caller:
+    """Return the caller of a question of an Envoy, from the values of `_ENVOY_HEADERS`."""
+    allowed = frozenset(item for item in regions.split(",") if item)
+    return Caller(pool, proxy, allowed, Place(region or None, zone or None), leaves_busy=busy == "1", tenant=tenant)
 
 
 def _header(request: HttpRequest, name: str) -> str:
