@@ -144,7 +144,7 @@ class PickerConnection(asyncio.Protocol):
                 return
             self._protocol = self._choose(self._received[0])
         try:
-            while not self._is_paused and len(self._received) >= self._needed:
+            while self._received and not self._is_paused and len(self._received) >= self._needed:
                 reply = self._protocol.respond(self._received)
                 if isinstance(reply, int):
                     self._needed = reply
