@@ -7,6 +7,7 @@ until the health checks know more; an answer ends it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ class Suspects:
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], _Suspicion] = {}
         """(pool, replica) → its suspicion."""
+        self._marked: dict[str, tuple[PoolTable, Mapping[str, str], PoolTable]] = {}
+        """Pool → its table, the reasons of its suspected replicas, and the table with these marked."""
 
     def __len__(self) -> int:
         """The number of suspicions that are remembered."""
@@ -63,6 +66,7 @@ class Suspects:
     def expire(self, now: float) -> None:
         """Forget what makes no difference any more; replicas that have left never answer."""
         self._of = {key: item for key, item in self._of.items() if now - item.until < _FORGOTTEN}
+        self._marked.clear()
 
     def without(self, table: PoolTable, now: float) -> PoolTable:
         """Return the table with the suspected replicas marked unfit."""
@@ -73,8 +77,15 @@ class Suspects:
         }
         if not reasons:
             return table
-        candidates = tuple(
-            replace(item, fit=False, reason=reasons[item.name]) if item.fit and item.name in reasons else item
-            for item in table.candidates
-        )
-        return replace(table, candidates=candidates)
+        kept = self._marked.get(table.pool)
+        if kept is None or kept[0] is not table or kept[1] != reasons:
+            kept = self._marked[table.pool] = table, reasons, _marked(table, reasons)
+        return kept[2]
+
+
+def _marked(table: PoolTable, reasons: Mapping[str, str]) -> PoolTable:
+    candidates = tuple(
+        replace(item, fit=False, reason=reasons[item.name]) if item.fit and item.name in reasons else item
+        for item in table.candidates
+    )
+    return replace(table, candidates=candidates)
