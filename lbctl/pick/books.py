@@ -22,6 +22,8 @@ PEER_TTL = 2.0
 """Seconds after which the counts of a picker that was not heard of are removed."""
 _SETTLED = 5.0
 """A request younger than this many seconds may be missing from an engine's report."""
+_MAX_ROWS = 64
+"""The most rows that are kept: a pool has one for each tier, proxies of other places and routes of other regions."""
 _MAX_PROMPTS = 100
 """The most prompts that one message of another picker adds; more are counted as this many longer ones."""
 
@@ -117,7 +119,8 @@ class Books:
     def __init__(self) -> None:
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         self._flights: dict[str, _Flight] = {}
-        self._rows: dict[str, tuple[Sequence[str], list[ReplicaLoad]]] = {}
+        self._rows: dict[int, tuple[Sequence[str], list[ReplicaLoad]]] = {}
+        """Identity of names → the names, which keep it, and their loads."""
 
     def __len__(self) -> int:
         """The number of requests in flight of this picker."""
@@ -141,9 +144,11 @@ class Books:
 
     def row(self, pool: str, names: Sequence[str]) -> list[ReplicaLoad]:
         """Return the loads of these replicas in this order. The list is kept for the next call with the same object."""
-        kept = self._rows.get(pool)
-        if kept is None or kept[0] is not names:
-            kept = self._rows[pool] = names, [self.load(pool, name) for name in names]
+        kept = self._rows.get(id(names))
+        if kept is None:
+            if len(self._rows) >= _MAX_ROWS:
+                self._rows.clear()
+            kept = self._rows[id(names)] = names, [self.load(pool, name) for name in names]
         return kept[1]
 
     def started(self, request: str, pool: str, replica: str, tokens: float, now: float) -> None:
