@@ -146,12 +146,20 @@ def pick(
 def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
     """Return the replicas among which the request's is chosen; None if there is none."""
     for tier in table.tiers(features.place, features.regions):
-        if features.subset is None and not tier.limited:
+        excluded = _excluded(tier, features, books)
+        if not excluded:
             return tier
-        allowed = [item for item in tier.candidates if not why_not(item, features, books)]
-        if allowed:
-            return tier if len(allowed) == len(tier.candidates) else Tier(allowed)
+        if len(excluded) < len(tier.candidates):
+            return Tier([item for place, item in enumerate(tier.candidates) if place not in excluded])
     return None
+
+
+def _excluded(tier: Tier, features: Features, books: Books) -> set[int]:
+    """Return the places of the replicas that cannot get this request."""
+    if features.subset is not None:
+        return {place for place, item in enumerate(tier.candidates) if why_not(item, features, books)}
+    loads = books.row(features.pool, tier.names)
+    return {place for place, limit in tier.limits if loads[place].in_flight >= limit}
 
 
 def why_not(candidate: Candidate, features: Features, books: Books) -> str:

@@ -71,8 +71,8 @@ class Tier:
         """What they can do together."""
         self.ramping = [index for index, item in enumerate(self.candidates) if item.started is not None]
         """The places of those that may be in their slow start."""
-        self.limited = any(item.limit is not None for item in self.candidates)
-        """Whether one of them has a limit of requests in flight."""
+        self.limits = [(place, item.limit) for place, item in enumerate(self.candidates) if item.limit is not None]
+        """The places of those that have a limit of requests in flight, and the limits."""
 
     @cached_property
     def some_have_room(self) -> bool:
