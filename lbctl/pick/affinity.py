@@ -65,10 +65,14 @@ class AffinityMemory:
     def holders(self, features: Features, now: float) -> tuple[CachedPrefix, ...]:
         """Return each replica that has seen the prompt's beginning with how much of it, the longest first."""
         self._turn(now)
-        hashes = features.prefix
+        hashes, seen = features.prefix, None
         depths: dict[str, int] = {}
         for depth in range(len(hashes), 0, -1):
-            for holder in self._get(hashes[depth - 1]) or ():
+            entry = self._get(hashes[depth - 1])
+            if entry is None or entry == seen:
+                continue
+            seen = entry
+            for holder in entry:
                 name = self._names.get(holder)
                 if name is not None:
                     depths.setdefault(name, depth)
