@@ -49,8 +49,8 @@ Written by `{command}` on {date}
 ({cores} cores, {machine}; {runs}):
 {versions}
 
-- Times are seconds: the median of the repetitions, with minimum and maximum. A client gives up after no data has
-  arrived for {patience:.0f} s. A first token or a whole answer that did not arrive counts as {failed:.0f} s.
+- Times are seconds: the median of the repetitions, with minimum and maximum. A client gives up if no data
+  arrives for {patience:.0f} s. A first token or a whole answer that did not arrive counts as {failed:.0f} s.
   A run has some hundred requests for each system: its 99th percentile is one of the slowest two or three.
 - "Share error" is the percentage of the requests that should have gone to another replica, by the engines' capacity.
   "Failed" and "cached" are percentages of the requests and of the prompts' tokens.
