@@ -1,4 +1,4 @@
-"""The kinds of proxies that lbctl renders for.
+"""The kinds of proxies for which lbctl renders.
 
 A new kind is a package in this directory and one line in `PACKAGES`.
 """
@@ -23,7 +23,7 @@ KINDS = PACKAGES.names
 
 
 def target(kind: str) -> Target:
-    """Return the target of that kind; its package is imported at the first call.
+    """Return the target of that kind. Its package is imported at the first call.
 
     Raises UnknownName if there is no such kind.
     """
@@ -38,9 +38,9 @@ def reader(kind: str) -> Reader:
 
 
 def uncounted(proxy: Proxy) -> str:
-    """Return which settings a proxy lacks so that `lbctl serve` can read its counts of requests; empty: none.
+    """Return the settings that a proxy lacks for `lbctl serve` to read its request counts; empty if there are none.
 
-    For a kind that counts nothing it is the kind itself.
+    For a kind without counts, the result is the kind itself.
     """
     settings = target(proxy.kind).counted_with
     if settings is None:
@@ -49,9 +49,9 @@ def uncounted(proxy: Proxy) -> str:
 
 
 def untimed(proxy: Proxy, logs_written: bool) -> str:
-    """Return which settings a proxy lacks so that `lbctl serve` learns how long its requests take; empty: none.
+    """Return the settings that a proxy lacks for `lbctl serve` to measure its requests; empty if there are none.
 
-    `logs_written`: the files have `control.logs`, to which then every proxy sends its traffic log.
+    `logs_written`: the files have `control.logs`, so that every proxy sends its traffic log there.
     """
     if missing := uncounted(proxy):
         return missing
@@ -61,5 +61,5 @@ def untimed(proxy: Proxy, logs_written: bool) -> str:
 
 
 def xds_kinds() -> dict[str, tuple[int, ...]]:
-    """Return, for every kind that the xDS server serves, the oldest version that lbctl renders for."""
+    """Return the oldest supported version of every kind that the xDS server serves."""
     return {kind: target(kind).versions[0] for kind in KINDS if target(kind).served_by_xds}

@@ -1,8 +1,8 @@
-"""Published faults of proxies that the text that lbctl renders for them can reach, by kind, with the fixed versions.
+"""Published faults of proxies that lbctl's rendered configuration can trigger, by kind, with the fixed versions.
 
-A distribution fixes a fault without a new version number, so a finding does not prove it. The sources are nginx's page
-of security advisories and its CVE records, HAProxy's announcements, and Envoy's release notes (`changelogs/` of its
-repository). Where a CVE record names an earlier fix than the release notes, the release notes hold. A branch of Envoy
+A distribution may fix a fault without a new version number, so a finding does not prove it. The sources are nginx's
+page of security advisories and its CVE records, HAProxy's announcements, and Envoy's release notes (`changelogs/` of
+its repository). If a CVE record names an earlier fix than the release notes, the release notes apply. A branch of Envoy
 without a fix is no longer maintained.
 """
 
@@ -21,15 +21,15 @@ class Advisory:
     """A published fault of a proxy."""
 
     name: str
-    """Its CVE."""
+    """CVE number."""
     about: str
-    """The faulty feature, as a noun phrase."""
+    """Affected feature, as a noun phrase."""
     fixed: tuple[Version, ...]
-    """The first version of each branch that has the fix, the newest last."""
+    """First version with the fix in each branch, newest last."""
     reached: Callable[[View], bool]
-    """Returns whether the rendered text of a view uses what is at fault."""
+    """Returns whether the rendered configuration of a view uses the affected feature."""
     since: Version = ()
-    """The first version that has the fault; empty: all before the fix."""
+    """First version with the fault; empty: all versions before the fix."""
 
     def affects(self, version: Version) -> bool:
         """Return whether this version has the fault. A branch without a fix has it up to the newest fixed version."""
@@ -130,12 +130,12 @@ _BY_KIND: Mapping[str, tuple[Advisory, ...]] = {
 
 
 def known_faults(kind: str, version: Version, view: View) -> Iterator[Advisory]:
-    """Yield the faults that this version of a proxy has and that its rendered text can reach."""
+    """Yield the faults of this version of a proxy that its rendered configuration can trigger."""
     return (item for item in _BY_KIND.get(kind, ()) if item.affects(version) and item.reached(view))
 
 
 def described(faults: list[Advisory], version: Version) -> tuple[str, str]:
-    """Return the faults and their fixes as a finding and a hint: first the fix in the branch of this version."""
+    """Return the faults and their fixes as a finding and a hint, with the fix in this version's branch first."""
     finding = ", ".join(f"{item.name} ({item.about})" for item in faults)
     branches = {version[:2]: version for version in sorted(version for item in faults for version in item.fixed)}
     has_own = all(any(fix[:2] == version[:2] for fix in item.fixed) for item in faults)

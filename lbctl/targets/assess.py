@@ -1,10 +1,9 @@
-"""Which features of a fleet a proxy cannot render, and which routes it must therefore not serve.
+"""Determines the features of a fleet that a proxy cannot render, and the routes that it must not serve as a result.
 
-Every feature that the YAML uses is looked up in the target's table of capabilities. A feature that the proxy lacks
-becomes a warning with the reason, what is rendered instead, and the place in the YAML. If that feature *protects* the
-routes that it covers, they are closed: on this proxy they answer 503 instead of being served without protection. A
-proxy that reads no bodies also closes the routes by which a client could reach a protected model without its
-protection.
+Every feature that the YAML uses is looked up in the target's table of capabilities. An unsupported feature becomes a
+warning with the reason, the replacement, and the position in the YAML. If that feature *protects* the routes that it
+covers, they are closed: on this proxy they answer 503 instead of being served without protection. A proxy that reads no
+bodies also closes the routes by which a client could reach a protected model without its protection.
 """
 
 from __future__ import annotations
@@ -30,27 +29,26 @@ CLOSED = Respond(
     "application/json",
 )
 _MOOT = {"pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool.balance.hash.prompt_prefix")}
-"""Feature → the features without which it has no effect: a bound on a hash that is not computed needs no warning."""
+"""Maps a feature to the features without which it has no effect. A bound on an uncomputed hash needs no warning."""
 _CLOSED_ROUTE = "CLOSED"
-"""The name of the route that answers 503; no user can give it, since names have no capitals."""
+"""Name of the route that answers 503. User-defined names contain no capitals."""
 _TWO_FEATURES = "listener.http2"
-"""The key of this feature is shared by two features; `cleartext` decides which one applies."""
+"""The key of this feature represents two features; `cleartext` decides between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What one proxy cannot render of a fleet, and which routes it must therefore not serve."""
+    """The features of a fleet that a proxy cannot render, and the routes that it must not serve."""
 
     diagnostics: tuple[Diagnostic, ...]
-    """The findings."""
     closed: Mapping[str, frozenset[str]]
-    """Scope (listener, route, pool) → the names of the objects whose routes must not be served."""
+    """Scope (listener, route, pool) → names of the objects whose routes must not be served."""
     ways_around: frozenset[tuple[str, str]] = frozenset()
-    """The pairs (listener, route) that must not be served, because they bypass another route's protection."""
+    """(listener, route) pairs that must not be served, because they bypass another route's protection."""
 
 
 def assess(target: Target, version: Version, view: View, sources: SourceMap) -> Assessment:
-    """Return what `target` in `version` cannot render of the part of the fleet that `view` holds."""
+    """Return the features that `target` in `version` cannot render for the part of the fleet in `view`."""
     warnings: dict[tuple[str, Path], Diagnostic] = {}
     kind_of_default = _kinds_of_defaults(sources.root)
     closed: dict[str, set[str]] = {"listener": set(), "route": set(), "pool": set()}
@@ -87,7 +85,7 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
 
 
 def _ways_around(view: View) -> dict[tuple[str, str], str]:
-    """Return (listener, route) → the route whose protection it bypasses for a model named in the body alone."""
+    """Return (listener, route) → the route whose protection it bypasses for a model named only in the body."""
     bypasses_by_listener = ((item.name, ways_around(item, view.routes)) for item in view.listeners)
     return {(name, way): protected for name, ways in bypasses_by_listener for way, protected in sorted(ways.items())}
 
@@ -103,7 +101,7 @@ def _way_around(target: Target, sources: SourceMap, listener: str, route: str, p
 
 
 def _refused_websockets(target: Target, sources: SourceMap, view: View) -> Iterator[Diagnostic]:
-    """Yield the routes whose WebSockets this proxy always refuses, since none names its model clearly."""
+    """Yield the routes whose WebSockets this proxy always rejects, because none names its model unambiguously."""
     for listener in view.listeners:
         for route, other in refused_websockets(listener, view.routes).items():
             message = (
@@ -118,7 +116,7 @@ def _refused_websockets(target: Target, sources: SourceMap, view: View) -> Itera
 
 
 def _kinds_of_defaults(root: Node) -> dict[Position | None, str]:
-    """Return the position of every value in `defaults` → the kind that it is a default of: pool or route."""
+    """Map the position of every value in `defaults` to its kind: pool or route."""
     defaults = root.value.get("defaults") if isinstance(root.value, dict) else None
     kinds = defaults.value if defaults is not None and isinstance(defaults.value, dict) else {}
     return {position: kind for kind, node in kinds.items() for position in _positions_below(node)}
@@ -136,7 +134,7 @@ def _moot(feature: str, owner: Path, warnings: Mapping[tuple[str, Path], Diagnos
 
 
 def close(view: View, assessed: Assessment) -> View:
-    """Return `view` with the answer 503 for all routes that must not be served by the assessment."""
+    """Return `view` with the routes that must not be served answering 503."""
     closed = _closed_names(view, assessed)
     if not any(closed.values()) and not assessed.ways_around:
         return view
@@ -152,7 +150,7 @@ def close(view: View, assessed: Assessment) -> View:
 
 
 def capability_at(capability: Capability, version: Version) -> Capability:
-    """Return the capability that holds for `version`."""
+    """Return the capability that applies to `version`."""
     if isinstance(capability, Since) and version < capability.version:
         return capability.below
     return capability
@@ -187,7 +185,7 @@ def _closed_route(route: Route, closed: Mapping[str, frozenset[str]]) -> Route:
 
 
 def _reserved_header(auth: Auth | None) -> Auth | None:
-    """Return what keeps clients from sending the header that names the tenant to replicas.
+    """Return settings that prevent clients from sending the tenant header to replicas.
 
     A closed route needs no authentication, but the header stays reserved for the gateway on the open routes.
     """
@@ -197,7 +195,7 @@ def _reserved_header(auth: Auth | None) -> Auth | None:
 
 
 def _closed_names(view: View, assessed: Assessment) -> Mapping[str, frozenset[str]]:
-    """Return the closed names, with every route that is a way around on each listener that uses it.
+    """Return the closed names, including every route that bypasses protection on a listener that uses it.
 
     Such a route is closed under its own name, so that the access log shows that name.
     """

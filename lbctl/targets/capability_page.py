@@ -1,6 +1,6 @@
 """The page docs/reference/capabilities.md, generated from the features and from every target's table of capabilities.
 
-The page holds nothing that the tables do not hold: a proxy's text about a feature is changed in its table.
+The page contains only data from the tables: to change a proxy's text about a feature, change its table.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _cell(feature: Feature, capability: Capability) -> str:
 
 
 def _details(item: Target) -> str:
-    """Return the section of one proxy: what it cannot do, what is not rendered yet, and notes on the rest."""
+    """Return the section of one proxy: unsupported features, unrendered features, and notes on the others."""
     sections = {
         f"What {item.title} cannot say": "".join(_refusals(item)),
         f"Not rendered for {item.title} yet (LB499)": "".join(_missing(item)),

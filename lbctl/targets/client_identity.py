@@ -1,12 +1,12 @@
-"""The identity of a client: headers that could forge it, allowed networks, and the challenge of a 401.
+"""The identity of a client: the headers that could claim it, its networks, and the challenge of a 401.
 
-Some request headers would let a client impersonate a proxy; they are removed from requests of untrusted peers. They
-contain an identity of the client, the protocol and host of its request, or another method or path than the one by which
-the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address` no peer may. Names
-are compared with `_` as `-`, because many servers (CGI, WSGI) do not distinguish them.
+Some request headers would let a client claim the identity of a proxy. They are removed from untrusted peers. They state
+an identity of the client, how and for which host its request arrived, or a method or path that differs from the one by
+which the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address` no peer may.
+Names are compared with `_` equal to `-`, because many servers (CGI, WSGI) treat the two alike.
 
-A client with an IPv4 address may come as an IPv4-mapped IPv6 address. It counts as IPv4 everywhere: IPv4 networks match
-it, and IPv6 networks, including `::/0`, do not.
+A client with an IPv4 address may use an IPv4-mapped IPv6 address. It is treated as IPv4 everywhere: IPv4 networks
+include it, and IPv6 networks, including `::/0`, do not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lbctl.ir.routes import Auth, Route
 from lbctl.targets.response_bodies import error_body
 
 FORWARDED_PREFIX = "x-forwarded-"
-"""All headers with this prefix are removed; nginx removes headers by whole names, those in `CLAIMS`."""
+"""All headers with this prefix are removed. nginx removes headers by complete names, those in `CLAIMS`."""
 CLAIMS = (
     "cf-connecting-ip",
     "forwarded",
@@ -48,31 +48,32 @@ CLAIMS = (
     "x-rewrite-url",
     "x-ssl-client-cert",
 )
-"""Further such headers, besides `x-forwarded-for` and `x-forwarded-proto`, which every proxy writes itself."""
+"""Further such headers, in addition to `x-forwarded-for` and `x-forwarded-proto`, which every proxy sets itself."""
 INTERNAL_PREFIX = "x-lbctl-internal-"
-"""The prefix of headers that only lbctl's own filters write and read; they are removed from every request."""
+"""Prefix of headers that only lbctl's own filters write and read. They are removed from every request."""
 INTERNAL = tuple(f"{INTERNAL_PREFIX}{name}" for name in ("anyone", "tenant", "token"))
 HOP_BY_HOP = ("http2-settings", "keep-alive", "proxy-connection")
-"""Headers that concern the connection between client and proxy alone; they are removed from every request.
+"""Headers that concern only the connection between client and proxy. They are removed from every request.
 
-So is `upgrade` to anything but WebSocket. `te` stays, since gRPC needs it.
+`upgrade` to anything except WebSocket is removed too. `te` stays, because gRPC needs it.
 """
 _ESCAPED = re.compile(r"\[-_\]|\\.")
-"""One character of a header's name, as patterns write `-` and `_`."""
+"""One character of a header's name in a pattern, which writes `-` and `_` as a class."""
 _FRAMING = ("content_length", "transfer_encoding")
-"""Headers that servers which treat `_` as `-` would read as the framing; they are removed from every request."""
+"""Headers that some servers would read as framing, because they treat `_` as `-`. They are removed from every
+request."""
 _MAX_GROUP_CHARACTERS = 64
-"""The number of characters of all names in one of the `claim_groups`.
+"""Maximum number of characters of all names in one of the `claim_groups`.
 
-Envoy rejects an expression of more than 100 instructions unless its bootstrap raises the limit. A character is one
-instruction or, as `[-_]`, two.
+Envoy rejects an expression of more than 100 instructions unless its bootstrap sets another limit. A character is one
+instruction, or two as `[-_]`.
 """
 REFUSED_ADDRESS_MESSAGE = "clients of this address are not served here"
-"""The message of the 403."""
+"""Message of the 403."""
 REFUSED_ADDRESS_KIND = "forbidden"
-"""The type of the 403."""
+"""Type of the 403."""
 REFUSED_ADDRESS_BODY = error_body(REFUSED_ADDRESS_MESSAGE, REFUSED_ADDRESS_KIND)
-"""The body of the 403."""
+"""Body of the 403."""
 _MAPPED = IPv6Network("::ffff:0:0/96")
 BEARER = "Bearer"
 
@@ -128,16 +129,17 @@ def forgeries(names: Iterable[str] = ()) -> str:
 
 
 def given(routes: Iterable[Route]) -> list[str]:
-    """Return the headers that only authentication gives to replicas; no client may send them on any listener."""
+    """Return the headers that only authentication gives to replicas. No client may send them on any listener."""
     auths = [route.auth for route in routes if route.auth is not None]
     tenants = {auth.forward_tenant.lower() for auth in auths if auth.forward_tenant}
     return sorted(tenants.union(*(auth.external.accept for auth in auths if auth.external is not None)))
 
 
 def lookalikes(routes: Iterable[Route]) -> list[str]:
-    """Return expressions for headers that a server may confuse with a header that a route sets, removes or reads.
+    """Return expressions for headers that a server may mistake for a header that a route uses.
 
-    They differ from its name only in `-` and `_`. The route changes only what a client sends under the name itself.
+    The route sets or removes that header, or reads a key from it. The names differ only in `-` and `_`. The route
+    changes only the header with the name itself.
     """
     names: set[str] = set()
     for route in routes:
@@ -165,7 +167,7 @@ def _name_pattern(name: str) -> str:
 
 
 def unmapped_networks(networks: Iterable[str]) -> Iterator[str]:
-    """Yield the networks; IPv6 networks exclude the IPv4-mapped addresses."""
+    """Yield the networks. IPv6 networks are without the IPv4-mapped addresses."""
     for item in networks:
         network = ip_network(item)
         if isinstance(network, IPv6Network) and network.supernet_of(_MAPPED):
@@ -175,13 +177,16 @@ def unmapped_networks(networks: Iterable[str]) -> Iterator[str]:
 
 
 def mapped_network(network: str) -> str | None:
-    """Return the network of IPv4-mapped IPv6 addresses that is this one of IPv4; None for one of IPv6."""
+    """Return the IPv4-mapped IPv6 network of an IPv4 network; None for an IPv6 network."""
     parsed = ip_network(network)
     return f"::ffff:{parsed.network_address}/{96 + parsed.prefixlen}" if parsed.version == 4 else None
 
 
 def challenge(auth: Auth | None) -> str:
-    """Return the challenge of a route: a user and a password, or a key or token; empty where a service has its own."""
+    """Return the challenge of a route: a user and a password, or a key or token.
+
+    It is empty if an external service sends its own challenge.
+    """
     if auth is not None and auth.external is not None:
         return ""
     if auth is None or auth.api_keys is None or auth.api_keys.realm is None:

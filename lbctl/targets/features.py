@@ -1,6 +1,6 @@
 """The features of the model, each with the YAML keys that use it: the rows of the capability table.
 
-A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`); it covers all keys below
+A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`). It covers all keys below
 it that no longer pattern claims. `=value` limits it to one value of a scalar. Every key of the schema belongs to a
 feature (a test walks the schema), and every target has a `Capability` for every feature (another test).
 """
@@ -18,21 +18,21 @@ class Feature:
     """One feature of the model, for which every target has a `Capability`."""
 
     id: str
-    """The name in the tables."""
+    """Name in the tables."""
     title: str
-    """The name for people."""
+    """Name for people."""
     keys: tuple[str, ...]
-    """The key patterns that use the feature."""
+    """Key patterns that use the feature."""
     code: str
-    """The LB4xx code of the warning for a proxy that does not support the feature."""
+    """LB4xx code of the warning for a proxy that does not support the feature."""
     protects: bool = False
-    """Whether every route that the feature covers answers 503 on a proxy that does not support it."""
+    """Whether the routes that the feature covers answer 503 on a proxy that does not support it."""
     neutral: tuple[object, ...] = ()
-    """The values of its keys that do not use the feature, such as false."""
+    """Values of its keys that do not use the feature, such as false."""
 
     @property
     def scope(self) -> Scope:
-        """The kind of object that the feature belongs to."""
+        """Kind of object to which the feature belongs."""
         root = self.keys[0].split(".")[0]
         scopes: dict[str, Scope] = {"listeners": "listener", "routes": "route", "pools": "pool"}
         return scopes.get(root, "fleet")
@@ -45,7 +45,7 @@ def _f(
 
 
 def _algorithm(name: str) -> tuple[str, str]:
-    """The keys that ask for an algorithm of the proxy's own."""
+    """Return the keys that select an algorithm of the proxy itself."""
     return f"pools.*.balance.algorithm={name}", f"pools.*.balance.pick.otherwise={name}"
 
 

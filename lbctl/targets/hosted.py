@@ -1,8 +1,8 @@
 """Pools with their own headers: hosted APIs, and replicas that require a key.
 
-The key of replicas replaces the client's header of that name, and nothing else changes. A hosted API gets less data of
-the client: the client's credentials are for this gateway, and its address and tenant are not for third parties. Each
-proxy removes these headers, even if the route forwards them to other replicas, and then sets the headers of the pool.
+The replicas' key replaces the client's header of that name, and nothing else changes. A hosted API gets less of the
+client: the client's credentials are for this gateway, and its address and its tenant must not be disclosed. Each proxy
+removes these headers, even if the route forwards them to self-hosted replicas, and then sets the pool's headers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class HostedPool:
 
     pool: str
     upstream: Upstream
-    """The headers and path prefix of its requests, in place of the client's."""
+    """Replacements for parts of its requests."""
     headers: tuple[UpstreamHeader, ...]
-    """The headers that are set: all but those whose file could not be read."""
+    """Headers that are set, without those whose file could not be read."""
     removed: tuple[str, ...]
-    """Lower-case names of the headers that are removed, sorted; those that are then set are among them."""
+    """Lower-case names of the headers that are removed, sorted; including those that are then set."""
 
 
 def hosted_pool(view: View, name: str) -> HostedPool | None:
@@ -55,7 +55,7 @@ def _withheld(view: View) -> set[str]:
 
 
 def check_key(view: View, pool: Pool) -> tuple[str, str] | None:
-    """Return the header with the key that checks of the pool by HTTP or gRPC send, and its value; None without one."""
+    """Return the header with the key that HTTP and gRPC checks of the pool send, and its value; None without a key."""
     if pool.credentials is None or pool.active is None or isinstance(pool.active.probe, TcpCheck):
         return None
     values = view.upstream_headers.get(pool.name, ())

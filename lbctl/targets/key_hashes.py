@@ -1,4 +1,4 @@
-"""API keys of which the key file has only the hash: a proxy that compares keys as they are refuses them."""
+"""API keys whose key file contains only the hash. A proxy that compares keys in clear text rejects them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class HashOnly:
 
     route: str
     count: int
-    """How many of its keys they are."""
+    """Number of such keys."""
     total: int
-    """How many keys the route has."""
+    """Total number of keys of the route."""
 
 
 def hash_only(view: View) -> Iterator[HashOnly]:
-    """Yield the routes of the view that ask for such keys."""
+    """Yield the routes of the view with such keys."""
     for name, route in view.routes.items():
         asks = route.auth is not None and route.auth.api_keys is not None
         found = of_route(name, view.api_keys.get(name, ())) if asks else None
@@ -41,7 +41,7 @@ def of_route(route: str, keys: Sequence[ApiKey]) -> HashOnly | None:
 
 
 def warning(title: str, keys: HashOnly) -> Diagnostic:
-    """Return the warning for a proxy that compares no hashes; `title` is the name of its kind."""
+    """Return the warning for a proxy that does not compare hashes; `title` is the name of its kind."""
     message = f"{title} compares no hashes: it refuses {keys.count} of {keys.total} keys, of which the file has hashes"
     path = ("routes", keys.route, "auth", "api_keys", "file")
     return Diagnostic(CODE, message, path=path, hint=_FIX, severity="warning")

@@ -1,4 +1,4 @@
-"""How the paths of a fleet become a fleet that targets can render: read, compiled, its key files opened.
+"""Loads a fleet for rendering: reads and compiles its files, and opens its key files.
 
 Every command starts here. Nothing is printed and nothing ends the program: problems go to the caller's `Diagnostics`.
 """
@@ -26,15 +26,13 @@ class Loaded:
     """A fleet without errors: its YAML, the compiled fleet, and the content of its key files."""
 
     source: FleetSource
-    """The fleet as it was written."""
     compiled: Compiled
-    """The resolved fleet."""
     secrets: Secrets
-    """The contents of its key files."""
+    """Contents of its key files."""
 
 
 def proxy_kinds() -> dict[str, ProxyKind]:
-    """Return kind of proxy → the facts that compiling needs."""
+    """Map each kind of proxy to the properties that the compiler needs."""
     targets = map(target, KINDS)
     return {
         item.kind: ProxyKind(item.versions[0], item.own_line_places, item.fragment_example, item.companions)
@@ -47,7 +45,7 @@ def load(
 ) -> Loaded | None:
     """Read and compile the fleet at `paths`; return None if it has errors, which are added to `diagnostics`.
 
-    With `require_files` a missing file is an error.
+    With `require_files`, a missing file is an error.
     """
     source = read(paths, diagnostics, stdin)
     return complete(source, diagnostics, require_files) if source else None
@@ -61,10 +59,10 @@ def complete(
     require_own_lines: bool = True,
     cache: SectionCache | None = None,
 ) -> Loaded | None:
-    """Compile a fleet whose YAML is already read; return None if it has errors.
+    """Compile a fleet whose YAML has been read; return None if it has errors.
 
-    `secrets` is the content of the key files, if the caller has read them. Without `require_own_lines` a missing file
-    of own lines is a warning: for callers that render nothing. `cache` is the cache with which it was read.
+    `secrets` is the content of the key files, if the caller has read them. Without `require_own_lines`, a missing file
+    of own lines is a warning, for callers that render nothing. `cache` is the cache with which it was read.
     """
     compiled = compile_fleet(source, proxy_kinds(), diagnostics, require_own_lines, cache)
     check_files(source, require_files, diagnostics)
@@ -76,7 +74,7 @@ def complete(
 
 
 def _refusals(compiled: Compiled) -> Iterator[Diagnostic]:
-    """Yield the targets' errors for proxies with included lines, or within an existing configuration."""
+    """Yield the targets' errors about proxies with own lines, or with a fragment."""
     for proxy in compiled.topology.proxies:
         if proxy.include or proxy.is_fragment:
             refused = target(proxy.kind).refusals(view(Snapshot(compiled.topology), proxy))

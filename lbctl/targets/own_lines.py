@@ -1,7 +1,7 @@
-"""The operator's own lines within a rendered configuration: as they are, between two comments that name their file.
+"""The operator's own lines in a rendered configuration: unchanged, between two comments that name their file.
 
 They are written into the configuration itself, so that it is complete, can be reviewed as one text, and changes in one
-step. Each line carries its place, so that an error of the proxy's checker is reported at the line of the file.
+step. Each line carries its position, so that an error of the proxy's checker is reported at the line of the file.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from lbctl.targets.target import Bundle, Complaint
 from lbctl.targets.token import Token
 
 _SECTIONS = {"server": "listeners", "location": "routes", "frontend": "listeners", "backend": "pools"}
-"""Place → the section that what follows the own lines comes from."""
+"""Place → section of the fleet that follows the own lines."""
 
 _BEGIN = "# Own lines of "
 
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """An included line that would leave its block."""
+    """A line that would leave the place in which own lines are inserted."""
 
     line: int
-    """The number of the line in its file, from 1."""
+    """Line number in its file, from 1."""
     message: str
-    """The problem."""
+    """Problem with the line."""
     hint: str = ""
-    """How to fix it."""
+    """How to fix the problem."""
 
 
 def tokens(
     proxy: Proxy, place: str, owner: str = "", only: Callable[[str], Collection[int]] | None = None
 ) -> tuple[Token, ...]:
-    """Return the own lines of a place, each as one line of the configuration.
+    """Return the own lines for a place, each as one line of the configuration.
 
-    `only` returns the numbers of the lines of a text that are wanted; the others are empty. None: all are wanted.
+    `only` returns the numbers of the lines to include; the others become empty. None: all lines.
     """
     return tuple(token for item in proxy.own_lines(place, owner) for token in _tokens(proxy, item, only))
 
@@ -62,7 +62,7 @@ def refusal(proxy: Proxy, item: OwnLines, misplaced: Misplaced) -> Diagnostic:
 
 
 def complaint_text(complaint: Complaint, bundle: Bundle) -> str:
-    """Return a complaint of the proxy's checker with its place: `file:line` of an own line, else of the bundle."""
+    """Return a complaint of the proxy's checker with its position: `file:line` of an own line, else of the bundle."""
     if complaint.line is None or complaint.file is None:
         return complaint.message
     own = located(complaint, bundle)[1]
@@ -70,7 +70,7 @@ def complaint_text(complaint: Complaint, bundle: Bundle) -> str:
 
 
 def located(complaint: Complaint, bundle: Bundle) -> tuple[Path, str]:
-    """Return the path in the YAML and `file:line` of the own line that a complaint is about; (), "" for any other."""
+    """Return the path in the YAML and `file:line` of the own line in a complaint; (), "" for any other complaint."""
     for item in bundle.files:
         path = item.sources.get(complaint.line or 0, ()) if complaint.file in {None, item.name} else ()
         if path[2:3] == ("include",) and isinstance(path[-1], int) and isinstance(path[-2], int):

@@ -1,4 +1,4 @@
-"""How a compiled fleet becomes the view that a target renders.
+"""Prepares the view of a compiled fleet that a target renders.
 
 The view is one proxy's part of the fleet; routes that the proxy cannot protect are closed in it. `render` and the
 control plane both prepare their views here.
@@ -21,23 +21,22 @@ from lbctl.targets.target import Bundle, Target
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A view that a target can render, and what the target cannot render of the fleet."""
+    """A view that a target can render, and the features of the fleet that it cannot render."""
 
     target: Target
     view: View
-    """The view with the fleet's own file paths."""
     losses: tuple[Diagnostic, ...]
-    """The warnings about features that the target does not support."""
+    """Warnings about features that the target does not support."""
 
     def rooted(self, root: str) -> View:
-        """Return the view with `root` before every relative file path."""
+        """Return the view with `root` in front of every relative file path."""
         return with_files(self.view, lambda path, _kind: posixpath.join(root, path)) if root else self.view
 
 
 def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot) -> Prepared:
-    """Return the view of `proxy` as `target` renders it.
+    """Return the view of `proxy` for `target`.
 
-    `snapshot` holds the compiled topology, the content of the key files and, where there is some, live state.
+    `snapshot` contains the compiled topology, the content of the key files and the live state, if any.
     """
     whole = view(snapshot, proxy)
     assessment = assess(target, proxy.version, whole, compiled.sources)
@@ -45,7 +44,7 @@ def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot
 
 
 def refused_keys(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot) -> tuple[HashOnly, ...]:
-    """Return the API keys of each route that the proxy refuses, because the key file has only their hashes."""
+    """Return the API keys of each route that the proxy rejects, because the key file contains only their hashes."""
     if target.compares_hashes or all(key.key for keys in snapshot.secrets.api_keys.values() for key in keys):
         return ()
     return tuple(hash_only(prepare(target, compiled, proxy, snapshot).view))

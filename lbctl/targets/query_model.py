@@ -1,7 +1,7 @@
-"""The model that the query of a GET names, as realtime sessions do: `/v1/realtime?model=NAME`.
+"""The model in the query of a GET, as in realtime sessions: `/v1/realtime?model=NAME`.
 
-nginx and Envoy compare a query as it was sent, so that an expression accepts each byte as itself and as `%XX`. Clients
-never escape unreserved characters (RFC 3986), and such an escape stays as it is there. HAProxy decodes the whole query.
+nginx and Envoy compare a query as it was sent, so an expression accepts each byte as itself and as `%XX`. Clients never
+escape unreserved characters (RFC 3986), and such an escape remains unchanged. HAProxy decodes the whole query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def expression(text: str) -> str:
 
 
 def first(query: str, *, decoded: bool) -> str | None:
-    """Return the first parameter `model`, or None; without `decoded`, escapes of unreserved characters stay."""
+    """Return the first parameter `model`, or None. Without `decoded`, escapes of unreserved characters stay."""
     for item in query.split("&"):
         name, equals, value = item.partition("=")
         if name == "model" and equals:
@@ -30,7 +30,7 @@ def first(query: str, *, decoded: bool) -> str | None:
 
 
 def may_name_model(query: str) -> bool:
-    """Return whether some server may read a parameter `model` in the query, however it is written."""
+    """Return whether some server may read a parameter `model` in the query, in any spelling."""
     return _NAMES_MODEL.search(unquote_plus(query)) is not None
 
 

@@ -1,7 +1,7 @@
-"""A request as it is sent, and the steps that all kinds of proxies share in reading it before they match rules.
+"""A request as it is sent, and the common steps of all proxies to read it before they match rules.
 
-Each `targets.<kind>.reading` has one function `read`: the kinds differ in which escapes of a path they decode, in what
-they refuse, and in whether they look for a model in a body. Nothing here chooses a route.
+Each `targets.<kind>.reading` has one function `read`: the kinds differ in the escapes of a path that they decode, in
+the requests that they reject, and in whether they read a model from a body. Nothing here chooses a route.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lbctl.targets import query_model, request_grammar
 
 MODEL_HEADER = "x-model"
 UNCLEAR = "send the body as one plain JSON object with one model, and no other one in x-model"
-"""The error message for a client whose request does not say clearly which model it is for."""
+"""Error message for a client whose request is ambiguous about its model."""
 CODED = (
     "the model in this compressed body cannot be read: send the body without content-encoding, or its model in x-model"
 )
-"""The error message for a client whose body has a content coding that the proxy does not undo."""
+"""Error message for a client whose body has a content coding that the proxy does not undo."""
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 
@@ -31,38 +31,38 @@ class Message:
 
     method: str
     host: str
-    """The value of the Host header; empty for a host that no rule names."""
+    """Value of the Host header; empty for a host that no rule names."""
     path: str
-    """The path as in the request line, with its escapes and without the query."""
+    """Path as in the request line, with its escapes and without the query."""
     headers: tuple[tuple[str, str], ...] = ()
-    """The headers in their order, with names in lower case."""
+    """Headers in order, with names in lower case."""
     body: bytes = b""
     query: str = ""
-    """The query as in the request line, without its question mark."""
+    """Query as in the request line, without its question mark."""
 
     def values(self, name: str) -> list[str]:
-        """Return the values of all header lines of that name, which is in lower case."""
+        """Return the values of all header lines with that name, which must be in lower case."""
         return [value for header, value in self.headers if header == name]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The proxy answers by itself before it matches any rule."""
+    """The proxy responds itself before it matches any rule."""
 
     status: int
     message: str
-    """The message of the response."""
+    """Message in the response."""
 
 
 AMBIGUOUS_PATH = Refusal(400, request_grammar.TARGET_MESSAGE)
 
 Version = tuple[int, ...]
 Reader = Callable[[Message, Listener, Version], Request | Refusal]
-"""The type of `read`: (message, its listener, the proxy's version) → the request as rules see it, or a refusal."""
+"""Type of `read`: (message, its listener, the proxy's version) → the request as rules see it, or a rejection."""
 
 
 def refused(message: Message) -> Refusal | None:
-    """Return the refusal of a method or host that servers read in two ways, which every proxy gives, or None."""
+    """Return the rejection of an ambiguous method or host, which is the same in every proxy, or None."""
     if request_grammar.is_refused_method(message.method):
         return Refusal(405, request_grammar.METHOD_MESSAGE)
     return (
@@ -73,13 +73,13 @@ def refused(message: Message) -> Refusal | None:
 
 
 def host_of(message: Message) -> str:
-    """Return the host in lower case, without port and without the dot that a full name may end with."""
+    """Return the host in lower case, without the port and without a final dot."""
     host = re.sub(r":[0-9]*\Z", "", message.host.lower())
     return host.removesuffix(".")
 
 
 def decoded(path: str) -> str | None:
-    """Return the path with every escape decoded, or None if it is ambiguous: every proxy refuses such a path."""
+    """Return the path with every escape decoded, or None if it is ambiguous: every proxy rejects such a path."""
     if request_grammar.is_ambiguous(path):
         return None
     return _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path)
@@ -91,14 +91,14 @@ def by_model(listener: Listener) -> bool:
 
 
 def wants_clear_model(listener: Listener) -> bool:
-    """Return whether a rule of the listener refuses requests that do not name their model clearly."""
+    """Return whether a rule of the listener rejects requests with an ambiguous model."""
     return any(rule.clear_model for rule in listener.rules)
 
 
 def model_in(body: bytes, first: bool) -> str | None:
     """Return the string `model` of a JSON object, or None.
 
-    Where the key is repeated, `first` takes its first value, otherwise the last one counts.
+    If the key is repeated, `first` selects its first value, otherwise the last one is used.
     """
 
     def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
@@ -115,7 +115,7 @@ def model_in(body: bytes, first: bool) -> str | None:
 def model_in_query(message: Message, listener: Listener, *, decoded: bool) -> str | None:
     """Return the parameter `model` of a GET on a listener that matches by model, or None.
 
-    `decoded` is whether the proxy decodes the query.
+    `decoded`: whether the proxy decodes the query.
     """
     is_read = message.method == "GET" and by_model(listener)
     return query_model.first(message.query, decoded=decoded) if is_read else None
@@ -133,7 +133,7 @@ def headers(message: Message) -> dict[str, tuple[str, ...]]:
 
 
 def body_too_large(message: Message, limit: int | None) -> Refusal | None:
-    """Return the refusal of a body with more than `limit` bytes, or None; None as limit allows any size."""
+    """Return the rejection of a body with more than `limit` bytes, or None. A limit of None allows any size."""
     if limit is None or len(message.body) <= limit:
         return None
     return Refusal(413, f"the body has {len(message.body)} bytes, and {limit} are allowed or held")

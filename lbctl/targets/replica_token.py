@@ -1,4 +1,7 @@
-"""Opaque tokens that clients get in place of a replica's name or address: the same in every proxy."""
+"""The token that clients see in place of a replica's name or address.
+
+It is the same on every proxy, and useless elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ import hashlib
 from lbctl.ir.snapshot import View
 
 DIGITS = 16
-"""The hexadecimal digits of a token."""
+"""Number of hexadecimal digits in a token."""
 
 
 def word(pool: str, replica: str) -> str:
-    """Return the hexadecimal digits that identify this replica."""
+    """Return the hexadecimal token of this replica."""
     return hashlib.sha256(f"{pool}/{replica}".encode()).hexdigest()[:DIGITS]
 
 
 def for_https_alone(pool: str, view: View) -> bool:
-    """Return whether clients reach this pool by TLS only, so that its cookie may be marked Secure."""
+    """Return whether clients can reach this pool only over TLS, so that its cookie may be marked Secure."""
     return pool in https_alone(view)
 
 
 def https_alone(view: View) -> frozenset[str]:
-    """Return the names of all pools that clients reach by TLS only."""
+    """Return the names of all pools that clients can reach only over TLS."""
     secured: set[str] = set()
     in_clear_text: set[str] = set()
     for item in view.listeners:

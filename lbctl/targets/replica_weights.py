@@ -1,21 +1,21 @@
-"""The weights that proxies get, by their algorithms, as the whole numbers that they accept, and their errors (LB206).
+"""The proxies' weights for each algorithm, as the integers that they accept, and the rounding errors (LB206).
 
 Each replica should answer requests at its `rate`, and then has `rate` × the duration of a request in flight. A proxy
-that shares out arrivals needs the rate as weight. A proxy that shares out requests in flight needs the room as weight:
-a replica at half speed holds each request twice as long, and half the weight would leave it a quarter of the requests.
-Envoy's least request lies between the two: it gives each replica weight ÷ (requests there + 1), so its weight must be
-the product of both.
+that distributes arrivals needs the rate as weight. A proxy that distributes requests in flight needs the room as
+weight: a replica at half speed holds each request twice as long, and half the weight would leave it a quarter of the
+requests. Envoy's least request is between the two: it gives each replica weight ÷ (requests there + 1), so its weight
+must be the product of both.
 
-The room of a replica is how many requests it works on at once. A replica with few slots has the same room as every
-other, whatever its rate: more requests in flight would only wait (`Pool.few_slots`).
+The room of a replica is the number of requests that it processes at the same time. A replica with few slots has the
+same room as every other, whatever its rate: more requests in flight would only wait (`Pool.few_slots`).
 
-The exponents of the speed lie half-way between the exactly fair ones, 0 and 1, and the ones that treat a slow-down as
+The exponents of the speed are half-way between the exactly fair ones, 0 and 1, and the ones that treat a slow-down as
 lost capacity, 1 and 2. Measured with the real proxies, the share stays within five points of the fair one and the queue
 of the slow replica is shorter: docs/develop/weighting-study.md has the numbers.
 
-Where the ratios fit exactly into the proxy's range, they stay exact (5 : 5 : 2 : 2 becomes 100 : 100 : 40 : 40, so that
-a later percentage of a weight has resolution). Otherwise the range is shared out by largest remainder (Hamilton's
-method: whole parts first, the rest to the largest fractions).
+If the ratios fit exactly into the proxy's range, they stay exact (5 : 5 : 2 : 2 becomes 100 : 100 : 40 : 40, so that a
+later percentage of a weight has resolution). Otherwise the range is distributed by largest remainder (Hamilton's
+method: integer parts first, the rest to the largest fractions).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lbctl.ir.weight import Weight
 # ── Whole numbers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _FINE = 100
-"""Exact weights are scaled up until the largest is about this, so that one percent of it is one step."""
+"""Exact weights are scaled up until the largest is about this value, so that one percent of it is one step."""
 
 
 def quantise(shares: Sequence[float], maximum: int) -> list[int]:
-    """Return whole weights in 1…`maximum`, in the order of `shares` (all > 0)."""
+    """Return integer weights in 1…`maximum`, in the order of `shares` (all > 0)."""
     if not shares:
         return []
     exact = _exact(shares, maximum)
@@ -43,7 +43,7 @@ def quantise(shares: Sequence[float], maximum: int) -> list[int]:
 
 
 def rounding_error(shares: Sequence[float], weights: Sequence[int]) -> list[float]:
-    """Return, for each weight, the relative error of its share: 0.02 is 2 % off."""
+    """Return the relative error of each weight's share: 0.02 is 2 %."""
     whole, total = sum(shares), sum(weights)
     return [abs(w / total - s / whole) / (s / whole) for s, w in zip(shares, weights, strict=True)]
 
@@ -59,7 +59,7 @@ def _exact(shares: Sequence[float], maximum: int) -> list[int] | None:
 
 
 def _integers(shares: Sequence[float]) -> list[int]:
-    """Return whole numbers in exactly the ratios of the decimal notation of `shares`."""
+    """Return integers in exactly the ratios of the decimal notation of `shares`."""
     parts = [repr(float(share)).partition(".") for share in shares]
     if any("e" in fraction or "e" in integer for integer, _, fraction in parts):
         fractions = [Fraction(str(share)) for share in shares]
@@ -84,7 +84,7 @@ def _largest_remainder(shares: Sequence[float], maximum: int) -> list[int]:
 # ── Rounding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _TOLERANCE = 0.02
-"""The relative error of a share up to which there is no warning."""
+"""Maximum relative error of a share without a warning."""
 _HINT = "capacities whose ratios fit the weights, or a separate pool for the much smaller replicas"
 
 
@@ -103,7 +103,7 @@ def rounded(kind: str, pool: Pool, replicas: Iterable[Replica], errors: Iterable
 # ── Algorithms ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SPEED_IN_FLIGHT = 0.5
-"""Exponent of the speed where requests in flight are shared out: 0 is fair, 1 treats it as lost capacity."""
+"""Exponent of the speed if requests in flight are distributed: 0 is fair, 1 treats it as lost capacity."""
 SPEED_BY_DEADLINE = 1.5
 """Exponent of the speed in Envoy's least request: 1 is fair, 2 treats a slow-down as lost capacity."""
 HELD_BY_DEADLINE = 1.5
@@ -112,17 +112,17 @@ HELD_BY_DEADLINE = 1.5
 1 is right for a replica with nothing in flight, 2 for one with very many requests.
 """
 SLOTS_IN_FLIGHT = 0.5
-"""Exponent of the room where requests in flight are shared out to replicas with few slots; otherwise it is 1."""
+"""Exponent of the room if requests in flight are distributed to replicas with few slots; otherwise it is 1."""
 Weights = Sequence[Weight]
 
 
 def rates(weights: Weights) -> tuple[float, ...]:
-    """Return the weights for round robin, random and hash, which share out arrivals."""
+    """Return the weights for round robin, random and hash, which distribute arrivals."""
     return tuple([item.rate for item in weights])
 
 
 def in_flight(weights: Weights, *, few_slots: bool) -> tuple[float, ...]:
-    """Return the weights for nginx's least_conn and HAProxy's leastconn, which share out requests in flight."""
+    """Return the weights for nginx's least_conn and HAProxy's leastconn, which distribute requests in flight."""
     exponent = SLOTS_IN_FLIGHT if few_slots else 1.0
     return tuple([_scaled(item, item.room**exponent, SPEED_IN_FLIGHT, 1.0) for item in weights])
 
@@ -138,7 +138,7 @@ def deadlines(weights: Weights, *, few_slots: bool) -> tuple[float, ...]:
 
 
 def _scaled(weight: Weight, whole: float, speed: float, held: float) -> float:
-    """Return `whole`, the weight at full speed and with nothing held back, scaled down for this replica.
+    """Return `whole`, the weight at full speed without restrictions, scaled down for this replica.
 
     `speed` and `held` are the exponents of the two factors.
     """

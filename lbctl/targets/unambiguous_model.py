@@ -1,4 +1,4 @@
-"""Which model a request names, where every replica must read the same model in it.
+"""The model in a request, if every replica must read the same model.
 
 HAProxy and Envoy decide this by the grammar of JSON; this module predicts their decision.
 """
@@ -20,7 +20,7 @@ class _UnclearError(ValueError):
 
 
 def clear_model(message: Message) -> tuple[bool, str | None]:
-    """Return whether the request is clear about its model, and the model that its body names."""
+    """Return whether the request is unambiguous about its model, and the model in its body."""
     header_models = message.values(MODEL_HEADER)
     upgrades = [value.lower() for value in message.values("upgrade")]
     if len(header_models) > 1 or "websocket" in upgrades:
@@ -41,10 +41,9 @@ def clear_model(message: Message) -> tuple[bool, str | None]:
 
 
 def _model(text: str) -> str | None:
-    """Return the model that a JSON object names, or None.
+    """Return the model in a JSON object, or None.
 
-    `text` has one character for each byte of the body. Raises ValueError if the text is not a JSON object or is
-    ambiguous.
+    `text` has one character for each byte of the body. Raises ValueError if the text is ambiguous or not a JSON object.
     """
     decoder = json.JSONDecoder(parse_constant=_refuse_constant)
     position, model = _skip(text, 0, "{"), None
@@ -70,7 +69,7 @@ def _model(text: str) -> str | None:
 
 
 def _skip(text: str, position: int, character: str) -> int:
-    """Return the position after `character` and the white space around it; raises _UnclearError if it is not there."""
+    """Return the position after `character` and the whitespace around it. Raises _UnclearError if it is not there."""
     match = re.compile(rf"[ \t\r\n]*{re.escape(character)}[ \t\r\n]*").match(text, position)
     if match is None:
         raise _UnclearError

@@ -1,4 +1,4 @@
-"""Which features a fleet uses, and where: its YAML is matched against the key patterns of the features."""
+"""The features that a fleet uses, and where: its YAML is matched against the key patterns of the features."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NO_PATTERN = _Pattern()
 
 
 def used(root: Node, feature_ids: Collection[str] = BY_ID.keys()) -> list[tuple[Feature, Path]]:
-    """Return each feature in `feature_ids` with every place that uses it, in the order of the file.
+    """Return each feature in `feature_ids` with every position that uses it, in the order of the file.
 
-    Parts of the file that can hold none of these features are skipped: replicas are many and have few features.
+    Parts of the file that can contain none of these features are skipped: replicas are many and have few features.
     """
     uses: list[tuple[Feature, Path]] = []
     _walk(root, _patterns(frozenset(feature_ids)), (), None, uses)
@@ -41,9 +41,9 @@ def _patterns(feature_ids: frozenset[str]) -> _Pattern:
 
 
 def _prune(pattern: _Pattern, feature_ids: frozenset[str]) -> bool:
-    """Remove the patterns that lead to none of the features; return whether anything is left.
+    """Remove the patterns that lead to none of the features. Return whether anything is left.
 
-    Patterns below a wanted feature stay, since a longer pattern takes a key away from it.
+    Patterns below a wanted feature stay, because a longer pattern takes a key away from it.
     """
     if pattern.feature and pattern.feature.id in feature_ids:
         return True

@@ -1,7 +1,7 @@
-"""Builds the messages that a control plane sends; route tables, endpoints and TLS secrets are separate resources.
+"""Builds the messages that a control plane sends. Route tables, endpoints and TLS secrets are separate resources.
 
-Each message is built from a reduced input (`routing`, `routed`, `cluster_inputs`). A cache compares no more than that
-input, and the builder reads nothing else. So a new weight changes no cluster, a new replica changes no listener, and a
+Each message is built from a reduced input (`routing`, `routed`, `cluster_inputs`). A cache compares only that input,
+and the builder reads nothing else. A new weight therefore changes no cluster, a new replica changes no listener, and a
 new share of a split changes only the route table.
 """
 
@@ -39,19 +39,19 @@ _NO_PROXY = Proxy("", "envoy", ())
 
 
 def routing(view: View, pools: Mapping[str, Pool]) -> View:
-    """Return the view reduced to what listeners and route tables are built from.
+    """Return the view, reduced to the inputs of listeners and route tables.
 
-    `pools` holds each pool as `routed` reduces it.
+    `pools` contains each pool as reduced by `routed`.
     """
     proxy = replace(_NO_PROXY, include=view.proxy.include)
     return replace(view, proxy=proxy, pools=pools, weights={}, drained={}, out={}, upstream_headers={}, picker_key="")
 
 
 def routed(pool: Pool) -> Pool:
-    """Return the pool reduced to what listeners and route tables depend on.
+    """Return the pool, reduced to the inputs of listeners and route tables.
 
-    That is its protocol, its model, how it chooses a replica, its hosted API and the priorities of its replicas. Where
-    it keeps clients it is also the name and the address of each replica.
+    These are its protocol, its model, its balancing, its hosted API and the priorities of its replicas. If it keeps
+    clients, they include the name and the address of each replica.
     """
     if pool.affinity or pool.session:
         replicas = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)
@@ -73,12 +73,12 @@ def routed(pool: Pool) -> Pool:
 
 
 def cluster_inputs(upstream: PlannedCluster) -> PlannedCluster:
-    """Return the upstream reduced to what its cluster is built from: without weights and without drained replicas."""
+    """Return the upstream, reduced to the inputs of its cluster: without weights and drained replicas."""
     return replace(upstream, weights=(), drained=frozenset(), out=frozenset())
 
 
 def listener(view: View, item: Listener) -> listener_pb2.Listener:
-    """Return the listener, whose route table and TLS secrets the proxy requests by name."""
+    """Return the listener. The proxy requests its route table and TLS secrets by name."""
     message = resources.listener(view, item, replace(_DELIVERY, routes=partial(_routes_and_log, view)))
     if item.max_connections is not None:
         limit = connection_limit_pb2.ConnectionLimit(
@@ -91,7 +91,7 @@ def listener(view: View, item: Listener) -> listener_pb2.Listener:
 
 
 def cluster(upstream: PlannedCluster) -> cluster_pb2.Cluster:
-    """Return the cluster, whose endpoints the proxy requests by name."""
+    """Return the cluster. The proxy requests its endpoints by name."""
     return resources.cluster(upstream, _DELIVERY)
 
 
@@ -101,7 +101,7 @@ def fallback(item: Fallback) -> cluster_pb2.Cluster:
 
 
 def collector(name: str, address: Address) -> cluster_pb2.Cluster:
-    """Return the cluster of a trace collector; where the address is a host name, its endpoints come by EDS."""
+    """Return the cluster of a trace collector. If the address is a host name, its endpoints come by EDS."""
     message = clusters.collector(name, address)
     if not _needs_no_lookup(address):
         message.ClearField("load_assignment")
@@ -110,7 +110,7 @@ def collector(name: str, address: Address) -> cluster_pb2.Cluster:
 
 
 def has_members(address: Address) -> bool:
-    """Return whether a collector's endpoints come by EDS; otherwise its cluster holds the address itself."""
+    """Return whether a collector's endpoints come by EDS; otherwise its cluster contains the address."""
     return not _needs_no_lookup(address)
 
 
@@ -152,23 +152,23 @@ def holds_credentials(view: View, listener: Listener) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A TLS secret, the files that it is read from, and where the fleet names each of them.
+    """A TLS secret, its files, and their places in the fleet.
 
-    The files are a certificate and its private key, or the certificate of an authority, perhaps with revocation lists.
+    The files are a certificate and its private key, or a CA certificate, optionally with revocation lists.
     """
 
     name: str
-    """The name of the secret."""
+    """Name of the secret."""
     files: tuple[tuple[str, Path], ...]
     """(file, path in the YAML) of each of its files."""
     make: Callable[..., secret_pb2.Secret]
-    """Makes the secret of its name and the contents of its files."""
+    """Builds the secret from its name and the contents of its files."""
     private: bool = False
     """Whether it contains a private key."""
 
 
 def secrets(view: View) -> Iterator[Wanted]:
-    """Yield every TLS secret that the listeners and pools of a view name; the same one may come several times."""
+    """Yield every TLS secret that the listeners and pools of a view name. The same secret may occur several times."""
     for item in view.listeners:
         if item.tls:
             base: Path = ("listeners", item.name, "tls")
@@ -224,10 +224,10 @@ def _endpoints(message: cluster_pb2.Cluster, name: str) -> None:
 
 
 def _replicas(message: cluster_pb2.Cluster, upstream: PlannedCluster) -> None:
-    """Let the endpoints come by EDS.
+    """Configure the endpoints to come by EDS.
 
-    RANDOM ignores weights, which may change at any time, so ROUND_ROBIN takes its place. The cluster is the same
-    whether the weights differ at the moment or not.
+    RANDOM ignores weights, which may change at any time, so ROUND_ROBIN replaces it. The cluster is the same whether
+    the current weights differ or not.
     """
     _endpoints(message, upstream.name)
     if message.lb_policy == cluster_pb2.Cluster.RANDOM:

@@ -1,11 +1,12 @@
-"""Session affinity by a cookie, or by a session id from the replica, without revealing the replica.
+"""Keeps a client on its replica by a cookie, or by the session that the replica named. Neither reveals the replica.
 
 Envoy's own filter for this writes the replica's address into the cookie, and accepts any address from it. Here the
 cookie contains an opaque token, which a fixed Lua script looks up in the configuration of the route. The load balancer
-chooses if the token is unknown or its replica is not healthy. The cookie itself is part of the endpoint's metadata, so
+chooses if the token is unknown or its replica is unhealthy. The cookie itself is part of the endpoint's metadata, so
 that every response carries the cookie of the replica that served it.
 
-A session id from a replica, in a header, gets a dot and the token as a suffix, which is removed again for replicas.
+A session that a replica names in a header gets a dot and the token at its end. They are removed before a replica gets
+it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from lbctl.targets.envoy.sources import NAMESPACE
 
 FILTER = "lbctl.affinity"
 _SESSION = "session"
-"""The key of the replica's token in an endpoint's metadata."""
+"""Key of the replica's token in an endpoint's metadata."""
 _COOKIE = "cookie"
-"""The key of the cookie in an endpoint's metadata."""
+"""Key of the cookie in an endpoint's metadata."""
 _SCRIPT = r"""
 function envoy_on_request(handle)
   local context, headers = handle:filterContext(), handle:headers()
@@ -51,7 +52,7 @@ end
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter, if the listener leads to a pool that keeps clients; it acts on routes that configure it."""
+    """Return the filter, if the listener leads to a pool that keeps clients. It acts on routes that configure it."""
     actions = [view.routes[rule.route].action for rule in listener.rules]
     if not any(
         _keeps_clients(view.pools[name]) for item in actions if isinstance(item, Forward) for name in item.pools
@@ -62,7 +63,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def keeps(pool: Pool, route: Route) -> bool:
-    """Return whether a route keeps its clients with their replicas.
+    """Return whether a route keeps its clients on their replicas.
 
     With a fallback it does not, because Envoy then chooses a replica anew for each request.
     """
@@ -70,7 +71,7 @@ def keeps(pool: Pool, route: Route) -> bool:
 
 
 def per_route(pool: Pool, route: Route) -> dict[str, Any]:
-    """Return what a route or a share configures of the filter; it is empty where clients are not kept."""
+    """Return the filter's configuration for a route or a share; empty if clients are not kept."""
     if not keeps(pool, route):
         return {}
     config = lua_pb2.LuaPerRoute()
@@ -96,7 +97,7 @@ def response_headers(pool: Pool, route: Route) -> list[dict[str, object]]:
 
 
 def endpoint_metadata(pool: Pool, replica: Replica, *, secure: bool) -> dict[str, str | bool]:
-    """Return the metadata of a replica's endpoint: its cookie or its token, where the pool keeps clients.
+    """Return the metadata of a replica's endpoint: its cookie or its token, if the pool keeps clients.
 
     `secure` restricts the cookie to HTTPS.
     """
@@ -111,7 +112,7 @@ def endpoint_metadata(pool: Pool, replica: Replica, *, secure: bool) -> dict[str
 
 
 def lacks_ip_addresses(pool: Pool) -> bool:
-    """Return whether clients cannot be kept with some replicas, because the script needs their IP addresses."""
+    """Return whether clients cannot be kept on some replicas, because the script needs their IP addresses."""
     return _keeps_clients(pool) and (not pool.replicas or not all(map(_has_ip_address, pool.replicas)))
 
 

@@ -1,16 +1,16 @@
 """Authentication: API keys, JWTs, or either of them on a route that accepts both.
 
-Every authenticated request has a tenant, which is passed in the same way for both kinds of credentials. The
-authenticating filter writes it into an internal header of lbctl, and the next filter moves it from there into the
-request's metadata. Limits, the access log and `forward_tenant` read it there. No client can send that header, because
-it is removed before any filter reads the request. A service returns the tenant in a header that the fleet configures.
-Each route reads only its own header: another route's header, which its service may also send, has no effect.
+Every authenticated request has a tenant, which is passed on in the same way for both kinds of credentials. The filter
+that determines the tenant writes it into an internal header, and the next filter moves it into the request's metadata.
+Limits, the access log and `forward_tenant` read it there. No client can send that header: it is removed before anything
+reads the request. An external service names the tenant in a configurable header, which each route reads for itself.
+Another route's header, which the service may also send, has no effect there.
 
 Envoy decides which filters a request passes before it knows the final route, so no filter is disabled for a route.
-Instead, the API key filter requires a key from every request, which lbctl itself adds to all requests, and protected
+Instead, the API key filter requires from every request a key that lbctl itself adds to all of them, and protected
 routes require their own keys.
 
-A valid token may name no tenant. A route that limits by tenant forbids such a request; every route forbids a request
+A valid token may not name a tenant. A route that limits by tenant rejects such a request. Every route rejects a request
 whose tenant contains control characters.
 """
 
@@ -38,21 +38,21 @@ from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
 
 TENANT = "tenant"
-"""The key of the tenant in the request's metadata."""
+"""Key of the tenant in the request's metadata."""
 _JWT = "envoy.filters.http.jwt_authn"
 _KEYS = "envoy.filters.http.api_key_auth"
 _RBAC = "envoy.filters.http.rbac"
 _ANSWERED_TENANT = "lbctl.answered_tenant"
-"""The filter that reads the tenant from the answer of a service, on routes whose service names one."""
+"""Filter that reads the tenant from a service's response, on routes whose service names one."""
 _TENANTS = "envoy.filters.http.header_to_metadata"
 _TENANT_HEADER = f"{INTERNAL}tenant"
 _TENANT_METADATA = {"metadata_namespace": NAMESPACE, "key": TENANT, "type": "STRING"}
 _OWN_TENANT = {"header": _TENANT_HEADER, "on_header_present": _TENANT_METADATA, "remove": True}
-"""The rule that moves the tenant from lbctl's own header into the metadata."""
+"""Rule that moves the tenant from the internal header into the metadata."""
 _TOKEN_HEADER = f"{INTERNAL}token"
-"""A header that is present once a token has been verified."""
+"""Header that is present once a token has been verified."""
 _PROTOCOLS = "lbctl.websocket_key"
-"""The filter that reads the key among the subprotocols of a WebSocket; routes configure it."""
+"""Filter that reads the key among the subprotocols of a WebSocket; routes configure it."""
 _PROTOCOL_SCRIPT = (
     r"""
 function envoy_on_request(handle)
@@ -83,22 +83,22 @@ _ANYONE = f"{INTERNAL}anyone"
 _SKEW = 1
 """Seconds for which a token is still valid after it expires. Envoy's default is a minute, and 0 means the default."""
 _TOKEN = r"^[Bb]earer +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$"
-"""A token in its header. Envoy also accepts further dots, and text before the scheme and behind the token."""
+"""Token in its header. Envoy also accepts further dots, and text before the scheme and after the token."""
 _PRINTABLE = r"[^\x00-\x1f\x7f]+"
 _KEY_FIELDS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
-"""Key type → fields that a public key of a JWKS must have. Envoy does not start with a JWKS without a usable key."""
+"""Key type → required fields of a public key in a JWKS. Envoy does not start with a JWKS without a usable key."""
 
 Gate = tuple[list[dict[str, object]], dict[str, Any]]
-"""One way into a route: additional header conditions, and the configuration of its filters."""
+"""An accepted kind of credentials: additional header conditions, and the configuration of its filters."""
 
 
 def keys(view: View, route: Route) -> tuple[ApiKey, ...]:
-    """Return the API keys of the route that Envoy can compare; it cannot compare hashes."""
+    """Return the API keys of the route that Envoy can compare. It cannot compare hashes."""
     return tuple(item for item in view.api_keys.get(route.name, ()) if item.key)
 
 
 def admits_nobody(view: View, route: Route) -> bool:
-    """Return whether the route is protected and has neither a usable API key nor a usable JWKS."""
+    """Return whether the route is protected but has neither a usable API key nor a usable JWKS."""
     if route.auth is None or route.auth.external is not None:
         return False
     return not keys(view, route) and not _has_usable_jwks(view, route)
@@ -110,10 +110,10 @@ def holds_keys(view: View, listener: Listener) -> bool:
 
 
 def gates(view: View, route: Route) -> Iterator[Gate]:
-    """Yield the ways into a route, one for each kind of credentials that it accepts.
+    """Yield the gates of a route, one for each kind of credentials that it accepts.
 
-    Where it accepts tokens alone, no way is for requests without a well-formed one (`demands_token`).
-    Where it accepts both, a valid token makes Envoy look up the route again, and the one found then requires no key.
+    If it accepts only tokens, no gate matches requests without a well-formed token (`demands_token`). If it accepts
+    both, a valid token makes Envoy look up the route again, and the route found then requires no key.
     """
     token_filters = {_JWT: pack(config_pb2.PerRouteConfig(requirement_name=route.name)), **_tenant_check(route)}
     token: dict[str, object] = {"name": "authorization", "string_match": {"safe_regex": {"regex": _TOKEN}}}
@@ -128,12 +128,12 @@ def gates(view: View, route: Route) -> Iterator[Gate]:
 
 
 def demands_token(view: View, route: Route) -> bool:
-    """Return whether a route accepts tokens and nothing else."""
+    """Return whether a route accepts only tokens."""
     return route.auth is not None and not keys(view, route) and _has_usable_jwks(view, route)
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that authenticate the requests of a listener; the list is empty if no route is protected."""
+    """Return the filters that authenticate the requests of a listener; empty if no route is protected."""
     protected = _protected(view, listener)
     tokens = [route for route in protected if _has_usable_jwks(view, route)]
     extensions = [extension(_JWT, _authentication(view, tokens))] if tokens else []
@@ -168,13 +168,13 @@ def header_removal(expression: str) -> dict[str, object]:
 
 
 def own_headers(view: View, listener: Listener) -> list[str]:
-    """Return the headers that lbctl adds for its filters, which are removed before a replica sees the request."""
+    """Return the headers that lbctl adds for its filters. They are removed before a replica gets the request."""
     own = [_ANYONE, _TOKEN_HEADER] if holds_keys(view, listener) else []
     return [*own, *external.own_headers(view, listener)]
 
 
 def tenant_header(route: Route) -> dict[str, object] | None:
-    """Return the `HeaderValueOption` that forwards the tenant to the replica, or None where it is not forwarded."""
+    """Return the `HeaderValueOption` that forwards the tenant to the replica, or None if it is not forwarded."""
     if route.auth is None or route.auth.forward_tenant is None:
         return None
     value = f"%DYNAMIC_METADATA({NAMESPACE}:{TENANT})%"
@@ -185,7 +185,7 @@ def tenant_header(route: Route) -> dict[str, object] | None:
 
 
 def credential_headers(auth: Auth | None) -> list[str]:
-    """Return the headers with the client's credentials that are removed before a replica sees the request."""
+    """Return the headers with the client's credentials that are removed before a replica gets the request."""
     if auth is None or auth.forward_credentials:
         return []
     if auth.external is not None:
@@ -200,7 +200,7 @@ def _protected(view: View, listener: Listener) -> list[Route]:
 
 
 def _claimed_headers(view: View) -> list[str]:
-    """Return the headers that forward tenants to replicas, which no client may send on any listener."""
+    """Return the headers that forward tenants to replicas. No client may send them on any listener."""
     return client_identity.given(view.routes.values())
 
 
@@ -232,7 +232,7 @@ def _protocols(route: Route) -> dict[str, Any]:
 
 
 def _answered_tenant(route: Route) -> dict[str, Any]:
-    """Return the filter configuration that reads the tenant from the header in which the route's service names it."""
+    """Return the filter configuration that reads the tenant from the header that the route's service uses."""
     service = route.auth.external if route.auth else None
     if service is None or service.tenant_header is None:
         return {}
@@ -306,7 +306,7 @@ def _claims(jwt: Jwt, accepts_keys: bool) -> Iterator[dict[str, str]]:
 
 
 def _has_usable_jwks(view: View, route: Route) -> bool:
-    """Return whether the route's JWKS has a key that Envoy can verify a token with."""
+    """Return whether the route's JWKS has a key with which Envoy can verify a token."""
     if route.auth is None or route.auth.jwt is None:
         return False
     public_keys = json.loads(view.jwks.get(route.name, '{"keys": []}'))["keys"]

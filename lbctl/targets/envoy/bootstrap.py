@@ -1,9 +1,9 @@
 """The bootstrap of an Envoy that gets everything else from a control plane by ADS.
 
-It contains the settings that xDS cannot provide: the identity of the node, the address and the verification of the
-control plane, load reports, the size limit of regular expressions, and the admin port if one is configured. It contains
-no secrets, only paths. Envoy reads the certificates of a bootstrap only once, but it watches certificates in a file of
-secrets. So with TLS such files are next to the bootstrap, unless it must be a single file.
+It contains only settings that cannot come by xDS: the identity of the node, the address and verification of the control
+plane, load reporting, the maximum size of regular expressions, and the admin port if one is configured. It contains no
+secret, only paths. Envoy reads the certificates of a bootstrap only once, but it watches the certificates in a file of
+secrets. With TLS, such files are therefore next to the bootstrap, unless it must be a single file.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
 
 CONTROL_PLANE = "xds|lbctl"
-"""The cluster of the control plane. No pool has such a name. Envoy ignores a cluster from a control plane
-that is named like one of its bootstrap."""
+"""Cluster of the control plane. No pool has such a name. Envoy ignores clusters from a control plane with the name of a
+bootstrap cluster."""
 CA, CERTIFICATE = "xds-ca", "xds-certificate"
-"""The names of the secrets for connections to the control plane and to its picker."""
+"""Names of the secrets for connections to the control plane and to its picker."""
 _CONNECT = 1_000
 _KEEPALIVE = {"interval": duration(10_000), "timeout": duration(5_000)}
 _FAILOVER = {
@@ -43,9 +43,9 @@ _FAILOVER = {
     "max_ejection_percent": {"value": 100},
     "enforcing_success_rate": {"value": 0},
 }
-"""A member that two streams could not reach is passed over for five seconds."""
+"""A member is skipped for five seconds after two failed streams."""
 _BACK_OFF = {"base_interval": duration(100), "max_interval": duration(1_000)}
-"""A restarted control plane is reached again within a second; Envoy's default backs off for up to 30."""
+"""Reconnects to a restarted control plane within a second. Envoy's default backs off for up to 30 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +58,22 @@ class Joining:
     """
 
     xds: Address
-    """The address of the control plane."""
+    """Address of the control plane."""
     node: str
-    """The node id."""
     region: str = ""
-    """The region of the node; empty: none."""
+    """Region of the node; may be empty."""
     zone: str = ""
-    """The zone of the node; empty: none."""
+    """Zone of the node; may be empty."""
     admin: Address | None = None
-    """The address of the admin interface; None: there is none."""
+    """Address of the admin interface; None: disabled."""
     metrics: Address | None = None
-    """The address of the proxy's own figures; None: there is none."""
+    """Address of the proxy's own metrics; None: disabled."""
     ca: str = ""
     certificate: str = ""
     key: str = ""
     directory: str | None = None
     standbys: tuple[Address, ...] = ()
-    """Other members of the control plane, in the order in which they are tried while `xds` does not answer."""
+    """Other members of the control plane, in the order in which they are tried if `xds` does not answer."""
 
 
 def bootstrap(joining: Joining) -> Bundle:
@@ -129,7 +128,7 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
 
 
 def _cluster(joining: Joining) -> cluster_pb2.Cluster:
-    """Return the cluster of the control plane; a failure of it or of the network is detected within fifteen seconds."""
+    """Return the cluster of the control plane. A failure of it or of the network is detected within fifteen seconds."""
     options = http_protocol_options_pb2.HttpProtocolOptions(
         explicit_http_config={"http2_protocol_options": {"connection_keepalive": _KEEPALIVE}}
     )
@@ -179,7 +178,10 @@ def _socket(joining: Joining) -> dict[str, object]:
 
 
 def _secrets(joining: Joining) -> list[secret_pb2.Secret]:
-    """Return the secrets with the proxy's certificate for clusters of the control plane, such as the picker's."""
+    """Return the secrets by which clusters of the control plane refer to the proxy's certificate.
+
+    The picker's cluster, for example, uses them.
+    """
     if not joining.ca or not joining.certificate:
         return []
     return [
@@ -196,7 +198,7 @@ def _secret_file(name: str, directory: str) -> dict[str, object]:
 def _validation(joining: Joining) -> dict[str, object]:
     """Return how the control plane's certificate is verified.
 
-    It must be issued for the name or address that the control plane is reached by, not merely by the same authority.
+    It must be issued for the name or address of the control plane, not merely by the same CA.
     """
     names = dict.fromkeys(member.host for member in (joining.xds, *joining.standbys) if member.host)
     return {

@@ -1,8 +1,8 @@
-"""The parts that every bootstrap written by lbctl has: the page of Envoy's figures for Prometheus, and runtime limits.
+"""Parts of every bootstrap that lbctl writes: the page of Envoy's metrics for Prometheus, and runtime limits.
 
-The page is a listener that leads to one page of the admin interface, and to no other. It is a GET without a query, so
-that nothing of the interface can be changed or asked in another form. The limits are a static layer: only a restart
-changes it, and no file next to the bootstrap does.
+The page is a listener that leads to exactly one page of the admin interface. It only accepts a GET without a query, so
+that clients cannot change anything or request another format. The limits are a static layer: only a restart changes it,
+and no file next to the bootstrap does.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from lbctl.targets.envoy import local_reply
 from lbctl.targets.envoy.protos import address, duration, extension
 
 _METRICS = "metrics|lbctl"
-"""The name of the listener and of its cluster; none of a fleet's has such a name."""
+"""Name of the listener and of its cluster. Objects of a fleet have no such name."""
 _PAGE = "/stats/prometheus"
 _PROGRAM = "re2.max_program_size.error_level"
 _PROGRAM_SIZE = 1_000_000
-"""By default Envoy rejects regular expressions of more than 100 instructions, and `[a-z]{1,63}` has 130. This is more
-than RE2 allows in its 8 MiB (some 350,000), so RE2's own bound applies. Matching takes linear time."""
+"""Maximum program size of regular expressions. By default, Envoy rejects regular expressions of more than 100
+instructions, and `[a-z]{1,63}` has 130. This is more than RE2 allows in its 8 MiB (about 350,000), so that RE2's own
+limit applies. Matching takes linear time."""
 _CONNECTIONS = "envoy.resource_limits.listener.{}.connection_limit"
 
 
 def add_metrics(message: bootstrap_pb2.Bootstrap, bind: Address | None, admin: Address | None) -> None:
-    """Add the listener and the cluster of the admin interface; nothing without both addresses."""
+    """Add the listener and the cluster of the admin interface, if both addresses are given."""
     if bind is None or admin is None:
         return
     endpoint = {"endpoint": {"address": address(admin)}}

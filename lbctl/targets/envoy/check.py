@@ -1,14 +1,14 @@
 """Envoy's own checker, and the position in the fleet for each of its messages.
 
-Envoy does not report lines. Three parts of a message lead back to the YAML:
+Envoy does not report lines. Three kinds of messages can be traced to the YAML:
 
 - A violated constraint prints the whole message and then the path to the field, with positions (`StaticResources…
   Clusters[3]`, or `stat_prefix: "public" … VirtualHosts[0]… Routes[20]`).
-- A missing or invalid file is named. The position is the owner of the first line of the bundle with this name.
-- Otherwise a listener, a pool or a route may be in quotes (`Provider 'chat' in jwt_authn config …`).
+- A missing or invalid file is named. The position is the owner of the first line in the bundle with this name.
+- Otherwise a listener, a pool or a route may be quoted (`Provider 'chat' in jwt_authn config …`).
 
-Envoy's checker does not read the files that a bootstrap names, so it gets a bootstrap with the listeners of both files.
-A message of another kind, for example a regular expression that RE2 rejects, has no position.
+Envoy's checker does not read files that a bootstrap names, so it gets a file with the listeners of both files. Any
+other message, for example about a regular expression that RE2 rejects, has no position.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 
 
 def check_command(binary: str, prefix: str, main: str) -> list[str]:
-    """Return the command that checks a configuration; it needs neither root nor network.
+    """Return the command that checks a configuration. It needs neither root nor network.
 
-    If listeners or clusters have a separate file, a bootstrap that contains them is written to `prefix`.
+    If listeners or clusters are in separate files, a bootstrap that contains them is written to `prefix`.
     """
     files = (FilePath(main).with_name(name + FilePath(main).suffix) for name in _SECRET_FILES)
     secrets = [file.read_text() for file in files if file.exists()]
@@ -61,7 +61,7 @@ def check_command(binary: str, prefix: str, main: str) -> list[str]:
 
 
 def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
-    """Yield a complaint for each error that Envoy logs; the lines that continue an error belong to it."""
+    """Yield a complaint for each error in Envoy's log. Continuation lines are part of the error."""
     locator = _Locator(bundle)
     for message in dict.fromkeys(_messages(output)):
         path = locator.locate(message)
@@ -72,7 +72,7 @@ def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
 
 
 class _Locator:
-    """Locates a message in the bundle. The tree is parsed only when it is needed."""
+    """Locates a message in the bundle. The tree is parsed only when needed."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -89,7 +89,7 @@ class _Locator:
         return ((file, line, owner) for file in self._bundle.files for line, owner in file.sources.items())
 
     def without_secrets(self, message: str) -> str:
-        """Return the message without the keys of clients and replicas: Envoy may quote what it cannot read."""
+        """Return the message without the keys of clients and replicas. Envoy may quote values that it cannot read."""
         if len(self._bundle.files) == 1:
             return message
         secrets = {*_keys_below(self._tree, "credentials"), *_check_headers(self._tree), *_compared(self._tree)}
@@ -140,7 +140,7 @@ class _Locator:
 
 
 def _merged_tree(main: str, *secrets: str) -> Tree:
-    """Return all files as one bootstrap: first its own listeners and clusters, then the other files'."""
+    """Return all files as one bootstrap: its own listeners and clusters, followed by those in the other files."""
     import yaml
 
     tree: Tree = yaml.load(main, Loader=yaml.CSafeLoader)
@@ -157,7 +157,7 @@ def _merged_tree(main: str, *secrets: str) -> Tree:
 
 
 def _check_headers(tree: Tree) -> Iterator[str]:
-    """Yield each value of a header that a health check sends, as it is written and as it is sent."""
+    """Yield each value of a header in a health check, as written and as sent."""
     for cluster in clusters(tree):
         for check in cluster.get("health_checks", ()):
             http, grpc = check.get("http_health_check", {}), check.get("grpc_health_check", {})
@@ -167,7 +167,7 @@ def _check_headers(tree: Tree) -> Iterator[str]:
 
 
 def _compared(tree: object) -> Iterator[str]:
-    """Yield each text that a header is compared with or set to, where it may be a credential."""
+    """Yield each value that a header is compared with or set to, if it may be a credential."""
     for item in tree if isinstance(tree, list) else tree.values() if isinstance(tree, dict) else ():
         yield from _compared(item)
     if isinstance(tree, dict) and (name := str(tree.get("name") or tree.get("key") or "")):
@@ -190,7 +190,7 @@ def _keys_below(tree: object, section: str, inside: bool = False) -> Iterator[st
 
 
 def _summary(message: str) -> str:
-    """Return the message without the printed configuration, and of a violated constraint only its last cause."""
+    """Return the message without the printed configuration. For a violated constraint, keep only its last cause."""
     _, separator, field_path = message.rpartition(_BROKEN)
     if not separator:
         return _UNREAD.sub(r"\1", _PREFIX.sub("", message))

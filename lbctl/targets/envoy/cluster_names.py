@@ -1,8 +1,8 @@
-"""The clusters that a view needs, and their names: one pool may need several clusters.
+"""The clusters of a view and their names: one pool may need several clusters.
 
-Envoy decides about regions and about a fallback by cluster, not by route. So a pool becomes one cluster with the pool's
-name, one more for each set of regions that excludes some of its replicas, and one aggregate cluster in front of it and
-its fallback.
+Envoy decides about regions and about a fallback by cluster, not by route. A pool becomes one cluster with its own name,
+and one more for each set of regions that excludes some of its replicas. If it has a fallback, an aggregate cluster is
+placed in front of both.
 """
 
 from __future__ import annotations
@@ -21,71 +21,68 @@ from lbctl.targets.envoy.endpoints import Placement
 from lbctl.targets.hosted import HostedPool, check_key, hosted_pool
 
 _REGIONS = "|"
-"""Separates pool and regions in a cluster's name; no pool has it in its name."""
+"""Separates pool and regions in a cluster's name. Names of pools do not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCluster:
     """One cluster with replicas.
 
-    `weights` has a weight for each of `pool.replicas`, in the same order. `out`: faulty replicas among `drained`.
+    `weights` are in the order of `pool.replicas`.
     """
 
     name: str
     pool: Pool
-    """The pool whose replicas it has."""
+    """Pool with its replicas."""
     weights: tuple[Weight, ...]
-    """The weights of `pool.replicas`, in the same order."""
+    """Weights of `pool.replicas`, in the same order."""
     drained: frozenset[str]
-    """The replicas that get no new requests."""
+    """Replicas that get no new requests."""
     placement: Placement
-    """How its replicas are ranked by locality and priority."""
+    """Ranking of its replicas by locality and priority."""
     retry_budget: float | None
-    """The percentage of requests that may be retries; None: unlimited."""
+    """Retries as a percentage of requests; None: unlimited."""
     out: frozenset[str] = frozenset()
     """Faulty replicas among `drained`."""
     busy_statuses: tuple[int, ...] = ()
-    """The statuses by which its replicas decline requests; they are not faults."""
+    """Statuses by which its replicas decline requests. They do not count as faults."""
     hosted: HostedPool | None = None
     """The pool with its own headers; None for a pool that gets the client's headers."""
     check_key: tuple[str, str] | None = field(default=None, repr=False)
-    """The header and the value that its health checks have in addition; None: none."""
+    """Additional header and value of its health checks; None: no header."""
 
     @property
     def holds_credentials(self) -> bool:
-        """Whether the cluster contains a credential in plain text, for its health checks."""
+        """Whether the cluster's health checks contain a credential in plain text."""
         return self.check_key is not None or any(True for _ in written_credentials.of_pool(self.pool))
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """An aggregate cluster: it sends to the cluster `first` while that has a fit replica, else to `second`."""
+    """An aggregate cluster: it sends to the cluster `first` while that has a healthy replica, else to `second`."""
 
     name: str
-    """The name of the aggregate cluster."""
+    """Name of the aggregate cluster."""
     first: str
-    """The cluster that gets the requests."""
+    """Cluster that gets the requests."""
     second: str
-    """The cluster that gets them while `first` has no healthy replica."""
+    """Cluster that gets the requests while `first` has no healthy replica."""
     pool: Pool
-    """The pool that `first` belongs to."""
+    """Pool of `first`."""
     hosted: tuple[HostedPool, ...] = ()
-    """The pools with their own headers, among the two."""
+    """The pools among the two that have their own headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """The clusters of a view, sorted by name.
-
-    `names` maps a route and a pool to the cluster that the route sends to.
-    """
+    """The clusters of a view, sorted by name."""
 
     upstreams: tuple[PlannedCluster, ...]
-    """The clusters with replicas, by name."""
+    """Clusters with replicas, by name."""
     fallbacks: tuple[Fallback, ...]
-    """The aggregate clusters, by name."""
+    """Aggregate clusters, by name."""
     names: Mapping[tuple[str, str], str]
-    """Route and pool → the cluster that the route sends to."""
+    """(route, pool) → cluster to which the route sends."""
 
 
 def variant(pool: Pool) -> str:
@@ -94,7 +91,7 @@ def variant(pool: Pool) -> str:
 
 
 def sheds(pool: Pool) -> bool:
-    """Return whether Envoy can shed load for this pool, which requires that all replicas have one priority."""
+    """Return whether Envoy can shed load for this pool. This requires that all replicas have the same priority."""
     return pool.load_shedding is not None and pool.locality is None and len({r.priority for r in pool.replicas}) < 2
 
 
@@ -126,7 +123,7 @@ def pool_name(cluster: str) -> str:
 
 
 def _uses(view: View) -> list[tuple[Route, str]]:
-    """Return each route with each pool that it sends to, mirrors included."""
+    """Yield each route with each pool to which it sends, including mirrors."""
     uses = []
     for route in view.routes.values():
         if isinstance(route.action, Forward):
@@ -137,7 +134,7 @@ def _uses(view: View) -> list[tuple[Route, str]]:
 
 
 def _routes_to(view: View) -> dict[str, list[Route]]:
-    """Return the routes that forward to each pool, mirrors left out."""
+    """Return the routes that forward to each pool, without mirrors."""
     routes: dict[str, list[Route]] = {}
     for route in view.routes.values():
         for pool in route.action.pools if isinstance(route.action, Forward) else ():
@@ -167,7 +164,7 @@ def _upstream(
 
 
 def _with_fallback(view: View) -> set[str]:
-    """Return the pools that a fallback follows."""
+    """Return the pools with a fallback."""
     pools: set[str] = set()
     for route in view.routes.values():
         if isinstance(route.action, Forward) and route.action.fallback:
@@ -176,7 +173,10 @@ def _with_fallback(view: View) -> set[str]:
 
 
 def _budgets(view: View) -> dict[str, float]:
-    """Return the retry budget of each pool; Envoy has one for a pool, so it is the smallest of its routes."""
+    """Return the retry budget of each pool.
+
+    Envoy has one budget per pool, so it is the smallest of the pool's routes.
+    """
     budgets: dict[str, float] = {}
     for route, pool in _uses(view):
         if route.retry.budget is not None:

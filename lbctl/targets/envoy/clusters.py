@@ -21,17 +21,19 @@ from lbctl.targets.hosted import HostedPool
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 BUFFER = 65_536
-"""Bytes that are buffered for one connection in each direction. A slow reader of a stream stops the replica early, and
-thousands of streams cost little memory. The request that a retry needs is buffered apart from it
-(`request_body_buffer_limit`)."""
+"""Buffer size for one connection in each direction, in bytes.
+
+A slow reader of a stream stops the replica early, and thousands of streams cost little memory. The request that a retry
+needs is buffered separately (`request_body_buffer_limit`).
+"""
 _MIN_RETRIES = 3
 _REFRESH = 10_000
 _PING = {"interval": {"seconds": 30}, "timeout": {"seconds": 5}}
-"""A dead peer of a silent HTTP/2 stream is detected within 35 s."""
+"""Detects a dead peer of a silent HTTP/2 stream within 35 s."""
 
 
 def cluster(upstream: PlannedCluster, keys: tls.SecretSource) -> cluster_pb2.Cluster:
-    """Return the cluster without its endpoints, which the caller adds or names a source for."""
+    """Return the cluster without its endpoints. The caller adds them or a source for them."""
     pool = upstream.pool
     message = cluster_pb2.Cluster(
         name=upstream.name,
@@ -55,7 +57,7 @@ def fallback(item: Fallback, keys: tls.SecretSource) -> cluster_pb2.Cluster:
     """Return the aggregate cluster of a pool and its fallback.
 
     Envoy counts retries at this cluster, and everything else at the two behind it. Its default would allow three
-    retries. Where one of them is a hosted API, Envoy applies the filters of this cluster.
+    retries. If one of them is a hosted API, Envoy applies the filters of this cluster.
     """
     filters = hosted.http_filters(item.hosted, keys)
     options = {HTTP_OPTIONS: pack(_protocol(item.pool, filters))} if filters else None
@@ -98,9 +100,9 @@ def _retry_after(pool: Pool, placement: Placement) -> dict[str, str | bool]:
 
 
 def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> None:
-    """Write the load balancing, without panic: an unfit replica gets no requests, however few replicas are fit.
+    """Write the load balancing, without panic: an unhealthy replica gets no requests, even if few replicas are healthy.
 
-    With `fail_open` panic begins when none is: below one percent, since Envoy rounds the threshold.
+    With `fail_open`, panic begins when no replica is healthy: below one percent, because Envoy rounds the threshold.
     """
     common = message.common_lb_config
     common.healthy_panic_threshold.value = 1 if pool.fail_open else 0
@@ -124,9 +126,9 @@ def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> 
 def policy(pool: Pool) -> str:
     """Return the load balancing policy of the pool.
 
-    RANDOM ignores weights, so if they differ, ROUND_ROBIN keeps the shares of random choices. With `fail_open` the
-    weights of drained replicas differ. When a replica leaves, a ring hash is rebuilt completely and also moves keys of
-    other replicas; Maglev moves almost only keys of the removed replica.
+    RANDOM ignores weights, so if they differ, ROUND_ROBIN keeps the shares that random choices would give. With
+    `fail_open`, the weights of drained replicas differ. When a replica leaves, a ring hash is rebuilt for all and also
+    moves keys of other replicas. Maglev moves almost only the keys of the replica that left.
     """
     if pool.balance.algorithm == "random":
         return "ROUND_ROBIN" if uneven(pool) or pool.fail_open else "RANDOM"
@@ -168,7 +170,7 @@ def _breakers(limits: CircuitBreaker, upstream: PlannedCluster) -> dict[str, obj
 
 
 def _replica_connections(limits: CircuitBreaker, pool: Pool) -> int | None:
-    """Return the maximum of connections to one replica, or None for no limit.
+    """Return the maximum number of connections to one replica, or None for no limit.
 
     HTTP/1.1 carries one request on a connection, so a limit of requests is a limit of connections. With HTTP/2 it is
     one connection with that many streams.

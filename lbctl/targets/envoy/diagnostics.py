@@ -1,4 +1,4 @@
-"""Limits of Envoy for a particular fleet, although it supports each single feature."""
+"""Limitations of Envoy for a particular fleet, although Envoy supports each feature by itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lbctl.targets.replica_weights import rounded
 def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]:
     """Return a diagnostic for each setting of the view that Envoy implements differently or not at all.
 
-    `of_files`: whether they are about rendered files. An Envoy that has a `config` reads such files.
+    `of_files`: whether they concern rendered files. An Envoy with a `config` reads such files.
     """
     items = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
     items += [key_hashes.warning("Envoy", keys) for keys in key_hashes.hash_only(view)]
@@ -31,7 +31,7 @@ def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]
 
 
 def _without_certificate(view: View) -> Iterator[Diagnostic]:
-    """Yield that an Envoy of files cannot ask the picker, if that one wants a certificate."""
+    """Report that an Envoy with files cannot use the picker, if the picker requires a client certificate."""
     if view.picker is not None and view.picker_tls:
         message = f"the picker at {view.picker} requires a client certificate, and an Envoy of files has none"
         hint = (

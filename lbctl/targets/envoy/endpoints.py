@@ -1,10 +1,10 @@
 """The replicas of a pool as a `ClusterLoadAssignment`: priorities, localities, weights and drains.
 
-A replica's name is the hostname of its endpoint. The access log names replicas by it, and nothing resolves it. Weights
-are whole numbers from 1 on. A drained replica keeps its weight and is marked DRAINING.
+A replica's name is the hostname of its endpoint. The access log uses it, and it is never resolved. Weights are integers
+from 1. A drained replica keeps its weight and is marked DRAINING.
 
-With `fail_open` Envoy uses all replicas in panic, the drained ones too. So these have the weight 1, and the others
-millions; where all are drained, the assignment drops every request.
+With `fail_open`, Envoy uses all replicas in panic, including the drained ones. For this reason these have the weight 1,
+and the others millions. If all are drained, the assignment drops every request.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from lbctl.targets.envoy.protos import metadata
 from lbctl.targets.replica_weights import quantise, rounding_error
 
 _MAXIMUM = 2**24
-"""The largest weight; squares of very different capacities need the range."""
+"""Maximum weight. Squares of very different capacities need the range."""
 _SUM = 2**32 - 1
-"""The largest sum of weights that Envoy accepts."""
+"""Maximum sum of weights that Envoy accepts."""
 _SPILL_BELOW = 70.0
 _EXACT = 100
-"""The overprovisioning factor with which Envoy reacts as soon as one replica is unfit, which shedding needs."""
+"""Overprovisioning factor with which Envoy reacts as soon as one replica is unhealthy, as shedding requires."""
 _STRICT = 100_000
-"""The overprovisioning factor with which the next priority gets nothing while one replica of this one is fit."""
+"""Overprovisioning factor with which the next priority gets nothing while one replica of this one is healthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How the replicas of one cluster are laid out.
+    """The layout of the replicas of one cluster.
 
-    `regions` are the regions that are allowed; empty means all. With `strict` the next priority gets requests only when
-    no replica of this one is left, because a fallback pool follows. `sheds` means that the cluster sheds load itself,
-    and `secure` that all clients use HTTPS.
+    `regions` are the allowed regions; empty means all. With `strict`, the next priority gets requests only when no
+    replica of this one is left, because a fallback pool follows. `sheds`: the cluster sheds load itself. `secure`: all
+    clients use HTTPS.
     """
 
     regions: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Placement:
 
 
 Hosts = Callable[[str], Sequence[str]]
-"""Maps the host of a replica's address to the hosts that Envoy is given in its place."""
+"""Maps the host of a replica's address to the hosts in Envoy's configuration."""
 
 
 def as_written(host: str) -> Sequence[str]:
@@ -66,7 +66,7 @@ def as_written(host: str) -> Sequence[str]:
 class EndpointLayout:
     """The endpoints of one cluster, whose weights are filled in later.
 
-    New weights are written over the last ones, which takes a tenth of the time of a new layout.
+    New weights overwrite the previous ones, which takes a tenth of the time of a new layout.
     """
 
     def __init__(
@@ -75,8 +75,9 @@ class EndpointLayout:
     ) -> None:  # fmt: skip
         """Prepare the replicas of the pool for the proxy.
 
-        `out`: replicas among `drained` that are marked UNHEALTHY, so that clients with affinity leave them too. A
-        replica whose host has several addresses becomes an endpoint for each; without an address it is left out.
+        Replicas in `out`, a subset of `drained`, are marked UNHEALTHY, so that clients kept on them leave too. A
+        replica whose host has several addresses becomes an endpoint for each. A replica whose host has no address is
+        left out.
         """
         self._pool = pool
         self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
@@ -106,7 +107,7 @@ class EndpointLayout:
 
     @property
     def unweighed(self) -> endpoint_pb2.ClusterLoadAssignment:
-        """Return the message with the last weights or with none; it must not be changed."""
+        """Return the message with the last weights or without weights. It must not be changed."""
         return self._message
 
     def weighed(self, weights: tuple[Weight, ...]) -> endpoint_pb2.ClusterLoadAssignment:
@@ -122,7 +123,7 @@ class EndpointLayout:
 
 
 def envoy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-    """Return Envoy's whole-numbered weights of the pool's replicas for these weights, in the same order."""
+    """Return Envoy's integer weights of the pool's replicas for these weights, in the same order."""
     return _quantised_weights(_target_weights(pool, weights), large=pool.fail_open)
 
 
@@ -135,7 +136,7 @@ def _quantised_weights(targets: tuple[float, ...], *, large: bool) -> list[int]:
 
 
 def rounding(pool: Pool, weights: tuple[Weight, ...]) -> list[float]:
-    """Return for each replica the relative error of its share, which rounding the weight causes."""
+    """Return for each replica the relative error of its share that rounding the weight causes."""
     return rounding_error(_target_weights(pool, weights), envoy_weights(pool, weights))
 
 
@@ -146,7 +147,7 @@ def _target_weights(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...
 
 
 def _addresses(address: Address, hosts: Hosts, used: set[tuple[str, int]]) -> Sequence[Address]:
-    """Return the addresses of a replica that no earlier replica has; Envoy would see only the first of the two."""
+    """Return the addresses of a replica that no earlier replica has. Envoy would use only the first of the two."""
     if address.path:
         return (address,)
     new_hosts = [host for host in hosts(address.host) if (host, address.port) not in used]
@@ -202,7 +203,8 @@ def add_dns_name(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscove
 def _overprovisioning(pool: Pool, ranks: int, placement: Placement) -> int:
     """Return the overprovisioning factor, or 0 for Envoy's default.
 
-    It is 10,000 divided by the percentage of fit replicas below which the next priority gets a part of the requests.
+    It is 10,000 divided by the percentage of healthy replicas below which the next priority gets a part of the
+    requests.
     """
     if placement.strict:
         return _STRICT

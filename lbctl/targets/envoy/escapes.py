@@ -1,8 +1,8 @@
-"""Path conditions as Envoy needs them: it compares the path as it was sent, where other proxies decode it first.
+"""Path conditions for Envoy, which compares the path as it was sent. Other proxies decode it first.
 
-Envoy decodes slashes. It refuses paths with malformed escapes or escaped letters and digits (`request_grammar`).
-Every other byte may be sent as itself or as `%XX`, in upper or lower case, and means the same to the replica. An
-expression here accepts both forms, and `%` always begins an escape.
+Envoy decodes slashes. It rejects paths with malformed escapes or escaped letters and digits (`request_grammar`). Every
+other byte may be sent as itself or as `%XX`, in upper or lower case, and means the same to the replica. An expression
+here accepts both forms, and `%` always begins an escape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/")
-"""Bytes that are sent only as themselves."""
+"""Bytes that are always sent unescaped."""
 _BYTES = frozenset(range(256))
 _DIGITS = frozenset(b"0123456789")
 _WORD = _DIGITS | frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
@@ -124,7 +124,7 @@ def _one_of(members: frozenset[int]) -> str:
 def _escaped(members: frozenset[int]) -> Iterable[str]:
     """Yield expressions such as `%3[Aa]` for the escaped bytes.
 
-    Bytes that are never escaped may be included where that makes an expression shorter.
+    Bytes that are never escaped may be included if that makes an expression shorter.
     """
     needed, allowed = members - _PLAIN, members | _PLAIN
     rows: dict[frozenset[int], set[int]] = {}
@@ -142,7 +142,7 @@ def _digit(values: Iterable[int]) -> str:
 
 
 def _bracketed(codes: Iterable[int]) -> str:
-    """Return the shortest expression for one of these printable characters, or an empty text if there are none."""
+    """Return the shortest expression for one of these printable characters, or an empty string if there are none."""
     runs: list[list[int]] = []
     for code in sorted(codes):
         if runs and runs[-1][1] == code - 1:

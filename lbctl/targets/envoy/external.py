@@ -1,8 +1,9 @@
-"""Authentication by an external service: a filter for each service, which only its own routes keep enabled.
+"""Authentication by an external service: one filter for each service, which all other routes turn off.
 
-Envoy decides which filters a request passes before it knows its final route, so the filter runs for every request and
-is disabled by the request's route at that time. Envoy uses the client's method, and appends the client's path to the
-service's path as a query, so that the service needs only one path.
+Envoy decides which filters a request passes before it knows its final route. The filter is therefore present for every
+request, and the request's route at that point turns it off. Envoy queries the service with the client's method, and
+appends the client's path to the service's path. There it is a query, so that the service gets all queries under one
+path.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def services(routes: Iterable[Route]) -> dict[str, Route]:
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that ask the services of the listener's routes."""
+    """Return the filters that query the services of the listener's routes."""
     checks = [extension(name, _check(name, external)) for name, _, external in _of(view, listener)]
     return [_original(), *checks] if checks else []
 
@@ -63,12 +64,12 @@ def cluster(name: str, external: External) -> cluster_pb2.Cluster:
 
 
 def own_headers(view: View, listener: Listener) -> list[str]:
-    """Return the headers that are added for the services, which are removed before a replica sees the request."""
+    """Return the headers that are added for the services. They are removed before a replica gets the request."""
     return sorted(_ORIGINAL) if any(_of(view, listener)) else []
 
 
 def _original() -> dict[str, object]:
-    """Return the filter that describes the client's request in headers for the service."""
+    """Return the filter that describes the original request to a service in headers."""
     mutations = [
         {"append": {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
         for key, value in _ORIGINAL.items()

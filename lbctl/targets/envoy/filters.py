@@ -1,4 +1,4 @@
-"""The HTTP filters of a listener and their configuration by route. A filter is present only if something needs it."""
+"""The HTTP filters of a listener and their configuration by route. A filter is present only if it is needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from lbctl.targets.envoy.sources import NAMESPACE
 
 BUFFER = "envoy.filters.http.buffer"
 _ASKED_ABOUT = "lbctl.body_asked_about"
-"""The filter that limits bodies before a service is asked about their requests."""
+"""Filter that limits bodies before a service is queried about their requests."""
 REQUEST_ID = "x-request-id"
 _DECOMPRESSOR = "lbctl.decompressor"
 _LIBRARIES = {
@@ -48,14 +48,14 @@ _LIBRARIES = {
     "zstd": zstd_pb2.Zstd(),
     "brotli": brotli_pb2.Brotli(),
 }
-"""The library for each coding in `reading.CODINGS`; how much they may write is limited with the body."""
+"""Library for each coding in `reading.CODINGS`. The size of their output is limited together with the body."""
 
 
 def http_filters(view: View, listener: Listener, *, streams: bool = False) -> list[dict[str, object]]:
     """Return the filters in the order in which a request passes them; the router is the last.
 
-    Where the body decides about the route, it is read before authentication. Otherwise no body is held before its
-    request is authenticated, unless a service does that. `streams` selects the filters for requests whose body does not
+    If the body decides about the route, it is read before authentication. Otherwise no body is held before its request
+    is authenticated, unless a service authenticates it. `streams` selects the filters for requests whose body does not
     end.
     """
     access = [*_auth(view, listener), *_limits(view, listener)]
@@ -82,7 +82,7 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
 
 
 def websocket(view: View, listener: Listener) -> dict[str, object]:
-    """Return an `UpgradeConfig`, which refuses WebSockets except on routes that allow them."""
+    """Return an `UpgradeConfig` that rejects WebSockets except on routes that allow them."""
     off: dict[str, object] = {"upgrade_type": "websocket", "enabled": {"value": False}}
     allowed = any(view.routes[rule.route].websocket for rule in listener.rules)
     if not allowed or not _body_rules(view, listener):
@@ -104,15 +104,18 @@ def per_route(view: View, listener: Listener, rule: Rule, route: Route) -> dict[
 
 
 def held(view: View, listener: Listener) -> int:
-    """Return the bytes that a filter may hold if it needs the whole body: to read it, to count it or for a retry."""
+    """Return the number of bytes that a filter may hold if it needs the whole body.
+
+    It may need the body to read it, to count it, or for a retry.
+    """
     return reading.held(listener) if _body_rules(view, listener) else max(reading.HELD, listener.max_body or 0)
 
 
 def unrouted(view: View, listener: Listener) -> dict[str, Any]:
     """Return the filter configuration of routes that Envoy answers itself.
 
-    The limit that a route sets on held bodies takes effect only if a pool takes the request, and many requests match no
-    such route before their body is read.
+    A route's limit on held bodies takes effect only if a pool takes the request, and many requests match no such route
+    before their body is read.
     """
     if listener.max_body is not None or not _body_rules(view, listener):
         return {}
@@ -144,7 +147,7 @@ def _request_id(listener: Listener) -> list[dict[str, object]]:
 
 
 def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that holds a request until it is whole, and answers 413 as soon as it exceeds the limit."""
+    """Return the filter that holds a request until it is complete, and answers 413 as soon as it exceeds the limit."""
     if listener.max_body is not None:
         return [extension(BUFFER, _limited_body(listener))]
     idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": reading.held(listener)}))
@@ -152,10 +155,10 @@ def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _body_asked_about(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that limits bodies on routes with an external service; the routes configure it.
+    """Return the filter that limits bodies on routes with a service, which configure it.
 
-    The part of a body that arrives while a filter waits passes later filters in one piece, which a limit filter does
-    not count. So on these routes the limit is in front of the service's filter.
+    While a filter waits, the received part of a body passes the later filters in one piece, which a filter for the
+    limit does not count. On these routes it is therefore placed before the query.
     """
     if not any(_limits_before_service(view, listener, view.routes[rule.route]) for rule in listener.rules):
         return []
@@ -179,7 +182,10 @@ def _streams(view: View, route: Route) -> bool:
 
 
 def _auth(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters of authentication; those that ask services come first, since the others read their answers."""
+    """Return the filters of authentication.
+
+    Filters that query services come first, because the others read their responses.
+    """
     return [*external.http_filters(view, listener), *auth.http_filters(view, listener)]
 
 
@@ -209,7 +215,7 @@ def _body_readers(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _decompressors(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that note and undo the content coding of a body that is read.
+    """Return the filters that record and undo the content coding of a body that is read.
 
     Replicas get the body without it.
     """
@@ -237,21 +243,21 @@ def _decompressors(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _reads_body(view: View, listener: Listener, rule: Rule, route: Route) -> bool:
-    """Return whether something depends on the content of a body that comes with a request for this rule."""
+    """Return whether the handling of a request for this rule depends on the content of its body."""
     pools = route.action.pools if isinstance(route.action, Forward) else ()
     hashes = any(key.kind == "json_body" for key in hashing.keys(view, pools))
     return hashes or (_by_model(listener) and reading.reads_body(listener, rule))
 
 
 def _body_rules(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the rules that extract what the listener needs of JSON bodies: `model` and hash keys."""
+    """Return the rules that extract the values that the listener needs from JSON bodies: `model` and hash keys."""
     unread = {"metadata_namespace": NAMESPACE, "key": matches.UNREAD, "value": {"bool_value": True}}
     model = [{**_field("model", ["model"]), "on_error": unread}] if _by_model(listener) else []
     return [*model, *(_field(hashing.field(key), json_path(key.name)) for key in hashing.body_fields(view, listener))]
 
 
 def _model_header() -> dict[str, object]:
-    """Return the filter that gives the access log the model that the header x-model names."""
+    """Return the filter that passes the model in the header x-model to the access log."""
     model_metadata = {"metadata_namespace": NAMESPACE, "key": "model"}
     config = header_to_metadata_pb2.Config(
         request_rules=[{"header": matches.MODEL_HEADER, "on_header_present": model_metadata}]

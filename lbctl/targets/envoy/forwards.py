@@ -1,4 +1,4 @@
-"""Where a matched request goes: pins, sticky variants and the weighted draw, with timeouts and retries.
+"""Destinations of a matched request: pins, sticky variants and the weighted draw, with timeouts and retries.
 
 A route has one or several ways. Each is a pair of additional header conditions and the clusters to draw from.
 """
@@ -27,22 +27,25 @@ _WHEN = {
     "replica_busy": "retriable-status-codes",
 }
 _ANOTHER_HOST = 128
-"""Attempts to choose a host that was not tried yet. With two of three replicas dead, the power of two choices finds the
-third at one attempt in nine, because the dead ones look idle. (8/9)^128 is one in three million."""
+"""Attempts to choose a host that was not tried yet.
+
+With two of three replicas dead, the power of two choices finds the third in one of nine attempts, because the dead ones
+look idle. (8/9)^128 is one in three million.
+"""
 _TRIES_IN_A_RANK = 2
 HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
 class VariantDraw:
-    """The shares of a random draw, and the cookie that stores the drawn variant, if there is one.
+    """The shares to draw from, and the cookie with the drawn variant, if there is one.
 
     `secure` restricts the cookie to HTTPS.
     """
 
     shares: tuple[Share, ...]
     sticky: StickySplit | None = None
-    """The cookie; None: there is none."""
+    """The cookie; None: no cookie."""
     secure: bool = False
 
 
@@ -50,10 +53,10 @@ Way = tuple[list[dict[str, object]], VariantDraw]
 
 
 def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
-    """Yield the ways of a route in the order in which they decide.
+    """Yield the ways of a route in the order of precedence.
 
-    The cookie of a variant that no longer gets traffic is ignored, and its client is given another one. So if the
-    variant gets a share again later, that share begins without clients.
+    The cookie of a variant that no longer gets traffic is ignored, and its client gets another cookie. If the variant
+    gets a share again later, that share therefore begins without clients.
     """
     for pin in action.pins:
         yield [matches.pinned(pin)], VariantDraw((Share(pin.pool, 1),))
@@ -69,13 +72,16 @@ def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
 
 
 def marks(route: Route, action: Forward) -> dict[str, object] | None:
-    """Return the metadata of a route: whether its pools are variants, for the access log, and what its limits count."""
+    """Return the metadata of a route.
+
+    It contains whether the route's pools are variants, for the access log, and the counters of its limits.
+    """
     values: dict[str, str | bool] = {**limits.marks(route), **({"split": True} if len(action.shares) > 1 else {})}
     return metadata(values) if values else None
 
 
 def only_pool(view: View, draw: VariantDraw) -> Pool | None:
-    """Return the pool of a way that has only one; the shares of a draw configure cookie affinity themselves."""
+    """Return the pool of a way that has only one. The shares of a draw configure cookie affinity themselves."""
     return view.pools[draw.shares[0].pool] if _has_one_cluster(draw) else None
 
 
@@ -109,13 +115,13 @@ def _mirror(plan: ClusterPlan, route: Route) -> list[dict[str, object]]:
 
 
 def retry_policy(retry: Retry, ranked: bool, attempt: int | None) -> dict[str, object] | None:
-    """Return the retry policy, or None without retries. Only statuses of busy replicas are retried.
+    """Return the retry policy, or None without retries. It retries no status except the statuses of busy replicas.
 
-    `attempt` is the timeout of one attempt until its response begins, which Envoy supports only in this policy.
+    `attempt` is the timeout of one attempt until its response begins, which in Envoy is part of this policy.
 
-    A request that may have reached a replica is retried only if the fleet declares it idempotent. Otherwise it is
-    retried only if no part of it was sent or accepted, or if the replica declined it. `ranked` means that only a
-    replica of another priority may be left for a retry.
+    A request that may have reached a replica is retried only if the fleet declares that harmless. Otherwise a retry
+    requires that nothing of the request was sent or accepted, or that the replica declined it. `ranked` means that a
+    replica of another priority may be the only one left to try.
     """
     conditions = [_WHEN[item] for item in retry.when] + (["reset"] if retry.idempotent else [])
     one_try: dict[str, object] = {} if attempt is None else {"per_try_timeout": duration(attempt)}
@@ -177,9 +183,9 @@ def _weighted(view: View, plan: ClusterPlan, route: Route, draw: VariantDraw, sh
 
 
 def _hash_policies(view: View, route: Route, draw: VariantDraw) -> list[dict[str, object]]:
-    """Return the hash policies of a route, to which Envoy attaches the key.
+    """Return the hash policies of a route. In Envoy, the key is part of the route.
 
-    A header that keeps a client with its variant comes first, and ends the list.
+    A header that keeps a client on its variant comes first, and ends the list.
     """
     if draw.sticky and draw.sticky.kind == "header":
         return [{"header": {"header_name": draw.sticky.name}, "terminal": True}]

@@ -1,8 +1,8 @@
-"""Hash keys, and how Envoy's hash policies get those that they cannot read themselves.
+"""Hash keys, and how Envoy's hash policies get keys that they cannot read themselves.
 
-Hash policies read headers, and only after the headers that no replica may see have been removed. A key from the body,
+Hash policies read headers, but only after the headers that no replica may see have been removed. A key from the body,
 or from a header that is changed, is stored in the request's filter state before that, where no client can write. A
-cookie comes there by the request's metadata, since only a filter for those reads a single one.
+cookie is copied there from the request's metadata, because only a filter for metadata reads a single cookie.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 
 _COOKIES = "lbctl.hashed_cookies"
-"""The filter that reads the cookies that are hash keys."""
+"""Filter that reads the cookies that are hash keys."""
 
 
 def policy(key: HashKey, route: Route) -> dict[str, object]:
@@ -38,7 +38,7 @@ def policy(key: HashKey, route: Route) -> dict[str, object]:
 
 
 def keys(view: View, pools: Sequence[str]) -> list[HashKey]:
-    """Return the hash keys of pools with a hash, in their order and without repetition."""
+    """Return the hash keys of `pools` that hash, in order and without repetition."""
     balances = [view.pools[name].balance for name in pools]
     return list(dict.fromkeys(item.key for item in balances if item.algorithm == "hash" and item.key))
 
@@ -49,7 +49,7 @@ def body_fields(view: View, listener: Listener) -> list[HashKey]:
 
 
 def field(key: HashKey) -> str:
-    """Return the key under which the request's metadata holds a hash key of the body or of a cookie."""
+    """Return the key of the request's metadata for a hash key from the body or a cookie."""
     if key.kind == "cookie":
         return f"cookie.{key.name}"
     return f"hash.{key.name.removeprefix('$.')}" if key.kind == "json_body" else f"prompt.{key.bytes}"

@@ -23,13 +23,13 @@ _OPERATORS: dict[Variable, str] = {
     "host": "%REQ(:AUTHORITY)%",
     "pool": f"%CEL({access_log.POOL})%",
 }
-"""The variables whose value depends on the request."""
+"""Variables whose value depends on the request."""
 _FIRST_HOST = "lbctl.host"
 _IN_RESPONSES: dict[Variable, str] = {**_OPERATORS, "host": f"%FILTER_STATE({_FIRST_HOST}:PLAIN)%"}
 
 
 def filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that keeps the client's host for responses, because a route may rewrite the request's host."""
+    """Return the filter that saves the client's host for responses, because a route may rewrite the request's host."""
     routes = (view.routes[rule.route] for rule in listener.rules)
     if not any("host" in variables(text) for route in routes for _, text in route.response_headers.set):
         return []
@@ -65,7 +65,7 @@ def _options(
 
 
 def replaced(rules: HeaderRules) -> list[str]:
-    """Return the headers that are removed before they are set, since Envoy sets none to an empty value."""
+    """Return the headers that are removed before they are set, because Envoy sets no header to an empty value."""
     return [name for name, text in rules.set if may_be_empty(text)]
 
 

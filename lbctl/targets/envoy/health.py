@@ -1,4 +1,4 @@
-"""Which replica is fit: active health checks and outlier detection."""
+"""Health of replicas: active health checks and outlier detection."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, PassiveCheck, Pool
 from lbctl.targets.envoy.protos import duration, struct
 
 IN_CLEAR: Mapping[str, str | bool] = {"checks": "in_clear"}
-"""The criteria by which a check selects the socket without TLS among its cluster's `transport_socket_matches`."""
+"""Criteria by which a check selects the socket without TLS among its cluster's `transport_socket_matches`."""
 _BODY = 65_536
-"""Bytes of a check's response that are searched for `body_contains`."""
+"""Maximum number of bytes in a check's response that are searched for `body_contains`."""
 
 
 def health_check(pool: Pool, check: ActiveCheck, key: tuple[str, str] | None) -> health_check_pb2.HealthCheck:
-    """Return the active health check of a pool. `key`: a header that the check has in addition, and its value.
+    """Return the active health check of a pool. `key`: an additional header and its value.
 
-    Unhealthy replicas and idle pools are checked as often as the others; Envoy's default would wait a minute.
+    Unhealthy replicas and idle pools are checked as often as the others. Envoy's default would wait a minute.
     """
     interval = duration(check.interval)
     return health_check_pb2.HealthCheck(
@@ -37,7 +37,7 @@ def health_check(pool: Pool, check: ActiveCheck, key: tuple[str, str] | None) ->
 
 
 def in_clear(pool: Pool) -> bool:
-    """Return whether the health checks of a pool with TLS do without it."""
+    """Return whether the health checks of a pool with TLS are sent without TLS."""
     return pool.tls is not None and pool.active is not None and pool.active.port is not None
 
 
@@ -60,7 +60,7 @@ def _header(name: str, value: str) -> dict[str, object]:
 def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]:
     """Return the HTTP check.
 
-    A separate health port uses HTTP/1.1, like the ports of model servers; otherwise the check uses the pool's protocol.
+    A separate health port uses HTTP/1.1, as in model servers; otherwise the check uses the pool's protocol.
     """
     fields: dict[str, object] = {
         "path": probe.path,
@@ -86,7 +86,7 @@ def _runs(statuses: Collection[int]) -> list[tuple[int, int]]:
 
 
 def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetection:
-    """Return the outlier detection; everything that Envoy detects by default and the fleet does not configure is off.
+    """Return the outlier detection. Detectors that are on by default in Envoy are off unless the fleet configures them.
 
     A replica of a pool of any size may be ejected, because Envoy's minimum of five hosts is meant for statistics over
     many. A passing `/health` does not readmit a replica that answers 500 to everything else.
@@ -114,7 +114,7 @@ def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetec
 
 
 def faults(busy_statuses: Sequence[int]) -> http_protocol_options_pb2.HttpProtocolOptions.OutlierDetection:
-    """Return which responses passive checks count as faults: all 5xx except statuses of busy replicas."""
+    """Return which responses passive checks count as faults: all 5xx except the statuses of a busy replica."""
     ranges = [{"start": first, "end": last + 1} for first, last in _runs(set(range(500, 600)) - set(busy_statuses))]
     matchers = [
         {"http_response_headers_match": {"headers": [{"name": ":status", "range_match": item}]}} for item in ranges

@@ -1,14 +1,14 @@
-"""Pools with their own headers: filters that set a pool's headers in a request, after its host is chosen.
+"""Pools with their own headers: filters that modify a request for the pool, after its host is chosen.
 
-A route's fallback is an aggregate cluster, and its pool is known only after Envoy has chosen a host, for each attempt
-separately. So the filters are in the cluster, after that choice: the chosen host's metadata names its pool, and a
-script of lbctl changes the request only for that pool. Envoy uses the filters of the cluster that the route names, so
-an aggregate has the filters of all its pools. All attempts share one set of headers: for a later attempt at another
-pool, the original headers are restored. Names are compared with `_` as `-`, because many servers do not distinguish
-them.
+A route's fallback is an aggregate cluster, and the serving pool is known only when Envoy has chosen a host, for each
+attempt anew. For this reason the filters run after that choice, in the cluster: the chosen host's metadata names its
+pool, and lbctl's script changes the request only for that pool. Envoy uses the filters of the cluster that the route
+names, so an aggregate cluster has the filters of all its pools. All attempts share one set of headers: a later attempt
+at another pool gets the original ones again. Names are compared with `_` equal to `-`, because many servers treat them
+alike.
 
-A secret is sent by SDS and is not part of configuration dumps: `credential_injector` writes it into an internal header
-of lbctl, which the script moves or removes.
+A secret comes by SDS and is not shown in any dump of the configuration: `credential_injector` writes it into an
+internal header, which the script moves or removes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lbctl.targets.token import lua_string
 Sent = tuple[str, str]
 """A pool and the name of a header whose value is a secret."""
 CHOSEN = "upstream"
-"""The key of a host's metadata with the name of its pool, if the pool has its own headers."""
+"""Key of a host's metadata that names its pool, if the pool has its own headers."""
 _CHOSEN_HEADER = f"{INTERNAL_PREFIX}upstream"
 _SECRET_HEADER = f"{INTERNAL_PREFIX}secret-"
 _SCRIPT = """\
@@ -110,7 +110,7 @@ end
 
 
 def http_filters(pools: Sequence[HostedPool], keys: SecretSource) -> list[dict[str, object]]:
-    """Return the filters of a cluster that leads to these pools with their own headers; empty without such pools."""
+    """Return the filters of a cluster that leads to these pools with their own headers; empty without pools."""
     if not pools:
         return []
     sent = list(_sent(pools))
@@ -147,7 +147,7 @@ def _sent(pools: Sequence[HostedPool]) -> Iterator[Sent]:
 
 
 def _injector(source: dict[str, object], number: int) -> dict[str, object]:
-    """Return the filter that writes a secret into a header of lbctl's own; without the secret it writes nothing."""
+    """Return the filter that writes a secret into an internal header. Without the secret it writes nothing."""
     credential = generic_pb2.Generic(credential=source, header=f"{_SECRET_HEADER}{number}")
     config = credential_injector_pb2.CredentialInjector(
         overwrite=True,

@@ -1,7 +1,7 @@
 """Rate limits of routes: a token bucket for each tenant, client or header value, in the memory of this Envoy.
 
 All buckets belong to the route table, and each of Envoy's routes names the buckets that count its requests. A route of
-the fleet becomes several of Envoy's routes, for hosts, pins and variants. If each of these had its own buckets, a
+the fleet becomes several of Envoy's routes, for hosts, pins and variants. If each of these had separate buckets, a
 client could use the limit several times.
 
 Requests without the counted property (no such header, no tenant) are limited too: all of them share one bucket. Envoy's
@@ -22,9 +22,9 @@ from lbctl.targets.envoy.sources import NAMESPACE
 FILTER = "envoy.filters.http.local_ratelimit"
 _ALL = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
 _BUCKETS = 10_000
-"""Values that are counted separately. Beyond that number the least recently used bucket is dropped."""
+"""Maximum number of values that are counted separately. Beyond it, the least recently used bucket is dropped."""
 _UNLIMITED = {"max_tokens": 2**32 - 1, "tokens_per_fill": {"value": 2**32 - 1}, "fill_interval": {"seconds": 1}}
-"""Envoy requires a bucket for requests that no limit counts."""
+"""A bucket for requests that no limit counts, because Envoy requires one."""
 _LIMIT = "limit"
 _OF = "of"
 _WITHOUT = "-"
@@ -33,12 +33,12 @@ _RETRY_AFTER = {"key": "retry-after", "value": f"%METADATA(ROUTE:{NAMESPACE}:{_R
 
 
 def idle() -> local_rate_limit_pb2.LocalRateLimit:
-    """Return the listener's filter, which limits nothing unless a route table configures it."""
+    """Return the listener's filter, which has no limits unless a route table configures it."""
     return local_rate_limit_pb2.LocalRateLimit(stat_prefix="rate_limit")
 
 
 def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
-    """Return the buckets of these routes. All limits of a route apply at once."""
+    """Return the buckets of these routes. All limits of a route apply at the same time."""
     kinds = {_kind(number, item): item for route in routes for number, item in _rates(route)}
     return local_rate_limit_pb2.LocalRateLimit(
         stat_prefix="rate_limit",
@@ -60,7 +60,7 @@ def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
 
 
 def marks(route: Route) -> dict[str, str]:
-    """Return the metadata of Envoy's routes that names what is counted of a request, and in which bucket."""
+    """Return the metadata of Envoy's routes with the counted property of a request and its bucket."""
     counted = {_kind(number, item): _name(route, number) for number, item in _rates(route)}
     return {**counted, _RETRY: str(retry_after(route.rate_limits))} if counted else {}
 
@@ -70,7 +70,10 @@ def _rates(route: Route) -> Iterator[tuple[int, RateLimit]]:
 
 
 def _kind(number: int, limit: RateLimit) -> str:
-    """Return the kind of a limit; its number is part of it, because a route may have several limits by one property."""
+    """Return the kind of a limit.
+
+    It contains the limit's number, because a route may have several limits by one property.
+    """
     return f"limit {number} by {limit.by} {limit.header}".rstrip()
 
 
@@ -106,7 +109,7 @@ def _tenant() -> dict[str, object]:
 
 
 def _descriptors(name: str, limit: RateLimit) -> Iterator[dict[str, object]]:
-    """Yield the buckets of a limit: first buckets of tenants with their own rates, then one for each other value."""
+    """Yield the buckets of a limit: those for tenants with separate rates, then one for each other value."""
     for tenant, own in limit.tenants:
         yield _descriptor(name, own, {"key": _OF, "value": tenant})
     of = {"key": "remote_address" if limit.by == "client_ip" else _OF}

@@ -1,8 +1,8 @@
-"""Where clients connect: sockets, filter chains, and the connection manager with its limits and defaults.
+"""Listeners: sockets, filter chains, and the connection manager with its limits and defaults.
 
-With `client_address` a listener has two kinds of filter chains, which Envoy selects by the address of the peer. Headers
-about the client are accepted from the trusted networks and removed from all other requests. Envoy's connection manager
-cannot make that distinction within one chain.
+With `client_address`, a listener has two kinds of filter chains, which Envoy selects by the address of the peer.
+Headers about the client are accepted from the trusted networks and removed from all other requests. Envoy's connection
+manager cannot make that distinction within one chain.
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ from lbctl.targets.envoy.clusters import BUFFER
 from lbctl.targets.envoy.protos import address, cidr, duration, extension
 
 Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
-"""Writes the routes, or the place where they come from, into a connection manager."""
+"""Writes the routes, or their source, into a connection manager."""
 
 _STREAMS = 100
 _STREAM_WINDOW = 65_536
 _CONNECTION_WINDOW = 1_048_576
 _GOODBYE = 1_000
-"""Milliseconds between the notice that a connection ends and its end, in which requests that were on their way arrive.
-Envoy's default of 5 s would be added to the idle timeout."""
+"""Milliseconds between the notice that a connection ends and its end, in which requests on their way arrive.
+
+Envoy's default of 5 s would be added to the idle timeout.
+"""
 _NO_ADDRESS = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
-"""Envoy trusts private addresses more than others unless a list names the internal ones; an empty list does not
-count."""
+"""Without a list of internal addresses, Envoy trusts private ones. An empty list has no effect, so this one contains an
+unused address."""
 _OWN = "x-envoy-"
-"""The prefix of headers with which a client could change Envoy's timeouts and retries."""
+"""Prefix of the headers with which a client could change Envoy's timeouts and retries."""
 
 
 _FRAMING: dict[str, object] = {
     "append": {"header": {"key": matches.FRAMING_HEADER, "value": "%PROTOCOL% %REQ(transfer-encoding)%"}}
 }
-"""The mutation that gives the routes what Envoy removes before it chooses one."""
+"""Mutation that gives the routes the framing headers that Envoy removes before it chooses a route."""
 _WEBSOCKET = "websocket"
 _OTHER_UPGRADES = "(?i)" + "|".join(
     [*(f"{_WEBSOCKET[:i]}(?:[^{c}].*)?" for i, c in enumerate(_WEBSOCKET)), f"{_WEBSOCKET}.+"]
 )
-"""An RE2 expression for every name of a protocol except `websocket`."""
+"""RE2 expression for every name of a protocol except `websocket`."""
 
 
 _ID = f"request.headers['{filters.REQUEST_ID}']"
@@ -64,12 +66,12 @@ _ACCEPTABLE_ID: dict[str, object] = {
         "keep_empty_value": True,
     }
 }
-"""Empties a trusted peer's id unless it is plain text: it is logged as it is, and Envoy then makes one."""
+"""Clears a trusted peer's id unless it is plain text: it is logged unchanged, and Envoy then creates one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A filter chain: the peers and server names that it is for, and its certificate."""
+    """A filter chain: its peers and server names, and its certificate."""
 
     name: str
     trusted: ClientAddress | None = None
@@ -90,7 +92,7 @@ def listener(view: View, item: Listener, specify: Specify, keys: tls.SecretSourc
 
 
 def tracing_cluster(item: Listener) -> str:
-    """Return the name of the cluster of a listener's trace collector."""
+    """Return the cluster name of a listener's trace collector."""
     return f"tracing|{item.name}"
 
 
@@ -133,7 +135,7 @@ def _transport_socket(item: Listener, chain: _Chain, keys: tls.SecretSource) -> 
 
 
 def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionManager:
-    """Return the connection manager. It sets no total time on streams: a route's idle timeout ends them."""
+    """Return the connection manager. It sets no total time for streams: a route's idle timeout ends them."""
     return hcm_pb2.HttpConnectionManager(
         codec_type="AUTO" if item.http2 else "HTTP1",
         stat_prefix=item.name,
@@ -168,8 +170,8 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
 def _http1() -> dict[str, object]:
     """Return the options of HTTP/1.
 
-    Probes and old proxies use HTTP/1.0. A client may offer any upgrade, and a server that does not support it ignores
-    the offer, but Envoy would reject the request. So every offer except WebSocket is removed.
+    Probes and old proxies use HTTP/1.0. A client may offer any upgrade, and a server without support ignores the offer;
+    Envoy would reject the request. For this reason every offer except WebSocket is dropped.
     """
     other = {"safe_regex": {"regex": _OTHER_UPGRADES}}
     return {"accept_http_10": True, "ignore_http_11_upgrade": [other]}
@@ -185,7 +187,7 @@ def _http2() -> dict[str, object]:
 
 
 def _client_detection(chain: _Chain) -> dict[str, object]:
-    """Return how the client's address is determined: from the header of a trusted peer, else it is the peer."""
+    """Return how the client's address is determined: from a trusted peer's header, else from the connection."""
     client = chain.trusted
     if client is None or not chain.believed:
         return {"use_remote_address": {"value": True}}
@@ -210,7 +212,7 @@ def _client_detection(chain: _Chain) -> dict[str, object]:
 def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
     """Return the header mutations that apply before anything reads the request.
 
-    They remove what a client may not send, and adopt its own name for the request id.
+    They remove headers that a client may not send, and adopt its own name for the request id.
     """
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}, _FRAMING]
     mutations += auth.early_mutations(view, item)

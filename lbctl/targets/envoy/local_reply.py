@@ -1,8 +1,7 @@
-"""Envoy's own replies, as JSON in lbctl's form instead of Envoy's texts.
+"""Envoy's own replies, as JSON in lbctl's format instead of Envoy's texts.
 
-Answers that the fleet itself gives (`respond`, a redirect) are left as they are. Where Envoy sets a response flag, the
-flag decides: no fit or reachable replica and no capacity are 503, a silent replica is 504, and a broken response is
-502.
+Responses that the fleet itself gives (`respond`, a redirect) are unchanged. If Envoy sets a response flag, the flag
+decides: no healthy or reachable replica and no capacity are 503, a silent replica is 504, and a broken response is 502.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _REFUSED = {
     "Audience": ("this token is for another audience", "forbidden"),
     "rbac_access_denied": ("the credentials name no tenant", "forbidden"),
 }
-"""A part of the response code details with which Envoy's filters refuse a request → the message and its type."""
+"""Part of the response code details with which Envoy's filters reject a request → the message and its type."""
 _BY_ADDRESS = f"[{access.POLICY}]"
-"""The same for clients that are refused by their address."""
+"""The same for clients that are rejected by their address."""
 _OVERFLOW = ["UO"]
 _NO_REPLICA = ["UH", "UF", "NC"]
 _SILENCE = ["SI", "UT", "DT"]
@@ -53,7 +52,7 @@ _RETRY_AFTER = {"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{N
 
 
 def error(status: int) -> str:
-    """Return the body for one of the statuses that Envoy replies with."""
+    """Return the body for a status with which Envoy replies."""
     return error_body(*_STATUSES[status])
 
 
@@ -67,7 +66,7 @@ UNCLEAR_MODEL = error_body(UNCLEAR, "bad_request")
 
 
 def local_replies(view: View, listener: Listener, *, by_address: bool) -> dict[str, object]:
-    """Return the `LocalReplyConfig` of a connection manager, which may refuse clients by their address."""
+    """Return the `LocalReplyConfig` of a connection manager, which may reject clients by their address."""
     flagged = [
         {**_flags(_OVERFLOW), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_SOON]},
         {**_flags(_NO_REPLICA), "status_code": {"value": 503}, **_body(503), "headers_to_add": [_RETRY_AFTER]},
@@ -89,7 +88,7 @@ def _by_details(detail: str, body: str) -> dict[str, object]:
 
 
 def _unchecked(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the 503 for what a service answers that neither lets in nor refuses."""
+    """Return the 503 for responses of a service that neither accept nor reject the request."""
     if not external.http_filters(view, listener):
         return []
     refused = "response.code_details.startsWith('ext_authz') && response.code != 401 && response.code != 403"
@@ -97,7 +96,7 @@ def _unchecked(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _unauthorized(view: View, listener: Listener) -> Iterator[dict[str, object]]:
-    """Yield the 401 of each route that asks for a user and a password, or whose service asks for something."""
+    """Yield the 401 of each route that requires a user and a password, or whose service sends a challenge."""
     for name in sorted({rule.route for rule in listener.rules}):
         value = challenge(view.routes[name].auth)
         if value != BEARER:

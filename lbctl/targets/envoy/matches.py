@@ -1,4 +1,4 @@
-"""The conditions for a request: a rule of a listener as Envoy's `RouteMatch`."""
+"""The conditions of a request: a rule of a listener as Envoy's `RouteMatch`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lbctl.targets.envoy.sources import NAMESPACE
 MODEL_HEADER = "x-model"
 FORWARDED_FOR = "x-forwarded-for"
 CODED, UNREAD = "coded", "unread"
-"""The keys of a request's metadata for a body with a content encoding, and for a body that is not JSON."""
+"""Keys of a request's metadata for a body with a content coding, and for a body that is not JSON."""
 FRAMING_HEADER = "x-envoy-framing"
-"""The header in which the listener writes the version of HTTP and the transfer-encoding, or `-` without one.
+"""Header in which the listener writes the version of HTTP and the transfer-encoding, or `-` without one.
 
 Clients cannot send it, and replicas do not get it.
 """
@@ -30,7 +30,10 @@ _NO_BODY_MODEL = {
 
 
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
-    """Yield one match, or three if the model decides: the header x-model names it, else the body, or a GET's query."""
+    """Yield one match, or three if the model decides.
+
+    The model is in the header x-model, else in the body, or in a GET's query.
+    """
     headers = _headers(rule)
     if not rule.models:
         yield without_model(rule)
@@ -87,7 +90,7 @@ def path(path_match: PathMatch) -> dict[str, object]:
 
 
 def ambiguous_path() -> dict[str, object]:
-    """Return the path condition of an ambiguous path, which every proxy refuses."""
+    """Return the path condition of an ambiguous path, which every proxy rejects."""
     return _regex(f".*(?:{request_grammar.AMBIGUOUS}).*")
 
 
@@ -97,7 +100,7 @@ def malformed_host() -> dict[str, object]:
 
 
 def chunked_http_10() -> dict[str, object]:
-    """Return the header condition of a chunked body in HTTP/1.0, whose end other proxies may see elsewhere."""
+    """Return the header condition of a chunked body in HTTP/1.0, whose end other proxies may find elsewhere."""
     return _header(FRAMING_HEADER, {"safe_regex": {"regex": "HTTP/1\\.0 [^-].*"}})
 
 
@@ -112,7 +115,7 @@ def unread_model(match: route_components_pb2.RouteMatch) -> route_components_pb2
 
 
 def refused_method() -> dict[str, object]:
-    """Return the header condition of a method that every proxy refuses."""
+    """Return the header condition of a method that every proxy rejects."""
     regex = "|".join((*request_grammar.REFUSED_METHODS, f".*{request_grammar.UNFIT_METHOD}.*"))
     return _header(":method", {"safe_regex": {"regex": regex}})
 
@@ -139,7 +142,7 @@ def pinned(pin: Pin) -> dict[str, object]:
 
 
 def cookie(name: str, value: str) -> dict[str, object]:
-    """Return the header condition of one cookie among others; several `cookie` headers arrive joined."""
+    """Return the header condition of one cookie among others. Several `cookie` headers arrive joined."""
     regex = f"(?:.*[;,])? *{literal(name)}={literal(value)} *(?:[;,].*)?"
     return _header("cookie", {"safe_regex": {"regex": regex}})
 

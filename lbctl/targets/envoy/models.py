@@ -1,9 +1,9 @@
-"""The check that a request names its model unambiguously, where the model decides about authentication.
+"""The check that a request names its model unambiguously, if the model decides about authentication.
 
-Envoy's JSON filter takes the last of two equal keys, and ignores a body that is not JSON or not declared as JSON. A
-replica may read such a body differently. So a Lua script parses the whole body by the grammar of JSON, and marks in the
-request's metadata that the model is clear; the routes require that mark. The script is fixed and contains nothing of a
-fleet. If it fails there is no mark, and the answer is 400.
+Envoy's JSON filter uses the last of two equal keys, and ignores a body that is not JSON or not declared as JSON. A
+replica may read such a body differently. For this reason a Lua script parses the whole body by the grammar of JSON, and
+marks in the request's metadata that the model is unambiguous; the routes require that mark. The script is fixed and
+contains nothing of a fleet. If it fails, there is no mark, and the response is 400.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ end
 
 
 def http_filters(listener: Listener) -> list[dict[str, object]]:
-    """Return the filter, if a rule of the listener requires a clear model.
+    """Return the filter, if a rule of the listener requires an unambiguous model.
 
-    It comes after the JSON filter, and corrects what that filter stored.
+    It comes after the JSON filter, and corrects the value that the filter stored.
     """
     if not wants_clear_model(listener):
         return []
@@ -165,9 +165,9 @@ def http_filters(listener: Listener) -> list[dict[str, object]]:
 
 
 def unclear(match: route_components_pb2.RouteMatch) -> route_components_pb2.RouteMatch:
-    """Return the match restricted to requests whose model is not clear.
+    """Return the match restricted to requests whose model is ambiguous.
 
-    The model of a WebSocket request is never clear.
+    The model of a WebSocket request is always ambiguous.
     """
     narrowed = route_components_pb2.RouteMatch()
     narrowed.CopyFrom(match)

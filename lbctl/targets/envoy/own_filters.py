@@ -1,4 +1,4 @@
-"""The operator's own HTTP filters: each a file with one typed filter in YAML, as Envoy's documentation writes it."""
+"""The operator's own HTTP filters: files with one typed filter in YAML, in the format of Envoy's documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYS = {"name", "typed_config", "is_optional", "disabled"}
 _TYPE = re.compile(r"type\.googleapis\.com/((?:envoy|xds|udpa)\.[A-Za-z0-9_.]+)\.[A-Za-z0-9_]+")
 _UNKNOWN = re.compile(r"type_url: (\S+?)\.?(?:\s|$)")
 _MAX_TYPES = 32
-"""The most message types that one filter may contain."""
+"""Maximum number of message types in one filter."""
 _TERMINAL = "envoy.extensions.filters.http.router.v3.Router"
 _SHAPE = '{name: …, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.…}}'
 
@@ -32,7 +32,7 @@ class NoFilterError(ValueError):
     def __init__(self, message: str, line: int = 1) -> None:
         super().__init__(message)
         self.line = line
-        """The line of the file, from 1."""
+        """Line of the file, from 1."""
 
 
 def filters(proxy: Proxy) -> list[HttpFilter]:
@@ -41,7 +41,7 @@ def filters(proxy: Proxy) -> list[HttpFilter]:
 
 
 def misplaced(item: OwnLines) -> Iterator[Misplaced]:
-    """Yield the reasons why the text is not a typed filter."""
+    """Yield why the text is not a typed filter."""
     try:
         parse(item.text)
     except NoFilterError as error:
@@ -49,7 +49,7 @@ def misplaced(item: OwnLines) -> Iterator[Misplaced]:
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors for which a fleet with this proxy is not accepted."""
+    """Yield the errors because of which a fleet with this proxy is rejected."""
     proxy = view.proxy
     for item in proxy.own_lines("http_filters"):
         yield from (refusal(proxy, item, each) for each in misplaced(item))
@@ -83,7 +83,7 @@ def _document(text: str) -> object:
 
 
 def _message(document: dict[str, object]) -> HttpFilter:
-    """Parse the document, and import each message type that it names."""
+    """Parse the document, and import each message type in it."""
     for _ in range(_MAX_TYPES):
         try:
             message = HttpFilter()
@@ -97,7 +97,7 @@ def _message(document: dict[str, object]) -> HttpFilter:
 
 
 def _import(type_url: str) -> bool:
-    """Import the messages of the type's package; return whether there are some."""
+    """Import the messages of the type's package. Return whether there are any."""
     match = _TYPE.fullmatch(type_url)
     if match is None:
         return False

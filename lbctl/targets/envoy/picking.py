@@ -1,10 +1,11 @@
-"""Picks a replica for each request: the filter that asks the picker, its clusters, and the policy that uses the answer.
+"""Selects a replica for each request with the picker.
 
-The filter `ext_authz` asks the picker on routes that lead to a pool with the algorithm `pick`, and lets the request
-pass if the picker fails. Envoy decides which filters a request passes before the model in the body is known, so the
-filter runs for every request, and routes without picks disable it. The picker's answer is metadata, which no client can
-write. Without an answer, or if its host is not in the cluster, the policy that the cluster would have without the
-picker decides. Envoy's access log reports to the picker that a request has ended.
+This module contains the filter that queries the picker, its clusters, and the policy that follows it. The filter
+`ext_authz` queries the picker on routes that lead to a pool with the algorithm `pick`, and lets the request pass if the
+picker fails. Envoy decides which filters a request passes before the body has named the model. The filter is therefore
+present for every request, and the routes without the picker turn it off. The picker's response is metadata, which no
+client can write. If it names a host outside the cluster, or if there is no response, the cluster uses its policy
+without the picker. Envoy's access log reports the end of a request to the picker.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ class MakeCluster(Protocol):
     def __call__(
         self, where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
     ) -> cluster_pb2.Cluster:
-        """`where` is the address of the picker's gRPC; None: the cluster is empty.
+        """Build the cluster. `where` is the address of the picker's gRPC; None: the cluster is empty.
 
-        `key` is the `SdsSecretConfig` of the key of questions; None: they have none.
+        `key` is the `SdsSecretConfig` of the key for requests to the picker; None: no key.
         """
 
 
 CLUSTER, ENDS_CLUSTER = "picker|lbctl", "picker-ends|lbctl"
-"""The names of the picker's clusters, for questions and for the ends of requests; no pool has such a name."""
+"""Names of the picker's clusters, for queries and for the ends of requests. No pool has such a name."""
 KEY = ("_picker", "key")
-"""Name of the secret with the key for pick requests, in place of a pool and a header; no pool has this name."""
+"""Name of the secret with the picker's key, in the place of a pool and a header. No pool has such a name."""
 FILTER = "lbctl.pick"
 _BODY_LENGTH = "x-lbctl-body-length"
 _TENANT = "x-lbctl-tenant"
@@ -65,7 +66,7 @@ _NO_FORMATS: Mapping[str, str] = MappingProxyType({})
 _PATH, _READY_PATH = "/envoy?path=", "/ready"
 _READY_ANSWER = "lbctl picker ready"
 _REPLICAS, _ID = "x-lbctl-replicas", "x-lbctl-pick-id"
-"""The headers of the picker's answer, which are keys of the metadata: the replicas to try, and the id of the pick."""
+"""Headers of the picker's response, which are keys of the metadata: the replicas to try, and the id of the pick."""
 _NAMESPACE = "envoy.filters.http.ext_authz"
 _REQUEST = {
     _BODY_LENGTH: "%REQ(content-length)%",
@@ -73,11 +74,14 @@ _REQUEST = {
     "x-lbctl-region": "%CEL(xds.node.locality.region)%",
     "x-lbctl-zone": "%CEL(xds.node.locality.zone)%",
 }
-"""The headers that each request of a listener gets for the question: the length of the whole body, of which the picker
-gets the beginning, which Envoy asks, and where it runs. Envoy 1.40 crashes on CEL among the headers of a question."""
+"""Headers that each request of a listener gets for the query: the length of the whole body (the picker gets only its
+beginning), the Envoy that queries, and its locality.
+
+Envoy 1.40 crashes on CEL among the headers of a query.
+"""
 _HTTP, _HTTP2 = "http/1.1", "h2"
 _MAX_BODY = 64 << 10
-"""Bytes of the beginning of a body that the picker gets."""
+"""Maximum bytes of the beginning of a body that the picker gets."""
 _ONLY_OK = """\
 function envoy_on_response(handle)
   if handle:headers():get(":status") ~= "200" then
@@ -85,19 +89,23 @@ function envoy_on_response(handle)
   end
 end
 """
-"""Makes every answer but 200 an error: Envoy would send the client another one, as the 404 of another web server that
-has the port of a picker which has just ended."""
+"""Makes every response except 200 an error.
+
+Envoy would otherwise send it to the client, for example the 404 of another web server on the port of a picker that has
+just ended.
+"""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MAX_REQUESTS = 1 << 20
 _CONNECT = 100
 _IDLE = 30_000
-"""Milliseconds. The picker itself closes an idle connection after a minute, which a question must not meet."""
+"""Milliseconds. The picker closes an idle connection after a minute, and a query must not use a connection that is
+being closed."""
 _CHECK_INTERVAL, _CHECK_TIMEOUT = 500, 250
-"""Milliseconds. A picker that hangs is known to hang after two checks."""
+"""Milliseconds. A hanging picker is detected after two checks."""
 _FLUSH = 10
-"""Milliseconds for which Envoy collects the ends of requests. Until then the picker takes them for work in flight."""
+"""Milliseconds for which Envoy collects the ends of requests. Until then the picker counts them as in flight."""
 _MOVED = ("zone_aware_lb_config", "consistent_hashing_lb_config")
-"""Parts of `common_lb_config` that Envoy wants in the policy itself."""
+"""Parts of `common_lb_config` that Envoy requires in the policy itself."""
 _LEGACY = ("lb_policy", "round_robin_lb_config", "least_request_lb_config")
 
 
@@ -105,7 +113,7 @@ _LEGACY = ("lb_policy", "round_robin_lb_config", "least_request_lb_config")
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that asks the picker; the list is empty where no route of the listener needs it."""
+    """Return the filter that queries the picker; empty if no route of the listener needs it."""
     policies = _policies(view, listener)
     if not policies:
         return []
@@ -127,7 +135,7 @@ def per_table(view: View, listener: Listener) -> dict[str, Any]:
 
 
 def per_route(pool: Pool, route: Route) -> dict[str, Any]:
-    """Return the configuration that turns the filter on for a route or a share that leads to a picked pool.
+    """Return the configuration that turns the filter on for a route or a share that leads to a pool with the picker.
 
     Bodies that may never end are not read.
     """
@@ -147,7 +155,7 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
 
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the mutations that give each request what a question has about it; no client can write these headers."""
+    """Return the mutations that add a query's context to each request. No client can write these headers."""
     if not _policies(view, listener):
         return []
     headers = [{"key": key, "value": value} for key, value in _REQUEST.items()]
@@ -157,12 +165,12 @@ def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def own_headers(view: View, listener: Listener) -> list[str]:
-    """Return the headers that are added for the picker, which are removed before a replica sees the request."""
+    """Return the headers that are added for the picker. They are removed before a replica gets the request."""
     return sorted(_REQUEST) if _policies(view, listener) else []
 
 
 def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the logger that reports the ends of picked requests; the list is empty where nothing is picked."""
+    """Return the logger that reports the ends of picked requests; empty if no pool uses the picker."""
     if not _policies(view, listener):
         return []
     path = {"filter": _NAMESPACE, "path": [{"key": _ID}], "value": {"present_match": True}}
@@ -183,12 +191,12 @@ def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def asks(view: View) -> bool:
-    """Return whether the filter is in use, and so its clusters are needed."""
+    """Return whether the filter is used, and therefore its clusters are needed."""
     return any(pool.balance.pick is not None for pool in view.pools.values())
 
 
 def _policies(view: View, listener: Listener) -> list[PickPolicy]:
-    """Return how the pools of the listener's routes are picked, in the order of their names."""
+    """Return the pick policies of the pools that the listener's routes use, in the order of their names."""
     names = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
     return [pick for name in sorted(names) if (pick := view.pools[name].balance.pick) is not None]
 
@@ -198,7 +206,7 @@ def _pools(route: Route) -> tuple[str, ...]:
 
 
 def _service(timeout: int, values: Mapping[str, str], formats: Mapping[str, str] = _NO_FORMATS) -> dict[str, object]:
-    """Return the service that is asked, with headers that no client can write. Envoy adds the client's path.
+    """Return the service that is queried, with headers that no client can write. Envoy adds the client's path.
 
     `formats` are headers whose values Envoy computes.
     """
@@ -222,12 +230,12 @@ def _exactly(*names: str) -> dict[str, object]:
 def questions_cluster(
     where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
 ) -> cluster_pb2.Cluster:
-    """Return the cluster of questions: an unfit picker is not asked, whatever else is left.
+    """Return the cluster for queries. An unhealthy picker is not queried, even if no other is left.
 
-    Without an address it is empty, and requests pass at once, as with a picker that is dead. With `tls` it has the
+    Without an address it is empty, and requests pass immediately, as with a dead picker. With `tls` it uses the
     certificates of the connection to the control plane, which are in the proxy's bootstrap. On loopback they are named
-    and not used: an Envoy that lacks them cannot report the ends of requests, so it has to refuse this cluster too. The
-    check expects an answer that no other program gives.
+    and not used: an Envoy without them cannot report the ends of requests, so it must reject this cluster too. The
+    health check expects a response that no other program gives.
     """
     asked = picker_asked(where) if where is not None else None
     only_ok = extension("envoy.filters.http.lua", lua_pb2.Lua(default_source_code={"inline_string": _ONLY_OK}))
@@ -254,14 +262,14 @@ def questions_cluster(
 def ends_cluster(
     where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
 ) -> cluster_pb2.Cluster:
-    """Return the cluster to which the ends of requests are reported, with the id of the pick in the place of a key."""
+    """Return the cluster to which the ends of requests are reported, with the id of the pick in place of a key."""
     del key
     protocol: dict[str, Any] = {"explicit_http_config": {"http2_protocol_options": {}}}
     return _cluster(ENDS_CLUSTER, where.from_here if where else None, protocol, tls=tls)
 
 
 def _injector(source: dict[str, object]) -> dict[str, object]:
-    """Return the filter that gives a question the key; without the secret it gives none."""
+    """Return the filter that adds the key to a query. Without the secret it adds nothing."""
     credential = generic_pb2.Generic(credential=source, header=KEY_HEADER)
     config = credential_injector_pb2.CredentialInjector(
         overwrite=True,
@@ -299,11 +307,11 @@ def _tls(protocol: str) -> dict[str, object]:
 
 
 CLUSTERS: Mapping[str, MakeCluster] = {CLUSTER: questions_cluster, ENDS_CLUSTER: ends_cluster}
-"""The name of each of the picker's clusters → the function that returns it."""
+"""Maps the name of each of the picker's clusters to the function that returns it."""
 
 
 def obey(message: cluster_pb2.Cluster, pool: Pool) -> None:
-    """Let the picker's answer override the cluster's load balancing policy, if the pool has the algorithm `pick`."""
+    """Let the picker's response override the cluster's load balancing policy, if the pool has the algorithm `pick`."""
     if pool.balance.pick is None:
         return
     fallback = _policy(message)

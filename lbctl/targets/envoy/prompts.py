@@ -1,8 +1,8 @@
-"""The beginning of a prompt as a hash key: requests that begin alike go to the replica that has it cached.
+"""The beginning of a prompt as a hash key: requests with the same beginning go to the replica that has it cached.
 
 Envoy's own filters extract short values from JSON bodies, and nothing from lists; a prompt is long, and chats are
-lists. So a Lua script does it, which is fixed and contains nothing of a fleet. It leaves the body unchanged and stores
-the key in the request's metadata, once for each length in bytes that the route's pools need.
+lists. For this reason a Lua script is used, which is fixed and contains nothing of a fleet. It leaves the body
+unchanged and stores the key in the request's metadata, once for each length in bytes that the route's pools need.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ end
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter, if a route of the listener needs it; it acts only on routes that configure it."""
+    """Return the filter, if a route of the listener needs it. It acts only on routes that configure it."""
     if not any(_lengths(view, view.routes[rule.route]) for rule in listener.rules):
         return []
     config = lua_pb2.Lua(default_source_code={"inline_string": _SCRIPT}, clear_route_cache={"value": False})

@@ -1,4 +1,7 @@
-"""Constructors for Envoy's messages: durations, addresses, metadata and packed messages; they know no fleet."""
+"""Constructors for Envoy's messages: durations, addresses, metadata and packed messages.
+
+They are independent of the fleet.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from lbctl.ir.address import Address
 from lbctl.targets.envoy.sources import NAMESPACE
 
 BY_ADS: dict[str, object] = {"ads": {}, "resource_api_version": "V3"}
-"""The `ConfigSource` of what comes from the control plane that the bootstrap names."""
+"""`ConfigSource` for resources from the bootstrap's control plane."""
 
 
 def duration(ms: int) -> Duration:
-    """Return a `Duration` in milliseconds."""
+    """Return a `Duration` of `ms` milliseconds."""
     return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
 
 
@@ -42,7 +45,7 @@ def address(target: Address) -> dict[str, object]:
 
 
 def admin_address(target: Address) -> dict[str, object]:
-    """Return a `core.v3.Address` of an admin interface; only the owner may connect to a Unix socket."""
+    """Return a `core.v3.Address` of an admin interface. Only the owner may connect to a Unix socket."""
     return {"pipe": {"path": target.path, "mode": 0o600}} if target.path else address(target)
 
 

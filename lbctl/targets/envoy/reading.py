@@ -1,7 +1,7 @@
 """How Envoy reads a request.
 
-It unescapes slashes and compares the rest of the path as it was sent; lbctl's conditions on the path (`escapes`) apply
-to what the path decodes to. JSON bodies are read whole.
+It unescapes slashes and compares the rest of the path as it was sent. lbctl's conditions on the path (`escapes`) apply
+to the decoded path. JSON bodies are read completely.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lbctl.targets import reading as r
 from lbctl.targets.unambiguous_model import clear_model
 
 HELD = 1_048_576
-"""Bytes of a request that are held for a retry, where the listener sets no limit."""
+"""Bytes of a request that are held for a retry, if the listener sets no limit."""
 CODINGS = ("gzip", "zstd", "br")
-"""The content codings that Envoy undoes before it reads a body."""
+"""Content codings that Envoy undoes before it reads a body."""
 JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
-"""Content types of what may be JSON; curl declares it as a form. Streams and uploads are not held."""
+"""Content types that may be JSON; curl declares it as a form. Streams and uploads are not held."""
 _METHODS = """
 ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE MSEARCH NOTIFY OPTIONS
 PATCH POST PROPFIND PROPPATCH PURGE PUT REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK UNLOCK UNSUBSCRIBE
@@ -28,7 +28,7 @@ PATCH POST PROPFIND PROPPATCH PURGE PUT REBIND REPORT SEARCH SOURCE SUBSCRIBE TR
 
 
 def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
-    """Return the request as Envoy's routes see it, or the refusal with which Envoy answers it."""
+    """Return the request as Envoy's routes see it, or Envoy's rejection."""
     del version
     if message.method not in _METHODS.split():
         return r.Refusal(400, f"{message.method} is no method to Envoy")
@@ -65,7 +65,7 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
 
 
 def held(listener: Listener) -> int:
-    """Return how many bytes of a body are held to read it."""
+    """Return the number of bytes of a body that are held to read it."""
     return max(listener.inspect, listener.max_body or 0)
 
 
@@ -80,7 +80,7 @@ def reads_body(listener: Listener, rule: Rule) -> bool:
 
 
 def _decoded(message: r.Message) -> tuple[r.Message, tuple[int, str] | None]:
-    """Return the message with a decoded body, or the rejection of an encoding that Envoy does not support."""
+    """Return the message with its body decoded, or the rejection of a content coding that Envoy does not undo."""
     coding = r.coding(message)
     if coding is None or coding in CODINGS:
         headers = tuple((name, value) for name, value in message.headers if name != "content-encoding")
@@ -89,7 +89,7 @@ def _decoded(message: r.Message) -> tuple[r.Message, tuple[int, str] | None]:
 
 
 def _decompressed(body: bytes, coding: str | None) -> bytes:
-    """Return the content of a body, empty where it is malformed or in a coding that this prediction cannot undo."""
+    """Return the content of a body; empty if it is malformed or in a coding that this prediction cannot undo."""
     if coding is None:
         return body
     try:

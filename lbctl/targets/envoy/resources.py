@@ -1,6 +1,6 @@
-"""All resources that an Envoy needs of a view, as messages; files and xDS use the same builder.
+"""All resources that an Envoy needs for a view, as messages. Files and xDS use the same builder.
 
-The source of a listener's routes, a cluster's replicas and TLS secrets is the `Delivery`: the same file and files next
+The `Delivery` is the source of a listener's routes, a cluster's replicas and TLS secrets: the same file and files next
 to it, or a control plane that sends them by name. The messages themselves are the same.
 """
 
@@ -23,7 +23,7 @@ from lbctl.targets.envoy.tls import SecretSource
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The source of routes, endpoints and TLS secrets for an Envoy.
+    """The source of an Envoy's routes, endpoints and TLS secrets.
 
     `routes` writes the source of the route table with that name into a connection manager, and `endpoints` writes the
     source of the replicas into a cluster.
@@ -32,7 +32,7 @@ class Delivery:
     routes: Callable[[hcm_pb2.HttpConnectionManager, str], None]
     endpoints: Callable[[cluster_pb2.Cluster, PlannedCluster], None]
     keys: SecretSource
-    """How the credentials of routes are delivered."""
+    """Source of the credentials of routes."""
 
 
 def listener(view: View, item: Listener, delivery: Delivery) -> listener_pb2.Listener:
@@ -46,7 +46,7 @@ def table(view: View, item: Listener, plan: ClusterPlan) -> route_pb2.RouteConfi
 
 
 def cluster(upstream: PlannedCluster, delivery: Delivery) -> cluster_pb2.Cluster:
-    """Return the cluster, with its endpoints or the source of them."""
+    """Return the cluster, with its endpoints or their source."""
     message = clusters.cluster(upstream, delivery.keys)
     delivery.endpoints(message, upstream)
     picking.obey(message, upstream.pool)

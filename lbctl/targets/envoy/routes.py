@@ -1,9 +1,9 @@
 """The rules of a listener as one `RouteConfiguration`.
 
-Envoy selects one virtual host by its best domain and never considers another. So the virtual host of a name contains,
-in the order of the table, every rule that can match a request for that name: its own rules, rules of wildcards that
-cover it, and rules for any host. One rule may need several of Envoy's routes (pins, sticky variants), which are
-adjacent.
+Envoy selects one virtual host by its best domain and never considers another. For this reason the virtual host of a
+name contains, in the order of the table, every rule that can match a request for that name: its own rules, the rules of
+wildcards that cover it, and the rules for any host. One rule may need several of Envoy's routes (pins, sticky
+variants), which are adjacent.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ _SAFE = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class RouteInputs:
-    """The inputs from which the routes of one listener are built."""
+    """The inputs of the routes of one listener."""
 
     view: View
-    """The view of the proxy."""
     listener: Listener
     plan: ClusterPlan
 
@@ -105,7 +104,7 @@ def _virtual_host(
 
 
 def _no_model(table: RouteInputs, rules: Iterable[Rule]) -> Iterator[route_components_pb2.Route]:
-    """Yield the answers to requests that a rule would take, were it not for the model."""
+    """Yield the responses to requests that a rule would take with another model."""
     found = [matches.without_model(rule) for rule in rules if rule.models]
     for match in {item.SerializeToString(deterministic=True): item for item in found}.values():
         for named in matches.named_model(match):
@@ -165,7 +164,7 @@ def _matched(
 def _respond(
     table: RouteInputs, route: Route, action: Respond, match: route_components_pb2.RouteMatch
 ) -> Iterator[route_components_pb2.Route]:
-    """Yield the routes by which Envoy answers itself, one for each kind of credentials that it asks for."""
+    """Yield the routes with Envoy's own response, one for each kind of credentials that it requires."""
     gates: list[auth.Gate] = [([], {})]
     if route.needs_credentials:
         gates = [] if auth.admits_nobody(table.view, route) else list(auth.gates(table.view, route))
@@ -179,7 +178,7 @@ def _respond(
 
 
 def _limited(table: RouteInputs, message: route_components_pb2.Route, route: Route) -> route_components_pb2.Route:
-    """Add to a route that Envoy answers itself which clients are refused."""
+    """Add the rejected clients to a route with Envoy's own response."""
     for name, config in access.per_route(table.listener, route).items():
         message.typed_per_filter_config[name].CopyFrom(config)
     return message
@@ -210,7 +209,7 @@ def _redirects(
 ) -> Iterator[route_components_pb2.Route]:
     """Yield the redirects of a match.
 
-    Status 308 keeps the method of a POST; older browsers understand 301 better.
+    Status 308 keeps the method of a POST; older browsers support 301 better.
     """
     for methods, code in ((_SAFE, "MOVED_PERMANENTLY"), ((), "PERMANENT_REDIRECT")):
         narrowed = _narrowed(match, [matches.method(*methods)] if methods else [])
@@ -278,10 +277,10 @@ def _headers(table: RouteInputs, message: route_components_pb2.Route, route: Rou
 def _response_places(
     message: route_components_pb2.Route, name: str
 ) -> Sequence[route_components_pb2.Route | route_components_pb2.WeightedCluster.ClusterWeight]:
-    """Return the message for a rule about the response header `name`: with lbctl's cookies, or in the route.
+    """Return the place of a rule about the response header `name`: next to lbctl's cookies, or in the route.
 
-    Envoy applies first the rules of a draw's share to a response, then the rules of its route. In each it removes and
-    replaces first, and then adds.
+    Envoy changes a response by its share of a draw first, then by its route. In each, it removes and replaces first,
+    and then adds.
     """
     shares = message.route.weighted_clusters.clusters
     sets_cookies = any(share.response_headers_to_add for share in shares)

@@ -1,4 +1,4 @@
-"""The owner of each part of a rendered file: listeners, routes, pools and replicas located in the finished tree.
+"""The owner of each part of a rendered file: listeners, routes, pools and replicas, located in the finished tree.
 
 The tree is Envoy's configuration as plain maps and lists. Parts that lbctl adds itself (the cluster of a trace
 collector, the last route of a host) have no owner.
@@ -13,16 +13,16 @@ from lbctl.base.diagnostics import Path
 
 Tree = dict[str, Any]
 NAMESPACE = "lbctl"
-"""The namespace of lbctl's metadata on clusters, routes and requests."""
+"""Namespace of lbctl's metadata on clusters, routes and requests."""
 
 SECRET_LISTENERS = "envoy-listeners"
-"""The name, without its suffix, of the file of the listeners that contain API keys."""
+"""Name, without its suffix, of the file with the listeners that contain API keys."""
 SECRET_CLUSTERS = "envoy-clusters"
-"""The name, without its suffix, of the file of the clusters whose health checks have a key."""
+"""Name, without its suffix, of the file with the clusters whose health checks have a key."""
 
 
 def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
-    """Yield the `id` of each map in the tree that has an owner, and the path of its YAML value."""
+    """Yield the `id` of each map in the tree that has an owner, and the YAML path of its value."""
     for listener in listeners(tree):
         yield id(listener), ("listeners", listener["name"])
         for host in virtual_hosts(listener):
@@ -66,7 +66,7 @@ def _managers(listener: Tree) -> Iterator[Tree]:
 
 
 def pool_of(cluster: Tree) -> Path:
-    """Return the path of a cluster's pool; it is empty for a cluster that lbctl adds itself."""
+    """Return the path of a cluster's pool; empty for a cluster that lbctl adds itself."""
     values = cluster.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE)
     return ("pools", values["pool"]) if values else ()
 

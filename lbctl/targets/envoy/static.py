@@ -1,8 +1,8 @@
 """A bootstrap that contains everything: routes inside the listeners, and replicas inside the clusters.
 
 Only the listeners with API keys or other credentials, and the clusters whose health checks have a key, are in separate
-files, which the bootstrap names. Envoy resolves the path of such a file relative to its working directory, so the path
-is absolute if the fleet has the path of the proxy's configuration. The route tables are returned separately from the
+files, which the bootstrap names. Envoy resolves the path of such a file against its working directory, so the path is
+absolute if the fleet states the path of the proxy's configuration. The route tables are returned separately from the
 messages, because they repeat for each host and need not be written as often.
 """
 
@@ -36,23 +36,22 @@ class Static:
     """A static configuration.
 
     `secret_listeners` are the listeners with credentials, `secret_clusters` the clusters with a key. The `route_config`
-    of a listener holds only the name of one of `tables`.
+    of a listener contains only the name of one of `tables`.
     """
 
     bootstrap: bootstrap_pb2.Bootstrap
-    """The configuration."""
     secret_listeners: discovery_pb2.DiscoveryResponse
     secret_clusters: discovery_pb2.DiscoveryResponse
     tables: tuple[route_pb2.RouteConfiguration, ...]
     header_secrets: Mapping[str, discovery_pb2.DiscoveryResponse]
-    """The files with the secrets that are sent in headers, by name."""
+    """Files with the secrets that are sent in headers, by name."""
 
 
 def static(view: View, listeners_file: str, clusters_file: str, form: str) -> Static:
     """Return the static configuration of a view.
 
-    `listeners_file`: name of the file with the listeners with credentials. `clusters_file`: name of the file with the
-    clusters with a key. `form`: format of all files. The files are next to the bootstrap.
+    `listeners_file` is the name of the file of listeners with credentials, `clusters_file` the name of the file of
+    clusters with a key, and `form` the format of all files. They are next to the bootstrap.
     """
     directory = posixpath.dirname(view.proxy.config or "") or "."
     message, secret_listeners = frame(view), discovery_pb2.DiscoveryResponse()
@@ -94,7 +93,7 @@ def _header_secrets(view: View, form: str) -> dict[str, discovery_pb2.DiscoveryR
 
 
 def _other_clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
-    """Yield the clusters that have no replicas of a pool."""
+    """Yield the clusters without replicas of a pool."""
     yield from (clusters.fallback(item, delivery.keys) for item in needed.fallbacks)
     if view.picker is not None:
         where = None if view.picker_tls else view.picker

@@ -36,20 +36,20 @@ class EnvoyTarget:
     service_config = ""
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
-        """Return that drained replicas do not count; a fallback of one route ends it for all."""
+        """Return that drained replicas do not count. A fallback of one route disables shedding for all."""
         from lbctl.targets.envoy.cluster_names import sheds
 
         return "not drained" if sheds(pool) and not any(have_fallback) else "none"
 
     def readmission(self, pool: Pool) -> str:
-        """Return the time of an ejection, which Envoy ends with a window of the error rate."""
+        """Return the duration of an ejection. Envoy ends it at the end of an error-rate window."""
         if pool.passive is None:
             return ""
         least, window = pool.passive.ejection_time / 1000, pool.passive.error_window / 1000
         return f"it returns {least:g} to {least + window:g} s after its ejection"
 
     def unfit_for_service(self, view: View) -> str:  # noqa: ARG002 -- for other kinds
-        """Return nothing: Envoy writes to the descriptors that it was given, and changes no user."""
+        """Return nothing: Envoy writes to inherited descriptors, and does not change its user."""
         return ""
 
     def log_files(self, view: View) -> Sequence[str]:
@@ -70,31 +70,31 @@ class EnvoyTarget:
         return render(view, form)
 
     def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
-        """Return what Envoy cannot do of a view, without rendering it."""
+        """Return the settings of a view that Envoy does not support, without rendering it."""
         from lbctl.targets.envoy.diagnostics import diagnostics
 
         return diagnostics(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-        """Return Envoy's whole-numbered weights of the pool's replicas, in the same order."""
+        """Return Envoy's integer weights of the pool's replicas, in the same order."""
         from lbctl.targets.envoy.endpoints import envoy_weights
 
         return envoy_weights(pool, weights)
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors for which a fleet with this proxy is not accepted."""
+        """Yield the errors because of which a fleet with this proxy is rejected."""
         from lbctl.targets.envoy.own_filters import refusals
 
         return refusals(view)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
-        """Return the command that checks a configuration; `prefix` is a directory that it may write to."""
+        """Return the command that checks a configuration. It may write to the directory `prefix`."""
         from lbctl.targets.envoy.check import check_command
 
         return check_command(binary, prefix, main)
 
     def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
-        """Return the errors in the output of Envoy's checker, with their places in the bundle."""
+        """Return the errors in the output of Envoy's checker, with their positions in the bundle."""
         from lbctl.targets.envoy.check import complaints
 
         return complaints(output, bundle)

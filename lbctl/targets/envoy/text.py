@@ -1,9 +1,8 @@
 """Envoy's configuration as readable YAML: block style, and short values on one line.
 
-PyYAML would need most of a render's time for ten thousand endpoints, and does not report the lines of values. The
-values have the types of protobuf's JSON form (maps with known keys, lists, texts, numbers, booleans), so a small part
-of the grammar suffices. A text is written without quotes only if every YAML reader takes it for a text, else in double
-quotes.
+PyYAML would need most of a render's time for ten thousand endpoints, and could not report the line of a value. The
+values have protobuf's JSON types (maps with known keys, lists, texts, numbers, booleans), so a small part of the
+grammar suffices. A text is written without quotes only if every YAML reader reads it as a text, else in double quotes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Writer:
         self._lines: list[str] = []
         self._owners: dict[int, Path] = {}
         self._written: dict[tuple[int, int], range] = {}
-        """(`id` of a list's map, column) → the lines that it was written to: one map may be in many lists."""
+        """(`id` of a list's map, column) → the lines to which it was written. One map may occur in many lists."""
 
     def write(self, tree: Mapping[str, object]) -> tuple[str, dict[int, Path]]:
         """Return the text, and the owner of each line by its number, from 1 on."""
@@ -75,7 +74,7 @@ class Writer:
                 self._item(item, column, owner)
 
     def _item(self, item: Mapping[str, object], column: int, owner: Path) -> None:
-        """Write a map of a list. If it has an owner and was written before, its lines are copied."""
+        """Write a map in a list. A map that has an owner and was written before is copied."""
         written = self._written.get((id(item), column)) if id(item) in self._sources else None
         if written is not None:
             for number in written:
@@ -96,14 +95,14 @@ class Writer:
 
 
 def _name_first(tree: Mapping[str, object]) -> Iterable[tuple[str, object]]:
-    """Return the items of a map with its name first, where people look for it."""
+    """Return the items of a map with its name first, for readability."""
     if "name" not in tree:
         return tree.items()
     return [("name", tree["name"]), *(item for item in tree.items() if item[0] != "name")]
 
 
 def flow(value: object, room: int) -> str | None:
-    """Return the value on one line, or None as soon as it is sure to need more than `room` characters."""
+    """Return the value on one line, or None as soon as it certainly needs more than `room` characters."""
     if isinstance(value, dict):
         return _joined("{", [(f"{scalar(key)}: ", item) for key, item in value.items()], "}", room)
     if isinstance(value, list):
@@ -135,7 +134,7 @@ def scalar(value: object) -> str:
 
 
 def _number(text: str) -> str:
-    """Return a number that every reader takes for one: in YAML 1.1 `1e-05` is a text and `1.0e-05` is a number."""
+    """Return a number that every reader reads as a number: in YAML 1.1 `1e-05` is a text and `1.0e-05` is a number."""
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 

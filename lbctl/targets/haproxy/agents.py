@@ -1,9 +1,10 @@
-"""Agent checks: the port on which HAProxy fetches a replica's weight, and the name of the replica in the request.
+"""Agent checks: the port on which HAProxy queries a replica's weight, and the identification of the replica.
 
-An agent check fetches the percentage of a replica's weight. It is for sites that do not allow the Runtime API. Every
-replica has one TCP port, counting up from the first in the order of pools and replicas. When a replica is removed, the
-ports of the following ones change in the next file, while HAProxy may still run the last file. So a port does not
-identify a replica: each request contains the replica's name, address and capacity from HAProxy's file.
+An agent check returns the percentage of its weight that a replica should have. It serves sites that do not allow access
+to the Runtime API. Every replica has one TCP port, counting up from the first in the order of pools and replicas. When
+a replica is removed, the ports of those after it change in the next file, while HAProxy may still run the previous
+file. For this reason a port does not identify a replica: each query contains the replica's name, address and capacity
+as in the file that HAProxy runs.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from lbctl.ir.pools import Replica
 from lbctl.ir.snapshot import View
 
 INTERVAL = 2_000
-"""Milliseconds between two questions."""
+"""Milliseconds between two queries."""
 _LAST_PORT = 65_535
 _PORT = re.compile(r"(?m)^ +server .* agent-addr (\S+) agent-port (\d{1,5})\b")
 
 
 def places(view: View) -> Mapping[tuple[str, str], Address]:
-    """Return (pool, replica) → the address at which HAProxy asks; empty without an agent.
+    """Return (pool, replica) → the address that HAProxy queries; empty without an agent.
 
-    A replica for which no port is left is missing.
+    Replicas without a free port are missing.
     """
     first = view.proxy.agent_check
     if first is None or not first.port:
@@ -37,17 +38,17 @@ def places(view: View) -> Mapping[tuple[str, str], Address]:
 
 
 def identity(pool: str, replica: Replica) -> str:
-    """Return the replica as a question names it; a replica that has moved to another address counts as a new one."""
+    """Return the replica's identification in a query. A replica that has moved to another address counts as new."""
     return f"{pool}/{replica.name} {replica.address}"
 
 
 def full_weight(replica: Replica) -> float:
-    """Return the weight of which the agent's answer is a percentage; the weight in the file is proportional to it."""
+    """Return the weight of which the agent's response is a percentage. The weight in the file is proportional to it."""
     return 0.0 if replica.drain else replica.capacity
 
 
 def question(pool: str, replica: Replica) -> str:
-    """Return what HAProxy sends first, without the line feed that ends it."""
+    """Return the text that HAProxy sends first, without its final line feed."""
     return f"{identity(pool, replica)} {full_weight(replica):g}"
 
 

@@ -1,7 +1,7 @@
-"""Authentication by API keys, tokens, or either; a request without valid credentials is refused.
+"""Authentication by API keys, tokens, or either. Requests without valid credentials are rejected.
 
-Keys are stored as hashes in a separate file; a client's key is hashed before it is looked up. Credentials are not
-forwarded to replicas unless the fleet allows it, and only the tenant is logged.
+Keys are stored as hashes in a separate file; a client's key is hashed before it is looked up. Credentials do not reach
+a replica unless the fleet forwards them, and only the tenant is logged.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _NOBODY = quote.error("the credentials name no tenant", "forbidden")
 
 _WITH_KEY = f"^{websocket_key.BEFORE}({websocket_key.KEY}){websocket_key.BEHIND}"
 _MAX_PROTOCOL_LINES = 4
-"""Number of lines with subprotocols that are read; browsers write one."""
+"""Number of lines with subprotocols that are read. Browsers send one."""
 _HAS_PROTOCOLS = f"{{ req.fhdr({websocket_key.HEADER}) -m found }}"
 _ALL_PROTOCOLS = Token(
     "'" + ",".join(f"%[req.fhdr({websocket_key.HEADER},{n + 1})]" for n in range(_MAX_PROTOCOL_LINES)) + "'"
 )
 _UPGRADES = "{ req.fhdr(upgrade) -m str -i websocket }"
 _BODY_STARTS = "10s"
-"""The time within which an HTTP/2 request without a length must end or its body must begin."""
+"""Timeout within which an HTTP/2 request without a length must end or its body must begin."""
 
 
 def files(view: View) -> Iterator[File]:
@@ -56,7 +56,7 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
     """Yield the lines that authenticate a request of `route`.
 
     They set txn.tenant if the credentials name a tenant. Other requests are answered 401 or 403, unless a valid token
-    without a tenant is enough.
+    without a tenant is sufficient.
     """
     auth = route.auth
     if auth is None:
@@ -113,12 +113,12 @@ def _forwarded_tenant(auth: Auth, if_route: str, path: tuple[str, ...]) -> Itera
 
 
 def _without_trailers(route: Route, auth: Auth, view: View, if_route: str) -> Iterator[Token]:
-    """Yield the lines that keep trailers from requests whose tenant is forwarded to HTTP/1 replicas.
+    """Yield the lines that remove trailers from requests whose tenant is forwarded to HTTP/1 replicas.
 
     Servers that read trailers as headers would take the tenant from one. HAProxy cannot remove trailers, but it
-    forwards none of a message with a length. An HTTP/2 message without one passes only if it ends with its headers.
-    HAProxy's own form of a message (HTX) shows that, and nothing else does: from 3.0 on, a Content-Length that is set
-    here keeps no trailer back.
+    forwards none of a message with a length. An HTTP/2 message without a length passes only if it ends with its
+    headers. Only HAProxy's internal representation (HTX) shows that. From 3.0 on, a Content-Length that is set here
+    does not suppress trailers.
     """
     named = auth.forward_tenant or any("tenant" in variables(text) for _, text in route.request_headers.set)
     if not named or not isinstance(route.action, Forward):
@@ -148,7 +148,10 @@ def credential_removal(route: Route) -> Iterator[Token]:
 
 
 def _without_key_in_protocols(if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
-    """Yield the lines that remove keys from the subprotocols of a WebSocket; the header goes with its last item."""
+    """Yield the lines that remove keys from the subprotocols of a WebSocket.
+
+    The header is removed with its last item.
+    """
     key = f'regsub("(^|,)[[:space:]]*{websocket_key.ITEM}[.][^,]*","","gi")'
     ends = 'regsub("^[[:space:],]+",""),regsub("[[:space:],]+$","")'
     others = quote.word(f"var(txn.protocols),{key},{ends}")

@@ -1,6 +1,6 @@
-"""Bodies of requests: which listeners read them, how they are held, and the value that a pool hashes.
+"""Bodies of requests: the listeners that read them, how they are held, and the value that a pool hashes.
 
-If the value lies beyond the part of the body that HAProxy holds, the answer is 413.
+If the value is beyond the part of the body that HAProxy holds, the response is 413.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ READINGS = (
     ("req.body", ""),
     (r'req.body,regsub("^\xEF\xBB\xBF",""),regsub("\\\\/","/",g)', r"{ req.body -m reg '^\xEF\xBB\xBF|\\/' }"),
 )
-"""The ways to read a JSON body, with the further condition under which they are tried, one after the other.
+"""The ways to read a JSON body, with the additional condition under which they are tried, one after the other.
 
-HAProxy's converter gives up on a text with a byte order mark or an escaped slash, which some libraries write.
+HAProxy's converter fails on a text with a byte order mark or an escaped slash, which some libraries write.
 """
 _PROMPT = "http-request set-var-fmt(txn.hashed)"
 
 
 def wait(*conditions: str, source: Path = ()) -> Iterator[Token]:
-    """Yield the lines that hold a request until its body is whole or fills the buffer, if it meets the conditions.
+    """Yield the lines that hold a request until its body is complete or fills the buffer, if it meets the conditions.
 
     There is no total time: silence ends a request, as on its way to a replica. A WebSocket has no body in HTTP/1, and
-    one without an end in HTTP/2.
+    an endless one in HTTP/2.
     """
     for each in ("!{ req.ver -m beg 2 }", "!{ req.hdr(upgrade) -m str -i websocket }"):
         yield line(f"http-request wait-for-body time {quote.FOREVER}ms if", *conditions, each, source=source)
@@ -78,7 +78,7 @@ def _hashes_body(pool: Pool) -> bool:
 
 
 def _inspected_bytes(pool: Pool, view: View) -> int:
-    """Return how many bytes of a body every listener that leads to this pool holds at least."""
+    """Return the minimum number of body bytes that every listener leading to this pool holds."""
     limits = [
         listener.inspect
         for listener in view.listeners

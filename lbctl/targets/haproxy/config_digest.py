@@ -1,7 +1,7 @@
-"""The digest by which a running HAProxy shows which configuration it has loaded; it covers all that needs a reload.
+"""The digest with which a running HAProxy identifies its configuration. It covers everything that needs a reload.
 
-It is in the `description`, which `show info` returns. So the driver of the proxy knows whether weights and servers are
-the only differences, independent of other loads and writes in the meantime.
+It is in the `description`, which `show info` returns. The driver of the proxy can thus determine whether weights and
+servers are the only differences, even if other programs have loaded or written configurations in the meantime.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from lbctl.targets.target import Bundle, File
 
 _MARK = "lbctl-"
 BLANK = f"description {_MARK}"
-"""The line in which the digest is still missing."""
+"""Line without the digest."""
 SECTION = "lbctl_config"
-"""The backend whose only server is named by the digest of a fragment, which has no description."""
+"""Backend whose only server has the digest of a fragment as its name, because a fragment has no description."""
 SERVER = f"server {_MARK} 127.0.0.1:1 disabled"
-"""The line of that server in which the digest is still missing."""
+"""Line of that server without the digest."""
 _SERVER = re.compile(rf"(?m)^    server ({_MARK}[0-9a-f]*) 127\.0\.0\.1:1 disabled$")
 _CHANGEABLE = ("    server ", f"    {limits.REQUESTS_PREFIX}", f"    {limits.FIT_PREFIX}")
 _LENGTH = 16
 
 
 def marked(text: str, others: Iterable[File]) -> str:
-    """Return the text with the digest put into its `BLANK` line, if it has one; `others` are further files to cover."""
+    """Return the text with the digest in its `BLANK` line, if it has one; `others` are further files to cover."""
     if f"    {BLANK}\n" not in text and f"    {SERVER}\n" not in text:
         return text
     digest = hashlib.sha256()
@@ -35,7 +35,7 @@ def marked(text: str, others: Iterable[File]) -> str:
         if not row.startswith(_CHANGEABLE):
             digest.update(f"{row}\n".encode())
     for file in others:
-        if file.name == slots.MAP:  # it follows the number of replicas
+        if file.name == slots.MAP:  # it depends on the number of replicas
             continue
         digest.update(f"\x00{file.name}\x00{file.text}".encode())
     return _replaced(text, _MARK, f"{_MARK}{digest.hexdigest()[:_LENGTH]}")
@@ -48,9 +48,9 @@ def _replaced(text: str, old: str, new: str) -> str:
 
 
 def covering(bundle: Bundle, files: str) -> Bundle:
-    """Return the bundle with a digest that also covers `files`, the digest of what HAProxy reads besides.
+    """Return the bundle with a digest that also covers `files`, the digest of further files that HAProxy reads.
 
-    So a renewed certificate is a change that needs a reload. A configuration without a digest gets a comment.
+    A renewed certificate is therefore a change that needs a reload. A configuration without a digest gets a comment.
     """
     description, text = of(bundle), bundle.main.text
     if not files:
@@ -64,7 +64,7 @@ def covering(bundle: Bundle, files: str) -> Bundle:
 
 
 def of(bundle: Bundle) -> str:
-    """Return the digest that a proxy with this configuration shows; empty if it has none."""
+    """Return the digest that a proxy with this configuration reports; empty if it has none."""
     start = f"    {BLANK}"
     server = _SERVER.search(bundle.main.text)
     if server is not None:

@@ -1,7 +1,7 @@
-"""The servers that a view calls for, backend by backend, in the terms of the Runtime API.
+"""The servers of a view, backend by backend, in the terms of the Runtime API.
 
-The rendered file and this list agree, since both are built from the same parts, weights and arguments. A replica that
-is in several backends is listed for each of them.
+The rendered file and this list agree, because both are built from the same parts, weights and arguments. A replica in
+several backends is listed for each of them.
 """
 
 from __future__ import annotations
@@ -20,54 +20,53 @@ from lbctl.targets.replica_weights import quantise
 
 State = Literal["ready", "drain", "maint"]
 _LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1}
-"""Arguments that a server added at runtime does not accept, with the number of words that each takes."""
+"""Arguments that a server added at run time does not accept, each with its number of words."""
 
 _OWN = {"weight": 2, "id": 2, "cookie": 2, "disabled": 1}
-"""Arguments in which a server may differ from a slot, with the number of words that each takes."""
+"""Arguments in which a server may differ from a slot, each with its number of words."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredServer:
-    """A server as it should be in the running HAProxy."""
+    """The desired state of a server in the running HAProxy."""
 
     backend: str
     name: str
     address: Address
-    """Where it listens."""
     weight: int
-    """The weight, 0…256."""
+    """Weight, 0…256."""
     state: State
-    """Its administrative state."""
+    """Administrative state."""
     arguments: tuple[str, ...]
-    """The arguments that follow the address in `add server`."""
+    """Arguments that follow the address in `add server`."""
     checked: bool = False
     """Whether health checks decide if it is up."""
     cookie: bool = False
-    """Whether an affinity cookie can lead to it; no command changes this."""
+    """Whether an affinity cookie can lead to it. No command changes this."""
     backup: bool = False
-    """Whether it is a backup; no command changes this."""
+    """Whether it is a backup. No command changes this."""
     picked: bool = False
-    """Whether `use-server` may lead to it, whatever its weight."""
+    """Whether `use-server` may lead to it, with any weight."""
     slottable: bool = False
-    """Whether a spare slot of the backend differs from it only in what commands can change."""
+    """Whether a spare slot of the backend differs from it only in settings that commands can change."""
     needs_slot: bool = False
-    """Whether HAProxy cannot add it under its own name, since it has a cookie."""
+    """Whether HAProxy cannot add it under its own name, because it has a cookie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """All servers that should be in the running HAProxy."""
+    """All desired servers in the running HAProxy."""
 
     backends: frozenset[str]
-    """All backends for replicas, including those that have none."""
+    """All backends for replicas, including empty ones."""
     servers: tuple[DesiredServer, ...]
-    """The servers; a tracked server comes before servers that track it."""
+    """Servers. A server that another one tracks comes before it."""
     limits: tuple[tuple[str, int], ...] = ()
-    """(variable, value) of the pools."""
+    """(variable, value) of the pools' limits."""
 
 
 def desired(view: View) -> Desired:
-    """Return the servers and limits that the view calls for."""
+    """Return the servers and limits for the view."""
     parts = tuple(locality_tiers.all_parts(view))
     return Desired(
         frozenset(map(limits.backend, parts)),
@@ -77,7 +76,7 @@ def desired(view: View) -> Desired:
 
 
 def pool_name(backend: str) -> str:
-    """Return the pool that a backend serves, whichever part of the pool it holds."""
+    """Return the pool that a backend serves, whichever part of the pool it contains."""
     return locality_tiers.pool_name(sections.bare(backend))
 
 
@@ -122,8 +121,8 @@ def _server(
 def _drain_state(pool: Pool) -> State:
     """Return the state of a drained replica.
 
-    A cookie, a session or the picker still leads to a replica in drain; in maintenance it receives nothing new, and its
-    requests go on.
+    A cookie, a session or the picker still leads to a replica in drain. In maintenance it gets no new requests, and its
+    requests continue.
     """
     return "maint" if pool.affinity or pool.session or pool.balance.pick else "drain"
 

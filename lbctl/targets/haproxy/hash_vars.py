@@ -1,6 +1,6 @@
-"""Variables for hash keys in headers and cookies that the replica must not see, set before the header is removed.
+"""Variables for hash keys in headers and cookies that are removed before the replica gets the request.
 
-HAProxy chooses the replica after the frontend's rules have run, when such a header is already gone.
+HAProxy chooses the replica after the frontend's rules have run, when such a header is already removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_]")
 
 
 def variable(pool: Pool, view: View) -> str | None:
-    """Return the variable that holds the pool's hash key, or None if the header itself reaches the pool."""
+    """Return the variable with the pool's hash key, or None if the header itself reaches the pool."""
     key = pool.balance.key
     if key is None or key.kind not in _FETCHES:
         return None

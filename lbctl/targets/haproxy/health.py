@@ -16,17 +16,17 @@ from lbctl.targets.hosted import check_key
 from lbctl.targets.token import Token
 
 _SERVING = b"\x08\x01"
-"""The message HealthCheckResponse{status: SERVING}."""
+"""Message HealthCheckResponse{status: SERVING}."""
 _MIN_FAILURES = 2
-"""The least number of failed connections for which a replica is out; one may be a lost packet."""
+"""Minimum number of failed connections that eject a replica. A single one may be a lost packet."""
 _RISE = 2
-"""The checks that an ejected replica has to pass if the pool has no active check."""
+"""Number of checks that an ejected replica has to pass if the pool has no active check."""
 _INTERVAL = 10_000
 """Milliseconds between the TCP checks that passive ejection needs if the pool has no active check."""
 
 
 def lines(pool: Pool, view: View) -> Iterator[Token]:
-    """Yield the lines of the backend that say how a check is done."""
+    """Yield the lines of the backend that define a check."""
     if pool.active is None:
         if pool.passive:
             yield line("timeout check", duration(3_000))
@@ -40,12 +40,10 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def default_server_arguments(pool: Pool, size: int, retries: int) -> Iterator[str]:
-    """Yield the arguments of `default-server`: when to check, how often, and what counts in a pool of this `size`.
+    """Yield the arguments of `default-server`: timing of checks, and counted failures in a pool of this `size`.
 
-    `retries` is the number of retries of a request of the pool.
-
-    After an ejection a replica is readmitted after passed checks. Without active checks, the interval is half of the
-    ejection time.
+    `retries` is the number of retries of the pool's requests. After an ejection, a replica is readmitted by passing
+    checks. Without active checks, the interval is chosen so that two of them take the ejection time.
     """
     active, passive = pool.active, pool.passive
     if active:
@@ -61,12 +59,12 @@ def default_server_arguments(pool: Pool, size: int, retries: int) -> Iterator[st
 
 
 def _half(passive: PassiveCheck) -> int:
-    """Return the milliseconds between the checks of an ejected replica of a pool without active check."""
+    """Return the milliseconds between the checks of an ejected replica in a pool without active check."""
     return max(1, passive.ejection_time // 2)
 
 
 def readmission(pool: Pool) -> str:
-    """Return when an ejected replica returns; empty where HAProxy ejects none."""
+    """Return when an ejected replica is readmitted; empty if HAProxy ejects none."""
     if pool.passive is None:
         return ""
     checks, interval = _RISE, _half(pool.passive)
@@ -76,13 +74,13 @@ def readmission(pool: Pool) -> str:
 
 
 def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str:
-    """Return what ejects a replica: its answers, or connections that fail, which no request of a client can cause.
+    """Return what ejects a replica: its responses, or failed connections, which no request of a client can cause.
 
-    HAProxy has no limit for how many replicas are out. So answers count only where the files say how many, and never
-    at the only replica of a pool.
+    HAProxy has no limit for the number of ejected replicas. For this reason responses count only if the files set the
+    number, and never at the only replica of a pool.
 
-    With a bounded hash all tries of a request may go to one dead replica: it looks idle, and the others are at their
-    bound. So it is out before the last try, but never after a single failure.
+    With a bounded hash, all attempts of a request may go to one dead replica: it looks idle, and the others are at
+    their bound. For this reason it is ejected before the last attempt, but never after a single failure.
     """
     if passive.ejects_without_bound and not _is_only(passive, size):
         return f"layer7 error-limit {passive.consecutive_5xx}"
@@ -93,12 +91,12 @@ def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str
 
 
 def _is_only(passive: PassiveCheck, size: int) -> bool:
-    """Return whether the pool has one replica, and no other pool that could serve in its place."""
+    """Return whether the pool has one replica, and no other pool could serve in its place."""
     return size == 1 and passive.max_ejection < 100
 
 
 def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
-    """Yield what HAProxy cannot say of ejections by answers: unbounded, and one counter for them and connections."""
+    """Yield HAProxy's limitations of ejections by responses: unbounded, and one counter for them and connections."""
     passive, path = pool.passive, ("pools", pool.name, "health", "passive")
     if passive is None or not passive.ejects_without_bound or _is_only(passive, size):
         return
@@ -123,7 +121,7 @@ def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
 def server_arguments(pool: Pool) -> Iterator[str]:
     """Yield the arguments that each server needs, because `default-server` does not support them.
 
-    A separate port for checks uses HTTP/1.1, like the ports of model servers.
+    A separate port for checks uses HTTP/1.1, as in model servers.
     """
     active = pool.active
     if active and active.port is not None and isinstance(active.probe, HttpCheck) and pool.protocol != "http1":
@@ -145,20 +143,20 @@ def _http(pool: Pool, probe: HttpCheck, view: View) -> Iterator[Token]:
 
 
 def _host(pool: Pool) -> str:
-    """Return the host of an HTTP check: HTTP/1.1 needs one, and a check cannot read its own replica's address.
+    """Return the host of an HTTP check. HTTP/1.1 needs one, and a check cannot read its own replica's address.
 
-    It is the name that the replicas have in common. Without one it depends on none of them, so that they come and go
-    without a reload.
+    It is the common host name of the replicas. Otherwise it is independent of them, so that they can change without a
+    reload.
     """
     names = {str(item.address) for item in pool.replicas if item.address.host and not is_ip(item.address.host)}
     return names.pop() if len(names) == 1 else "localhost"
 
 
 def _grpc(pool: Pool, probe: GrpcCheck, view: View) -> Iterator[Token]:
-    """Yield the lines that call the standard gRPC health service by frames of HTTP/2.
+    """Yield the lines that call the standard gRPC health service with HTTP/2 frames.
 
-    HAProxy's HTTP checks can neither send nor match a zero byte, and every gRPC message begins with one. An answer
-    other than SERVING is noticed when the check times out. With a key the frames are in the file of secrets.
+    HAProxy's HTTP checks can neither send nor match a zero byte, and every gRPC message begins with one. A response
+    other than SERVING is detected when the check times out. With a key, the frames are in the file of secrets.
     """
     path = ("pools", pool.name, "health", "active", "grpc")
     yield line("option tcp-check", source=path)
@@ -178,7 +176,7 @@ def grpc_check_with_key(pool: Pool, view: View) -> str:
 
 
 def _request_bytes(pool: Pool, probe: GrpcCheck, header: str = "", value: str = "") -> bytes:
-    """Return an HTTP/2 connection with one request, `HealthCheckRequest{service}`, and perhaps one more header.
+    """Return an HTTP/2 connection with one request, `HealthCheckRequest{service}`, and optionally an additional header.
 
     The headers are HPACK literals; the last one is never to be indexed.
     """

@@ -1,6 +1,6 @@
-"""Hosted APIs and replicas that require a key: the changes of requests to them, in the backend of the pool.
+"""Request settings for hosted APIs and replicas that require a key, in the backend of the pool.
 
-A secret is in a separate file, which only its owner may read; haproxy.cfg looks it up.
+A secret is in a separate file that only its owner may read; haproxy.cfg looks it up.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _COOKIE = "cookie"
 
 
 def lines(pool: Pool, view: View) -> Iterator[Token]:
-    """Yield the lines that give a request what the pool has in place of the client's own."""
+    """Yield the lines that apply the pool's replacements to a request."""
     hosted = hosted_pool(view, pool.name)
     if hosted is None:
         return
     path = ("pools", pool.name, "upstream" if pool.upstream else "credentials")
     if (
         pool.affinity is not None and _COOKIE in hosted.removed
-    ):  # HAProxy reads its cookie after these rules, and hides it from the API
+    ):  # HAProxy reads its cookie after these rules, and removes it before the API
         fetch = quote.word(quote.sample("req.cook", pool.affinity.cookie))
         yield line("http-request set-var(txn.affinity)", fetch, source=("pools", pool.name, "affinity"))
     for pattern in client_identity.groups(hosted.removed):

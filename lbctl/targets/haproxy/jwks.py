@@ -1,7 +1,7 @@
-"""The keys of a JSON Web Key Set as HAProxy needs them: a PEM for each key, with the one algorithm that it may verify.
+"""Converts the keys of a JSON Web Key Set for HAProxy: a PEM for each key, with the one algorithm that it may verify.
 
-A key that names no algorithm verifies the usual one of its type, never the one that a token names. An unusable key is
-left out with a reason, which repeats nothing of the key; tokens signed with it are then refused.
+A key without an algorithm verifies the usual algorithm of its type, never the algorithm in a token. An unusable key is
+left out with a reason, which repeats nothing of the key. Tokens signed with it are then rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RSA = {"RS256", "RS384", "RS512"}
 _PSS = {"PS256", "PS384", "PS512"}
 _PSS_SINCE = (2, 8)
 _MIN_RSA_BITS = 2048
-"""The least number of bits of an RSA key (RFC 7518, section 3.3)."""
+"""Minimum number of bits of an RSA key (RFC 7518, section 3.3)."""
 _BASE64 = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _KID = re.compile(r"[ -~]{0,1024}", re.ASCII)
 
@@ -57,7 +57,7 @@ _CURVES = {
     ),
 }
 """The curves of FIPS 186-4, appendix D.1.2."""
-# The numbers of algorithms and types in the encoding that HAProxy reads (SubjectPublicKeyInfo).
+# The numbers of algorithms and types in the encoding for HAProxy (SubjectPublicKeyInfo).
 _RSA_OID = bytes.fromhex("06092a864886f70d010101" + "0500")
 _EC_OID = bytes.fromhex("06072a8648ce3d0201")
 _CURVE_OIDS = {
@@ -69,7 +69,7 @@ _INTEGER, _BITS, _SEQUENCE = 0x02, 0x03, 0x30
 
 
 class UnfitKeyError(Exception):
-    """HAProxy cannot verify with this key; the text has the reason."""
+    """HAProxy cannot verify with this key. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class VerificationKey:
     """A key with which HAProxy can verify tokens."""
 
     pem: str
-    """The public key in PEM."""
+    """Public key in PEM."""
     algorithm: str
     kid: str
-    """The key id of the tokens that it verifies; empty if it verifies tokens of any key id."""
+    """Key id of the tokens that it verifies; empty if it verifies tokens with any key id."""
 
 
 def read(text: str, version: Version) -> tuple[VerificationKey | UnfitKeyError, ...]:
@@ -151,7 +151,7 @@ def rsa_pem(modulus: int, exponent: int) -> str:
 
 
 def ec_pem(curve: str, x: bytes, y: bytes) -> str:
-    """Return the PEM of a key on `curve` (P-256, P-384 or P-521); the coordinates have the full length of its field."""
+    """Return the PEM of a key on `curve` (P-256, P-384 or P-521). The coordinates have the full length of its field."""
     return _pem(_EC_OID + _CURVE_OIDS[curve], b"\x04" + x + y)
 
 

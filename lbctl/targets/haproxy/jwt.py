@@ -1,8 +1,7 @@
-"""JSON Web Tokens: whether the signature, the time, the issuer and the audience are valid, and which tenant they name.
+"""JSON Web Tokens: validity of the signature, the time, the issuer and the audience, and the tenant.
 
-Every key verifies only its algorithm, regardless of the token's header: a token "signed" with none, or with a public
-key as a secret, matches no key. Every requirement is checked explicitly, and a claim that cannot be read does not meet
-it.
+Every key verifies exactly one algorithm, whatever the token states: a token "signed" with none, or with a public key as
+a secret, matches no key. Every requirement is checked explicitly, and a claim that cannot be read does not meet it.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _NUMBER = r"^[0-9]+\z"
 _NO_TIME = r'"(?:exp|nbf)"\s*+:\s*+(?![0-9]{1,15}(?:\.[0-9]+)?\s*+[,}])'
 """A time that is not a plain number, in the text of the claims.
 
-HAProxy reads the number in a string too, and of `1e400` the 1.
+HAProxy also reads the number in a string, and the 1 of `1e400`.
 """
 _CUT = r"\s*+:\s*+\x22(?:[^\x22\x5c]|\x5c(?!u0000).)*+\x5cu0000"
-"""A value with an escaped NUL, in the text of the claims; HAProxy reads what is before it."""
+"""A value with an escaped NUL, in the text of the claims. HAProxy reads only the part before it."""
 _WHOLE = r"\}\s*+\z"
-"""The end of the claims, which HAProxy does not see behind a NUL that is not escaped."""
+"""The end of the claims. HAProxy does not see text after an unescaped NUL."""
 _AUDIENCES = 8
-"""How many audiences of a token with several are checked; HAProxy reads an array by its positions."""
+"""Number of audiences that are checked in a token with several. HAProxy reads an array by its positions."""
 _CLAIMS = "var(txn.token),field(2,.),ub64dec"
 _CLAIM = "var(txn.token),jwt_payload_query("
 
@@ -45,7 +44,7 @@ _CLAIM = "var(txn.token),jwt_payload_query("
 def files(route: Route, view: View) -> Iterator[File]:
     """Yield one file for each key.
 
-    The keys are public; they are in separate files because HAProxy reads keys only from files.
+    The keys are public. They are separate files because HAProxy reads keys only from files.
     """
     if route.auth and route.auth.jwt:
         for number, key in _keys(route, view):
@@ -103,7 +102,7 @@ def lines(route: Route, jwt: Jwt, view: View, acls: Acls, if_route: str) -> Iter
 
 
 def _verify_signature(route: Route, view: View, acls: Acls, if_route: str, verified: str) -> Iterator[Token]:
-    """Yield the lines that verify the signature; key ids have a slash before them, so that none is ever empty."""
+    """Yield the lines that verify the signature. Key ids are prefixed with a slash, so that none is ever empty."""
     yield line("http-request set-var(txn.alg)", quote.word('var(txn.token),jwt_header_query("$.alg")'), if_route)
     yield line(
         "http-request set-var-fmt(txn.kid)", quote.word('/%[var(txn.token),jwt_header_query("$.kid")]'), if_route
@@ -119,9 +118,9 @@ def _verify_signature(route: Route, view: View, acls: Acls, if_route: str, verif
 
 
 def _read_times(if_route: str) -> Iterator[Token]:
-    """Yield the lines that read the token's expiry and the beginning of its validity.
+    """Yield the lines that read when the token expires and when its validity begins.
 
-    A claim that is not a number counts as 0: as expiry it is in the past, and as beginning it is allowed.
+    A claim that is not a number counts as 0: as expiry this is in the past, as start it is allowed.
     """
     yield line("http-request set-var(txn.now) date()", if_route)
     yield line("http-request set-var(txn.exp)", quote.word(f'{_CLAIM}"$.exp","int")'), if_route)
@@ -130,7 +129,7 @@ def _read_times(if_route: str) -> Iterator[Token]:
 
 
 def _audience(jwt: Jwt, acls: Acls, if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
-    """Yield the line that refuses tokens for other audiences; `aud` is a string or an array of strings."""
+    """Yield the line that rejects tokens for other audiences; `aud` is a string or an array of strings."""
     if not jwt.audiences:
         return
     places = ["aud", *(f"aud[{place}]" for place in range(_AUDIENCES))]
@@ -139,7 +138,7 @@ def _audience(jwt: Jwt, acls: Acls, if_route: str, path: tuple[str, ...]) -> Ite
 
 
 def _is_cut(name: str, acls: Acls) -> str:
-    """Return the ACL that holds if the claim holds a NUL."""
+    """Return the ACL that holds if the claim contains a NUL."""
     return acls.name(_CLAIMS, "reg", [rf"\x22{re.escape(name)}\x22{_CUT}"])
 
 

@@ -1,14 +1,14 @@
-"""How many requests HAProxy accepts: of a route by its rate limits, of a pool by its breaker and its fit replicas.
+"""Limits on requests: of a route by its rate limits, of a pool by its breaker and its healthy replicas.
 
 A route's rate limits and limits of concurrent requests are stick tables. HAProxy counts in sliding windows. A window of
-burst ÷ rate in which `burst` requests pass never admits more than the bucket that the fleet describes, and admits the
-same rate. Only admitted requests count, so that a client that keeps retrying is served again as soon as its window
-allows. HAProxy has three counters for a request.
+burst ÷ rate in which `burst` requests pass never admits more than the token bucket in the fleet, and admits the same
+rate. Only admitted requests count, so that a client that keeps retrying is served again as soon as its window allows.
+HAProxy has three counters for a request.
 
-The limits of a pool follow from the number of its replicas, unless the fleet sets them: how many concurrent requests
-it accepts, and how many fit replicas a backend needs to serve as the nearest tier or not to shed its load. Where
-replicas come and go through the Runtime API, these limits are variables of the process, which that API can change;
-otherwise they are in the rules.
+The limits of a pool follow from the number of its replicas, unless the fleet sets them. They are the maximum number of
+concurrent requests, and the number of healthy replicas that a backend needs to serve as the nearest tier or not to shed
+its load. If replicas are added and removed through the Runtime API, these limits are variables of the process, which
+that API can change; otherwise they are in the rules.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from lbctl.targets.token import Token
 
 COUNTERS = 3
 REQUESTS_PREFIX, FIT_PREFIX = "set-var proc.most_", "set-var proc.least_"
-"""The beginnings of the lines of the section `global` that set the variables of pools."""
+"""Prefixes of the lines in the section `global` that set the variables of pools."""
 _WORDS = 40
-"""The number of names in one line; HAProxy accepts 64 words."""
+"""Maximum number of names in one line. HAProxy accepts 64 words."""
 _UNLIMITED = 2**31 - 1
 _REFUSAL = quote.error("too many requests", "rate_limited")
 
 
 @dataclass(frozen=True, slots=True)
 class StickTable:
-    """A backend that holds a stick table and nothing else."""
+    """A backend with a stick table and nothing else."""
 
     name: Token
-    """The name of the section."""
+    """Name of the section."""
     line: Token
 
 
@@ -67,7 +67,7 @@ def tables(route: Route, proxy: Proxy) -> Iterator[StickTable]:
 
 
 def lines(route: Route, proxy: Proxy) -> Iterator[Token]:
-    """Yield the lines that track a request in all tables, refuse it if any limit is reached, and otherwise count it."""
+    """Yield the lines that track a request in all tables, reject it if any limit is reached, and otherwise count it."""
     route_acl = f"route_{quote.name(route.name).text}"
     parts = tuple(_parts(route, proxy))
     yield from _own_rates(route, route_acl)
@@ -87,15 +87,15 @@ def lines(route: Route, proxy: Proxy) -> Iterator[Token]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A limit with a separate table: for one tenant, or for all tenants without their own rate."""
+    """A limit with its own table: for one tenant, or for all clients without a separate rate."""
 
     index: int
-    """The number of the limit in the route, and of HAProxy's counter."""
+    """Number of the limit in the route, and of HAProxy's counter."""
     limit: RateLimit
     table: str
     tenant: str = ""
     condition: str = ""
-    """The further condition under which it counts a request; it begins with a space."""
+    """Additional condition under which it counts a request; it begins with a space."""
 
 
 def _parts(route: Route, proxy: Proxy) -> Iterator[_Part]:
@@ -110,7 +110,7 @@ def _parts(route: Route, proxy: Proxy) -> Iterator[_Part]:
 
 
 def _own_rates(route: Route, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that mark requests of tenants with their own rate."""
+    """Yield the lines that mark requests of tenants with separate rates."""
     for index, limit in enumerate(_counted(route)):
         names = [quote.name(tenant).text for tenant, _ in limit.tenants]
         for start in range(0, len(names), _WORDS):
@@ -124,7 +124,7 @@ def _counted(route: Route) -> tuple[RateLimit, ...]:
 
 
 def _track(part: _Part, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that track a request; all requests without the header or tenant share one counter."""
+    """Yield the lines that track a request. All requests without the header or tenant share one counter."""
     index, limit = part.index, part.limit
     key = {"client_ip": "src", "all": "int(1)", "tenant": "var(txn.tenant)"}.get(limit.by, "")
     if limit.by in ("client_ip", "all"):
@@ -145,7 +145,7 @@ def _capacity(limit: RateLimit) -> int:
 
 
 def _window(limit: RateLimit) -> int:
-    """Return the milliseconds in which as many requests as the burst pass at the wanted rate."""
+    """Return the milliseconds in which a burst passes at the configured rate."""
     return max(1, -(-_capacity(limit) * limit.per // limit.requests))
 
 
@@ -165,17 +165,17 @@ def requests(pool: Pool) -> int | None:
 
 
 def value(part: TierBackend) -> int | None:
-    """Return the number that the rule compares with, or None without a rule.
+    """Return the number with which the rule compares, or None without a rule.
 
-    Where replicas come and go through the Runtime API there is always a rule, since with more of them the limits of the
-    replicas together may exceed the pool's.
+    If replicas are added and removed through the Runtime API, there is always a rule, because with more of them the
+    limits of the replicas together may exceed the pool's.
     """
     limit = requests(part.pool)
     return _UNLIMITED if limit is None and part.view.proxy.sets_variables else limit
 
 
 def waiting(part: TierBackend) -> int | None:
-    """Return how many requests may wait, or None where none can: only replicas with limits have a queue."""
+    """Return how many requests may wait, or None if none can: only replicas with limits have a queue."""
     return None if servers.limit(part.pool) is None else max(1, part.pool.circuit_breaker.max_pending_requests)
 
 
@@ -185,7 +185,7 @@ def backend(part: TierBackend) -> str:
 
 
 def variables(part: TierBackend) -> Iterator[tuple[str, int]]:
-    """Yield the variables of the process that hold the limits, with their values; none where they are in the rules."""
+    """Yield the variables of the process with the limits, and their values; none if they are in the rules."""
     yield from _request_variables(part)
     yield from _fit_variables(part)
 
@@ -215,9 +215,9 @@ def _fit_variables(part: TierBackend) -> Iterator[tuple[str, int]]:
 
 
 def above(part: TierBackend) -> str:
-    """Return the condition under which a further request is too many.
+    """Return the condition under which an additional request exceeds the limit.
 
-    Where requests can wait, txn.queued is the number of those that do.
+    If requests can wait, txn.queued is the number of waiting requests.
     """
     in_flight = f"be_conn({backend(part)})" + ("" if servers.limit(part.pool) is None else ",sub(txn.queued)")
     if part.view.proxy.sets_variables:
@@ -226,7 +226,7 @@ def above(part: TierBackend) -> str:
 
 
 def queue_full(part: TierBackend) -> str:
-    """Return the condition under which no further request may wait."""
+    """Return the condition under which no additional request may wait."""
     queued = f"queue({backend(part)})"
     if part.view.proxy.sets_variables:
         return f"{{ {queued},sub({_waiting_variable(part)}) ge 0 }}"
@@ -242,12 +242,12 @@ def _waiting_variable(part: TierBackend) -> str:
 
 
 def _variable(limit: str) -> str:
-    """Return the variable of a limit; its name takes no `-`, and a backend's name may have one."""
+    """Return the variable of a limit. Variable names must not contain `-`, which backend names may contain."""
     return f"proc.most_{hashlib.sha256(limit.encode()).hexdigest()[:12]}"
 
 
 def _min_fit(part: TierBackend) -> int | None:
-    """Return how many replicas of this backend must be fit; None where no rule asks."""
+    """Return the number of replicas of this backend that must be healthy; None if no rule needs it."""
     if part.min_fit:
         return part.min_fit
     shedding = part.pool.load_shedding
@@ -257,12 +257,12 @@ def _min_fit(part: TierBackend) -> int | None:
 
 
 def _fit_variable(name: str) -> str:
-    """Return the variable that holds the number of the backend `name`, which is without its `pool_`."""
+    """Return the variable with the number of the backend `name`, which is without its `pool_`."""
     return f"proc.least_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def fit_compared(fit: str, name: str, number: int, view: View) -> tuple[str, str]:
-    """Return `fit`, a sample, and what it is compared with: together they compare it with the number of `name`.
+    """Return `fit`, a sample, and its comparand: together they compare it with the number of `name`.
 
     `name` is a backend without its `pool_`; `number` is its number in the rendered file.
     """

@@ -1,4 +1,4 @@
-"""A listener as a frontend: where it listens, what it trusts a client to say, and how a request passes its rules."""
+"""A listener as a frontend: its address, trusted client information, and the processing of a request by its rules."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _DEFINITIONS = (
     (line("acl chosen var(txn.pool) -m found"),),
     (line("acl drawn var(txn.draw) -m found"),),
 )
-"""The variables and ACLs that rules and routes may read, in groups of which all lines are rendered or none."""
+"""Variables and ACLs that rules and routes may read, in groups whose lines are all rendered or all omitted."""
 _WAITS_FOR_NO_STREAM = (3, 3)
-"""The version from which on HAProxy does not wait for an HTTP/2 body without a length; it was seen with 3.4.7."""
+"""Version from which HAProxy does not wait for an HTTP/2 body without a length; observed with 3.4.7."""
 _TOO_LARGE = quote.error("the body is too large", "too_large")
 _SPARE = 5 * 1024
-"""The bytes of a full buffer that hold no body: HAProxy's reserve for changes, and its notes about the message."""
+"""Bytes of a full buffer that contain no body: HAProxy's reserve for changes, and its metadata about the message."""
 _NO_LENGTH = quote.error("send a content-length", "no_length")
 
 
@@ -62,29 +62,30 @@ class Frontend:
     """The parts of one frontend, in the order of the template."""
 
     name: Token
-    """The name of the section."""
+    """Name of the section."""
     bind: Token
-    """The address and its parameters."""
+    """Address and its parameters."""
     bind_from_33: Token | None
-    """The same for HAProxy 3.3 and later, whichever version it is rendered for; None: no other."""
+    """The same for HAProxy 3.3 and later, for any rendered version; None: the same."""
     settings: tuple[Token, ...]
-    """The lines of its limits, timeouts and logs."""
+    """Lines for its limits, timeouts and logs."""
     client: tuple[Token, ...]
-    """The lines that find the client's address and the request's id, and remove headers that the client may not set."""
+    """Lines that determine the client's address and the request's id, and remove headers that the client may not
+    set."""
     trusts: int
-    """1 if what trusted peers say of the client is kept."""
+    """1 if client information from trusted peers is kept."""
     tls: int
-    """1 if clients speak TLS."""
+    """1 if clients use TLS."""
     refusals: tuple[Token, ...]
-    """The lines that refuse malformed and ambiguous requests."""
+    """Lines that reject malformed and ambiguous requests."""
     routing: tuple[Token, ...]
-    """The lines that find the route and the pool of a request, refuse it or change it."""
+    """Lines that determine the route and the pool of a request, and reject or change it."""
     own_lines: tuple[Token, ...]
-    """The operator's own lines."""
+    """Operator's own lines."""
     to_pool: tuple[Token, ...]
-    """The lines that choose the backend."""
+    """Lines that choose the backend."""
     answers: tuple[Token, ...]
-    """The lines that change responses."""
+    """Lines that change responses."""
     queues: int
     """1 if requests may wait for a replica."""
 
@@ -92,13 +93,13 @@ class Frontend:
 def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> Frontend:
     """Return the frontend of a listener; `read_elsewhere` are the variables that other sections read.
 
-    Definitions that nothing reads are left out.
+    Unused definitions are left out.
     """
     acls = Acls()
     rule_lines = tuple(rules(listener, acls))
     routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
     unrouted = tuple(_unrouted(listener, routes, view, acls))
-    if any(rule == Rule(rule.route) for rule in listener.rules):  # which takes every request
+    if any(rule == Rule(rule.route) for rule in listener.rules):  # such a rule takes every request
         unrouted = ()
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
     to = pool_selection.destination(listener, view, actions)
@@ -142,12 +143,12 @@ def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> 
 
 
 def _needed(definitions: Iterable[Sequence[Token]], read: Set[str]) -> tuple[Token, ...]:
-    """Return the lines of the definitions of which something is read."""
+    """Return the lines of the definitions that are used."""
     return tuple(item for lines in definitions if any(item.sets in read for item in lines) for item in lines)
 
 
 def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
-    """Yield what HAProxy cannot do of this particular listener."""
+    """Yield the limitations of HAProxy for this particular listener."""
     yield from _held_streams(listener, view)
     yield from _http1_alone(listener, view)
     yield from request_checks.diagnostics(listener, view)
@@ -158,7 +159,7 @@ def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
 
 
 def _held_streams(listener: Listener, view: View) -> Iterator[Diagnostic]:
-    """Yield that gRPC clients that stream get no answer, where the listener holds all bodies until they are whole."""
+    """Report that streaming gRPC clients get no response, if the listener holds bodies until they are complete."""
     streams = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
     grpc = sorted(name for name in streams if view.pools[name].protocol == "grpc")
     feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
@@ -177,15 +178,15 @@ def _certificates(listener: Listener) -> tuple[Certificate, ...]:
 
 
 def _loses_bodies(listener: Listener, view: View) -> bool:
-    """Return whether HAProxy from 3.3 on would read this listener's HTTP/2 bodies without a length as empty.
+    """Return whether HAProxy 3.3 and later would read this listener's HTTP/2 bodies without a length as empty.
 
-    Its `wait-for-body` does not wait for them, so that limits and models in bodies would not hold.
+    Its `wait-for-body` does not wait for them, so that limits and models in bodies would not apply.
     """
     return listener.max_body is not None or bodies.reads_bodies(listener, view)
 
 
 def _http1_alone(listener: Listener, view: View) -> Iterator[Diagnostic]:
-    """Yield that a listener does not accept HTTP/2, since its limits would not hold there."""
+    """Report that a listener does not accept HTTP/2, because its limits would not apply there."""
     if listener.http2 and view.proxy.version >= _WAITS_FOR_NO_STREAM and _loses_bodies(listener, view):
         feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
         path = ("listeners", listener.name, feature.partition(".")[2])
@@ -256,9 +257,10 @@ def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def _unasked_upgrade(routes: Iterable[Route]) -> Iterator[Token]:
-    """Yield the line that refuses a change of the protocol that the replica was not asked for.
+    """Yield the line that rejects a protocol change that the replica was not asked for.
 
-    HAProxy would open a tunnel for every client that has sent `upgrade`, though the replica does not get that header.
+    HAProxy would open a tunnel for every client that has sent `upgrade`, even though the replica does not get that
+    header.
     """
     if any(isinstance(item.action, Forward) for item in routes):
         asked = "!{ var(txn.upgraded) -m bool }" if any(item.websocket for item in routes) else ""
@@ -266,7 +268,7 @@ def _unasked_upgrade(routes: Iterable[Route]) -> Iterator[Token]:
 
 
 def _upgrades(listener: Listener, view: View) -> bool:
-    """Return whether requests for an upgrade are distinguished after the first rules."""
+    """Return whether requests for another protocol are marked after the first rules."""
     routes = (view.routes[rule.route] for rule in listener.rules)
     return (
         any(item.websocket for item in routes) or listener.max_body is not None or bodies.reads_bodies(listener, view)
@@ -274,17 +276,20 @@ def _upgrades(listener: Listener, view: View) -> bool:
 
 
 def _address_headers(listener: Listener) -> Iterator[Token]:
-    """Yield the lines that forward the client's address to replicas, after the addresses from a trusted peer."""
+    """Yield the lines that send the client's address to replicas.
+
+    They come after its determination from trusted peers.
+    """
     path = ("listeners", listener.name, "client_address", "forward")
     for name in listener.address_headers:
         yield line("http-request set-header", quote.word(name), "'%[src]'", source=path)
 
 
 def _client(settings: ClientAddress | None) -> Iterator[Token]:
-    """Yield the lines that find the client's address, and remove such headers of untrusted peers.
+    """Yield the lines that determine the client's address, and remove such headers from untrusted peers.
 
     The header is read from its end: the last address is from the trusted peer itself, and each one before it counts
-    only if the one behind it is trusted too. At most four balancers in a row are followed.
+    only if the one after it is trusted too. At most four balancers in a row are followed.
     """
     if settings is None:
         return
@@ -316,8 +321,8 @@ def _request_id(listener: Listener) -> Iterator[Token]:
 def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that enforce `max_body`.
 
-    A body without a length is awaited, since it cannot be counted while it passes. A body that fills the buffer may be
-    endless: it must have a length.
+    A body without a length is read completely first, because it cannot be counted in transit. A body that fills the
+    buffer may be endless, so it must have a length.
     """
     if listener.max_body is None:
         return
@@ -338,8 +343,8 @@ def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
 def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
     """Yield the lines that set txn.model to the header x-model, else to the `model` of the body, or of a GET's query.
 
-    Only the body of a request that a rule would take by its model is held, and for as long as the client sends. Of a
-    gRPC call nothing is held, unless the model decides about protection.
+    Only the body of a request that a rule would take by its model is held, for as long as the client sends. gRPC calls
+    are not held, unless the model decides about protection.
     """
     if not by_model(listener):
         return
@@ -372,7 +377,7 @@ def _unrouted(listener: Listener, routes: Iterable[Route], view: View, acls: Acl
 
 
 def _no_model(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that answer a request without a route that a rule would take, were it not for the model."""
+    """Yield the lines that answer requests that a rule would take with another model."""
     if not by_model(listener):
         return
     decides = "{ var(txn.reads_model) -m found }" if any(_reads_model(listener, acls)) else ""
@@ -382,7 +387,7 @@ def _no_model(listener: Listener, acls: Acls) -> Iterator[Token]:
 
 
 def _reads_model(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that mark requests whose model may decide; none if that is every request."""
+    """Yield the lines that mark requests whose model may decide; none if all do."""
     conditions = list(dict.fromkeys(conditions_but_model(rule, acls) for rule in listener.rules if rule.models))
     if () in conditions:
         return

@@ -1,14 +1,15 @@
 """The tiers of a pool as backends: replicas ranked by priority, own zone, own region and the rest.
 
-HAProxy has only servers and their backups. So each rank but the last has a backend with the replicas of that rank and
-of all before it; the pool's own backend has all. A request goes to the first backend whose own rank is fit: with
-`locality` as long as `spill_below` percent of the rank are up, otherwise as long as one replica is. The change is a
-step, not a ramp: below that percentage the next rank shares by weight.
+HAProxy has only servers and their backups. For this reason each rank except the last has a backend with the replicas of
+that rank and of all ranks before it; the pool's own backend has all replicas. A request goes to the first backend whose
+own rank is healthy: with `locality`, while `spill_below` percent of the rank are up; otherwise while at least one
+replica is. The change is a step, not a ramp: below that percentage, the next rank shares by weight.
 
-With `fail_open` a further backend has all replicas and checks none: it serves while no replica of the whole is up.
+With `fail_open`, an additional backend has all replicas without checks: it serves while no replica of the whole pool is
+up.
 
-A replica is checked once, in the first backend that has it; its servers in the other backends track that one. Each
-backend counts requests for itself, so a replica can get up to twice its limit while requests from before a step last.
+A replica is checked once, in the first backend that has it; its servers in the other backends track that server. Each
+backend counts requests separately, so a replica can get up to twice its limit while requests from before a step last.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ _MARK, _OPEN = ".NEAR.", ".OPEN"
 
 @dataclass(frozen=True, slots=True)
 class TierBackend:
-    """A backend of a pool; `pool` and `view` hold only its replicas."""
+    """A backend of a pool; `pool` and `view` contain only its replicas."""
 
     name: str
-    """The backend's name without its `pool_`."""
+    """Name of the backend without its `pool_`."""
     pool: Pool
     view: View
     whole: str
-    """The name of the backend with all replicas, without its `pool_`."""
+    """Name of the backend with all replicas, without its `pool_`."""
     size: int
-    """The number of replicas in the whole pool."""
+    """Number of replicas in the whole pool."""
     min_fit: int = 0
-    """How many replicas of its last rank must be up for it to serve; 0 for the whole."""
+    """Number of replicas in its last rank that must be up for it to serve; 0 for the whole."""
     homes: Mapping[str, str] = field(default_factory=dict)
-    """Replica → the backend that checks it, if that is another one."""
+    """Replica → the backend that checks it, if it is another one."""
     agents: Mapping[tuple[str, str], Address] = field(default_factory=dict)
-    """The addresses of `agents.places`."""
+    """Addresses from `agents.places`."""
 
 
 def all_parts(view: View) -> Iterator[TierBackend]:
-    """Yield every backend with servers; the one that checks a replica is before those that track it."""
+    """Yield every backend with servers. A backend that checks a replica comes before those that track it."""
     agent_addresses = agents.places(view)
     for pool in view.pools.values():
         yield from (replace(part, agents=agent_addresses) for part in _with_open(pool, view, pool.name))
@@ -56,9 +57,9 @@ def all_parts(view: View) -> Iterator[TierBackend]:
 
 
 def parts(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
-    """Return the backends of a pool, the nearest first and the whole last.
+    """Return the backends of a pool, the nearest first and the whole pool last.
 
-    `name` is the name of the whole, without its `pool_`.
+    `name` is the name of the backend with the whole pool, without its `pool_`.
     """
     ranks = _ranks(pool, view.proxy)
     tiers: list[TierBackend] = []
@@ -97,7 +98,7 @@ def _with_open(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
 
 
 def has_backups(pool: Pool) -> bool:
-    """Return whether HAProxy's own `backup` is enough: two priorities, and no `locality`."""
+    """Return whether HAProxy's own `backup` is sufficient: two priorities, and no `locality`."""
     return pool.locality is None and len({item.priority for item in pool.replicas}) == 2
 
 

@@ -20,13 +20,13 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 _TARGETS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
-"""Path of an access log → where HAProxy writes it."""
+"""Path of an access log → HAProxy's log target."""
 UNLOGGED = "http-request set-log-level debug"
-"""The level of requests without access log: above the level of the log, but not above the level of the reports."""
+"""Level of requests without access log: above the log's level, and at most the reports' level."""
 _SAMPLE = " sample 1,4,9,12,17,22:23"
-"""About one request of four. By turns every fourth would always go to the same replica of two or four."""
+"""About one request of four. Every fourth request in turn would always go to the same replica of two or four."""
 _LENGTH = 700
-"""Bytes of a report; the structured data is shorter."""
+"""Maximum length of a report in bytes; the structured data is shorter."""
 
 
 def lines(listener: Listener, view: View) -> Iterator[Token]:
@@ -45,7 +45,7 @@ def lines(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def path(listener: Listener) -> Token:
-    """Return the line that notes the path for the access log, before a rule changes it."""
+    """Return the line that saves the path for the access log, before a rule changes it."""
     plain = "" if listener.access_log.format == "json" else r',regsub("\\\\/","/",g)'
     noted = quote.word(f'"%[path,json(utf8s){plain}]"')
     return line("http-request set-var-fmt(txn.path_json)", noted, "if { path,length gt 0 }")
@@ -130,7 +130,7 @@ def _json_fields(listener: str) -> dict[str, str]:
 
 
 def _time(milliseconds: str) -> str:
-    """Return the time of a sample, in milliseconds since 1970, in the form of RFC 3339."""
+    """Return the time of a sample, in milliseconds since 1970, in the format of RFC 3339."""
     digits = "".join(f"%[{milliseconds},{divided}mod(10)]" for divided in ("div(100),", "div(10),", ""))
     return f"%[{milliseconds},div(1000),utime(%Y-%m-%dT%H:%M:%S)].{digits}Z"
 
@@ -152,7 +152,7 @@ def _log(view: View, receiver: Token, part: str = "") -> Token:
 
 
 def _level(view: View) -> str:
-    """Return the level up to which requests are reported, including requests that the log leaves out."""
+    """Return the level up to which requests are reported: also requests that the log leaves out."""
     return "info" if all(route.logged for route in view.routes.values()) else "debug"
 
 

@@ -1,11 +1,11 @@
-"""Selects a request's route: the listener's table as ACLs, in the order of the table; the first match wins.
+"""How a request finds its route: the listener's table as ACLs, in the order of the table. The first match wins.
 
-The path is matched decoded, as replicas will read it; otherwise `/a%3Ab` would bypass a rule for `/a:b` and match a
-wider one. The client's original path is forwarded; ambiguous paths have already been rejected (`refusals`).
+The path is matched decoded, as the replicas will read it; otherwise `/a%3Ab` would bypass a rule for `/a:b` and match a
+wider one. The client's own path is forwarded; a path with two readings has been rejected before (`refusals`).
 
-HAProxy treats an expression that gives up (PCRE's limits, on a long path) as not matching, which would pass the request
-to a later, wider rule. So each expression of the fleet becomes two ACLs: one is true only if it matches, the other only
-if it does not. If neither is true, the result is unknown and the response is 400.
+If an expression gives up (PCRE's limits, on a long path), HAProxy treats it like a mismatch, which would pass the
+request to a later, wider rule. For this reason each expression of the fleet becomes two ACLs: one holds only if it
+matches, the other only if it does not. If neither holds, the outcome is unknown and the response is 400.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from lbctl.targets.token import Token
 
 _UNDECIDED = quote.error("the path is too complex to match", "bad_request")
 _HAS_PATH = "{ path -m found }"
-"""This does not hold for `OPTIONS *`, which no expression matches."""
+"""Does not hold for `OPTIONS *`, which no expression matches."""
 _WORDS = 48
-"""The number of values in one line; HAProxy accepts 64 words."""
+"""Maximum number of values in one line. HAProxy accepts 64 words."""
 
 
 class Acls:
-    """The named ACLs of one frontend; the same criterion gets the same name.
+    """The named ACLs of one frontend. The same criterion gets the same name.
 
-    Values are in `acl` lines only, never between braces: a value `}` there would end the condition.
+    Values are only in `acl` lines, never between braces: a value `}` there would end the condition.
     """
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class Acls:
 
 
 def equals(acls: Acls, criterion: str, value: str) -> str:
-    """Return the ACL for equality; an empty string is compared by length, since an empty word ends HAProxy's line."""
+    """Return the ACL for equality. An empty string is compared by length, because an empty word ends HAProxy's line."""
     return acls.name(criterion, "str", [value]) if value else acls.name(f"{criterion},length", "int", ["0"])
 
 
 def rules(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that set txn.route, and that refuse requests on which an expression gave up.
+    """Yield the lines that set txn.route, and that reject requests on which an expression gave up.
 
-    Refused is also a request that a rule would take by its model, if the model is not in the part of the body that is
+    A request that a rule would take by its model is also rejected if the model is not in the part of the body that is
     read: it belongs to no other route. Requests that no such rule would take may have bodies of any length.
     """
     unread: set[tuple[str, ...]] = set()
@@ -82,7 +82,7 @@ def _acl(acl: str, criterion: str, method: str, values: tuple[str, ...]) -> Iter
 
 
 def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
-    """Yield all conditions but the path's expression, which takes the most time and so is last."""
+    """Yield all conditions except the path's expression, which takes the most time and therefore comes last."""
     if rule.host:
         yield _host(rule.host.lower(), acls)
     yield from _path(rule.path, acls)
@@ -95,7 +95,7 @@ def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
 
 
 def conditions_but_model(rule: Rule, acls: Acls) -> tuple[str, ...]:
-    """Return the conditions without the model; a path on which the expression gives up counts as a match."""
+    """Return the conditions without the model. A path on which the expression gives up counts as a match."""
     conditions = tuple(_conditions(replace(rule, models=()), acls))
     if rule.path.kind == "regex":
         return (*conditions, _HAS_PATH, f"!{_expression(rule.path.value, acls)[1]}")
@@ -125,8 +125,8 @@ def _expression(pattern: str, acls: Acls) -> tuple[str, str]:
 def _model(models: tuple[str, ...], acls: Acls) -> str:
     """Return the ACL for exact names and prefixes of models.
 
-    Both are in one expression, since separate ones would need an `or` within the `and` of the conditions. The part
-    after a prefix may contain line feeds, since a body's JSON can escape one.
+    Both are in one expression, because separate ones would need an `or` within the `and` of the conditions. The part
+    after a prefix may contain line feeds, because a body's JSON can escape one.
     """
     alternatives = [re.escape(item[:-1]) + ".*" if item.endswith("*") else re.escape(item) for item in models]
     return acls.name("var(txn.model)", "reg", [rf"^(?s:{'|'.join(alternatives)})\z"])

@@ -1,7 +1,7 @@
-"""Reads the model of a request if access depends on it, so that HAProxy and every replica read the same model.
+"""The model in a request, if access depends on it: HAProxy and every replica must read the same model.
 
-HAProxy's own JSON converter returns the first of two equal keys, gives up on deep bodies and accepts text that is not
-JSON. So the whole body must match the grammar of JSON first, as an expression whose groups call each other; they are
+HAProxy's own JSON converter returns the first of two equal keys, fails on deep bodies and accepts invalid JSON. For
+this reason the whole body must match the grammar of JSON first, as an expression with recursive groups. These are
 possessive and never backtrack, so the time is proportional to the body's length.
 """
 
@@ -33,7 +33,7 @@ _MODEL = r'"model"(?&space):(?&space)"((?>[^"\\\x00-\x1f]|\\/)*+)"(?&space)(?&ne
 _BODY = rf"^{_GRAMMAR}(?&space)\{{(?&space)(?&other)*+(?>{_MODEL}(?&other)*+)?+\}}(?&space)\z"
 """An object whose keys have no escapes, with at most one `model` in any case; the ninth and last group is its text.
 
-The grammar is first, since the old PCRE does not compile calls of groups that follow.
+The grammar is first, because the old PCRE does not compile calls of groups that follow.
 """
 _TYPE = r'^application/(?:[a-z0-9._-]+\+)?json *(?:; *(?:charset="?utf-8"?)? *)?$'
 
@@ -61,7 +61,7 @@ def lines(listener: Listener, held: int) -> Iterator[Token]:
 
 
 def refusals(*conditions: str) -> Iterator[Token]:
-    """Yield the lines that refuse a request that meets `conditions` and does not name its model clearly."""
+    """Yield the lines that reject a request that meets `conditions` and names its model ambiguously."""
     for status, body, flag in ((413, _TOO_LARGE, "unseen"), (400, _REFUSED, "unclear")):
         yield line(
             f"http-request return status {status} {body} if !routed", *conditions, f"{{ var(txn.{flag}) -m bool }}"
@@ -69,7 +69,7 @@ def refusals(*conditions: str) -> Iterator[Token]:
 
 
 def unread(listener: Listener, *conditions: str) -> Iterator[Token]:
-    """Yield the lines that refuse a request that meets `conditions` and names no model in what is read of its body."""
+    """Yield the lines that reject a request that meets `conditions` and has no model in its readable body."""
     path, without_model = ("listeners", listener.name, "inspect"), "!{ var(txn.model) -m found }"
     coded = f"{{ req.body_size gt 0 }} {{ {_CODING} -m found }} !{{ {_CODING} -m str -i identity }}"
     refuse = f"http-request return status 415 {_CODED} if !routed"
@@ -103,7 +103,7 @@ def _unclear() -> Iterator[str]:
     Messages in a WebSocket are not read at all.
     """
     yield "has_body !is_json"
-    yield "has_body !{ req.body,lower,length,sub(txn.held) eq 0 }"  # as text a body ends at its first zero byte
+    yield "has_body !{ req.body,lower,length,sub(txn.held) eq 0 }"  # as text, a body ends at its first zero byte
     yield "has_body { req.hdr(content-type) -m found } !is_json_type"
     yield "has_body { req.fhdr_cnt(content-type) gt 1 }"
     yield f"has_body {{ {_CODING} -m found }} !{{ {_CODING} -m str -i identity }}"
@@ -117,7 +117,7 @@ def _unclear() -> Iterator[str]:
 def _in_query() -> Iterator[str]:
     """Yield the conditions under which a server may read a model in the query of a GET.
 
-    A query that HAProxy cannot decode may contain a model, and so may a query that is truncated in HAProxy's text.
+    A query that HAProxy cannot decode may contain a model, and so may a query that HAProxy truncates.
     """
     yield f"{{ method GET }} {{ query,url_dec(1) -m reg -i -- {_QUERY} }}"
     yield "{ method GET } { query -m sub -- % } !{ query,url_dec(1) -m found }"

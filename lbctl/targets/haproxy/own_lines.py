@@ -1,7 +1,7 @@
-"""Own lines for HAProxy, and whether they stay in their section: none begins another one, and none goes on.
+"""Checks that own lines for HAProxy stay in their section: none begins another section, and none continues.
 
-HAProxy takes quotes and backslashes out of a word before it looks whether the word begins a section, so the first word
-of a line is written plainly here.
+HAProxy removes quotes and backslashes from a word before it checks whether the word begins a section, so the first word
+of a line must be plain here.
 """
 
 from __future__ import annotations
@@ -45,18 +45,16 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class OwnLine:
-    """One included line that is not a comment."""
+    """One line of own lines that is not a comment."""
 
     keyword: str
-    """Its first word."""
     text: str
-    """The whole line."""
     number: int
-    """Its number, from 1."""
+    """Line number, from 1."""
 
 
 def tokens(proxy: Proxy, place: str, owner: str = "") -> tuple[Token, ...]:
-    """Return the own lines of a place, each as one line of the configuration that reads all names in it."""
+    """Return the own lines for a place, each as a line of the configuration that may read all names in it."""
     lines_of_place = own_lines.tokens(proxy, place, owner)
     return tuple(replace(item, reads=frozenset(_NAME.findall(item.text))) for item in lines_of_place)
 
@@ -70,7 +68,7 @@ def lines(text: str) -> Iterator[OwnLine]:
 
 
 def misplaced(place: str, text: str) -> Iterator[Misplaced]:
-    """Yield what would leave the section."""
+    """Yield the lines that would leave the section."""
     depth, last = 0, 0
     for line in lines(text):
         last = line.number

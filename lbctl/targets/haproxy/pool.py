@@ -1,8 +1,8 @@
 """A pool as a backend: balance, servers, checks, limits.
 
-HAProxy has no age limit for idle connections to a replica (`pool-purge-delay` only thins them out, and requests were
-lost with it). So each HTTP/1 request gets a new connection, because the replica may have just closed an idle one,
-unless the servers do not close idle connections.
+HAProxy has no age limit for idle connections to a replica (`pool-purge-delay` only reduces their number, and requests
+were lost with it). Each HTTP/1 request therefore gets a separate connection, so that it never uses a connection that
+the replica has just closed. Connections are reused only if the servers keep idle ones open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lbctl.targets.token import Token
 
 _BALANCE = {"least_request": "leastconn", "least_time": "leastconn", "random": "random(1)"}
 _SESSIONS = 200_000
-"""The sessions that a pool remembers; beyond them the oldest is forgotten."""
+"""Maximum number of sessions that a pool remembers. Beyond it, the oldest is dropped."""
 _POOL_FULL = quote.error("the pool is full", "overloaded")
 _TOO_FEW_HEALTHY = quote.error("too few replicas are healthy", "unavailable")
 
@@ -47,12 +47,12 @@ class Backend:
     """One backend section: its `lines` in their order, then its servers."""
 
     name: Token
-    """The name of the section."""
+    """Name of the section."""
     lines: tuple[Token, ...]
     servers: tuple[Token, ...]
-    """The `server` lines."""
+    """`server` lines."""
     own_lines: tuple[Token, ...] = ()
-    """The operator's own lines."""
+    """Operator's own lines."""
 
 
 def backend(part: TierBackend) -> Backend:
@@ -81,7 +81,7 @@ def backend(part: TierBackend) -> Backend:
 
 
 def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
-    """Yield what HAProxy cannot do of this particular pool."""
+    """Yield the limitations of HAProxy for this particular pool."""
     yield from retries.diagnostics(part.pool, servers.routes_of(part.pool, part.view), part.view.proxy.version)
     yield from _client_key(part.pool)
     yield from servers.diagnostics(part)
@@ -130,7 +130,7 @@ def _affinity(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def _session(pool: Pool) -> Iterator[Token]:
-    """Yield the lines that keep a session with the replica that named it; the table holds hashes of sessions."""
+    """Yield the lines that keep a session on the replica that named it. The table contains hashes of sessions."""
     if pool.session is not None:
         path = ("pools", pool.name, "affinity")
         seconds = max(1, pool.session.ttl // 1000)
@@ -150,7 +150,7 @@ def _connections(pool: Pool) -> Iterator[Token]:
 
 
 def _keeps_connections(pool: Pool) -> bool:
-    """Return whether idle HTTP/1 connections are kept: before servers that close none, where none are counted.
+    """Return whether idle HTTP/1 connections are kept: if the servers keep them open, and if they are not counted.
 
     HAProxy counts neither the requests of an HTTP/1 connection nor the idle connections of a server.
     """
@@ -172,7 +172,7 @@ def _timeouts(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
 def _idle_timeout(route: Route) -> int | None:
     """Return the route's idle timeout.
 
-    HAProxy has no timeout of the whole request or of the beginning of an answer, so these two at least bound it.
+    HAProxy has no timeout of the whole request or of the beginning of a response, so these two at least limit it.
     """
     timeouts = (route.idle_timeout, route.request_timeout, route.attempt_timeout)
     return min((item for item in timeouts if item is not None), default=None)
@@ -184,7 +184,7 @@ def _longest(values: Sequence[int | None]) -> int | None:
 
 
 def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
-    """Yield the lines for settings that a backend has once but its routes have each."""
+    """Yield the lines for settings that a backend has once but its routes have separately."""
     if len({_idle_timeout(route) for route in routes}) > 1:
         for route in routes:
             condition = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
@@ -196,7 +196,7 @@ def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
 
 
 def _load_shedding(part: TierBackend, routes: Sequence[Route]) -> Iterator[Token]:
-    """Yield the line that sheds load if too few replicas of the whole pool are up, whichever part serves."""
+    """Yield the line that sheds load if too few replicas of the whole pool are up, for any part that serves."""
     pool = part.pool
     if pool.load_shedding and (pool.replicas or part.view.proxy.runtime_api):
         min_fit = int(-(-part.size * pool.load_shedding.min_healthy // 100))
@@ -215,9 +215,9 @@ def _load_shedding(part: TierBackend, routes: Sequence[Route]) -> Iterator[Token
 
 
 def _request_limit(part: TierBackend) -> Iterator[Token]:
-    """Yield the lines that reject requests above the pool's limits.
+    """Yield the lines that reject requests beyond the pool's limits.
 
-    Requests wait for replicas that have their own limits. If the sum of these limits is within the pool's limit, they
+    Requests wait for replicas that have their own limits. If those limits together are within the pool's limit, they
     replace it; otherwise a request above the pool's limit cannot wait and is rejected.
     """
     pool, own_backend = part.pool, limits.backend(part)
@@ -232,6 +232,6 @@ def _request_limit(part: TierBackend) -> Iterator[Token]:
 
 
 def _with_fallback(pool: Pool, routes: Sequence[Route]) -> list[str]:
-    """Return the routes that use another pool when this one is down: their requests are shed there, not here."""
+    """Return the routes that use another pool when this one is down. Their requests are shed there, not here."""
     fallbacks = [(item.name, item.action.fallback) for item in routes if isinstance(item.action, Forward)]
     return [name for name, fallback in fallbacks if fallback not in (None, pool.name)]

@@ -1,7 +1,7 @@
-"""How a request gets its pool and its backend: by pins, by the variant of a sticky client, by a draw, by the fallback.
+"""How a request gets its pool and its backend: by pins, by a sticky client's variant, by a draw, by the fallback.
 
-A listener that treats every request alike knows the route, the pool and the backend beforehand. Then nothing is looked
-up, and a variable is set only where something reads it.
+For a listener that treats every request alike, the route, the pool and the backend are known in advance. Then nothing
+is looked up, and a variable is set only if it is read.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _BACKEND = "txn.backend"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The lines about the route and the pool, around the lines of the routes themselves."""
+    """The lines about the route and the pool that surround the lines of the routes themselves."""
 
     route: Token
-    """The line that notes the route for the access log, once it is chosen."""
+    """Line that saves the chosen route for the access log."""
     pool: Token
-    """The line that notes the pool for the access log, once it is chosen."""
+    """Line that saves the chosen pool for the access log."""
     backend: tuple[Token, ...]
-    """The lines that choose the backend."""
+    """Lines that choose the backend."""
 
 
 def pools(route: Route, action: Forward, view: View, acls: Acls, *, alone: bool) -> Iterator[Token]:
     """Yield the lines that set txn.pool for this route, and txn.variant if the route has a split.
 
-    `alone` is whether the listener has no other route, and this one takes every request.
+    `alone`: the listener has no other route, and this one takes every request.
     """
     route_acl = f"route_{quote.name(route.name).text}"
     for pin in action.pins:
@@ -89,9 +89,9 @@ def _split(route: Route, action: Forward, route_acl: str, acls: Acls) -> Iterato
 def _sticky(
     route: Route, sticky: StickySplit, active: list[str], total: int, route_acl: str, acls: Acls
 ) -> Iterator[Token]:
-    """Yield the lines that keep a client with its variant.
+    """Yield the lines that keep a client on its variant.
 
-    A cookie holds the pool's name; a header needs no memory, since its hash takes the place of the draw.
+    A cookie contains the pool's name; a header needs no memory, because its hash replaces the draw.
     """
     path = ("routes", route.name, "sticky_split")
     if sticky.kind == "header":
@@ -105,7 +105,7 @@ def _sticky(
 
 
 def cookies(route: Route, action: Forward, *, secure: bool) -> Iterator[Token]:
-    """Yield the lines by which the response gives the client a cookie with its variant."""
+    """Yield the lines that add a cookie with the client's variant to the response."""
     if action.sticky and action.sticky.kind == "cookie":
         cookie = action.sticky.name.replace("%", "%%")
         value = f"{cookie}=%[var(txn.given)]; Path=/; Max-Age={max(1, action.sticky.ttl // 1000)}"
@@ -120,7 +120,7 @@ def _is_new_client(route: Route) -> str:
 
 
 def _regional_backend(route: Route, action: Forward, view: View, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that set, once the pool is chosen, the backend of it that this route may reach."""
+    """Yield the lines that set the backend of the chosen pool that this route may use."""
     for pool in action.pools:
         backend = residency.backend_name(view.pools[pool], route.regions)
         if backend != pool:
@@ -132,7 +132,7 @@ def _regional_backend(route: Route, action: Forward, view: View, route_acl: str)
 def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterator[Token]:
     """Yield the lines that choose which tier of the pool serves.
 
-    The line of the nearest tier is last, and so overrides the others.
+    The line of the nearest tier is last, and therefore overrides the others.
     """
     backend = residency.backend_name(view.pools[pool], route.regions)
     pool_in_regions, view_in_regions = residency.within(view.pools[pool], route.regions, view)
@@ -150,7 +150,7 @@ def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterat
 
 
 def _opened(route: Route, pool: str, view: View, route_acl: str) -> Token:
-    """Return the line that chooses the backend without checks, where no replica of the pool is up."""
+    """Return the line that chooses the backend without checks, if no replica of the pool is up."""
     backend = residency.backend_name(view.pools[pool], route.regions)
     return line(
         f"http-request set-var(txn.backend) str({locality_tiers.open_name(backend)}) if",
@@ -183,14 +183,14 @@ def _variants(action: Forward, view: View, route_acl: str) -> Iterator[Token]:
 
 
 def only_route(listener: Listener) -> str | None:
-    """Return the route that takes every request of the listener, where it has no other rule."""
+    """Return the route that takes every request of the listener, if there is no other rule."""
     if len(listener.rules) != 1 or listener.rules[0] != Rule(listener.rules[0].route):
         return None
     return listener.rules[0].route
 
 
 def only_pool(route: Route) -> str | None:
-    """Return the pool to which all requests of the route go; None where one has to be chosen."""
+    """Return the pool that gets all requests of the route; None if one has to be chosen."""
     action = route.action
     if not isinstance(action, Forward) or action.pins or action.fallback:
         return None
@@ -199,7 +199,7 @@ def only_pool(route: Route) -> str | None:
 
 
 def destination(listener: Listener, view: View, lines: Sequence[Token]) -> Destination:
-    """Return the lines for a listener, among whose lines are `lines`."""
+    """Return the destination lines for a listener; `lines` are the listener's lines."""
     route = only_route(listener)
     pool = only_pool(view.routes[route]) if route else None
     chosen = any(item.sets == _BACKEND for item in lines)

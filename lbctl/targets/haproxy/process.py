@@ -1,11 +1,11 @@
 """HAProxy as a process: its section `global`, the files next to its configuration, and the limits of fragments.
 
-A fragment has no `global` section: settings of the process are the host's. Where a route relies on one, the fleet is
-refused, since HAProxy would serve it without.
+A fragment has no `global` section: settings of the process belong to the host. If a route relies on one, the fleet is
+rejected, because HAProxy would serve it without the setting.
 
-HAProxy knows only the file name of a certificate. Either one file holds the certificate and its private key, or the key
-is next to its certificate: x.crt and x.key (with `ssl-load-extra-del-ext`), or any other name and the same name with
-.key behind it.
+HAProxy gets only the file name of a certificate. Either one file contains the certificate and its private key, or the
+key is next to its certificate: x.crt and x.key (with `ssl-load-extra-del-ext`), or any other name and the same name
+with the suffix .key.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from lbctl.targets.target import File
 from lbctl.targets.token import Token
 
 _USUAL_BUFFER = 16 * 1024
-"""The size of HAProxy's buffers by default, in bytes."""
+"""Default size of HAProxy's buffers in bytes."""
 _HEADROOM = 16 * 1024
-"""The bytes of a buffer in addition to the body: the request's headers, and HAProxy's reserve for changes to them."""
+"""Bytes of a buffer in addition to the body: the request's headers, and HAProxy's reserve for changes to them."""
 _DISTRIBUTION = "/etc/"
 _ACCOUNT = "haproxy"
 _CHROOT = "/var/lib/haproxy"
@@ -60,10 +60,11 @@ def global_lines(view: View, others: Sequence[File]) -> list[Token]:
 
 
 def _account(view: View) -> Iterator[Token]:
-    """Yield the user, the group and the root directory with which HAProxy runs after root has started it.
+    """Yield the user, the group and the root directory of HAProxy after root has started it.
 
     A HAProxy below /etc is the distribution's: root starts it, and its package has a user and an empty directory for
-    it. Elsewhere, any user may start it, and HAProxy does not start if it may not change its user.
+    it. A HAProxy in another directory is started by any user, and it does not start at all if it may not change its
+    user.
     """
     proxy, packaged = view.proxy, (view.proxy.config or "").startswith(_DISTRIBUTION)
     chroot = proxy.chroot or (_CHROOT if packaged and not _has_sockets(view) else None)
@@ -84,9 +85,9 @@ def _has_sockets(view: View) -> bool:
 
 
 def buffer(view: View) -> int:
-    """Return the bytes of each of HAProxy's buffers.
+    """Return the size of each of HAProxy's buffers in bytes.
 
-    The part of a body that is read must fit into one, and so must a response of HAProxy's own.
+    The part of a body that is read must fit into one, and so must HAProxy's own responses.
     """
     held = [listener.inspect for listener in view.listeners if bodies.reads_bodies(listener, view)]
     held += filter(None, [pick.body_bytes(view), retries.body_bytes(view)])
@@ -98,7 +99,7 @@ def buffer(view: View) -> int:
 
 
 def companions(proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
-    """Return the script of picks and the map of server slots, where the proxy has them."""
+    """Return the picker's script and the map of server slots, if the proxy has them."""
     files = {
         pick.SCRIPT: any(pool.balance.pick is not None for pool in pools),
         slots.MAP: any(slots.count(proxy, pool) for pool in pools),
@@ -107,7 +108,7 @@ def companions(proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors for which a fleet with this proxy is not accepted."""
+    """Yield the errors because of which a fleet with this proxy is rejected."""
     proxy = view.proxy
     for item in proxy.include:
         yield from (refusal(proxy, item, each) for each in misplaced(item.place, item.text))
@@ -116,7 +117,7 @@ def refusals(view: View) -> Iterator[Diagnostic]:
 
 
 def _lacking(view: View, path: Path) -> Iterator[Diagnostic]:
-    """Yield what this fragment would need of the `global` section."""
+    """Yield the settings that this fragment would need in the `global` section."""
     size = buffer(view)
     if size != _USUAL_BUFFER:
         message = (

@@ -1,10 +1,11 @@
-"""The tokens of haproxy.cfg: every text of the user's is quoted here once, for the grammar of its place.
+"""The tokens of haproxy.cfg: every user text is quoted here once, for the grammar of its place.
 
 HAProxy reads a line like a shell and then reads some words again: a log-format (`%` starts an expression) or the
-arguments of a sample (commas, parentheses). Each function below is one of these grammars. Nothing here strips or
-repairs: text that HAProxy cannot hold (control characters other than the line feeds and tabs of a body) is refused.
+arguments of a sample (commas, parentheses). Each function below implements one of these grammars. Nothing here strips
+or repairs text: text that HAProxy cannot represent (control characters other than the line feeds and tabs of a body) is
+rejected.
 
-`line` finds the variables and ACLs that a line reads and sets in its text, since it knows where HAProxy writes them.
+`line` finds the variables and ACLs that a line reads and sets in its text, because it knows HAProxy's syntax for them.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _ANONYMOUS_ACL = re.compile(r"\{[^}]*\}")
 _NO_NAMES: frozenset[str] = frozenset()
 _ESCAPES = {"\n": '"\\n"', "\t": '"\\t"'}
 FOREVER = 24 * 24 * 3_600_000
-"""The longest timeout that HAProxy holds, in milliseconds: 24 of the 24.8 days that fit into 31 bits."""
+"""Maximum timeout in HAProxy, in milliseconds: 24 of the 24.8 days that fit into 31 bits."""
 
 
 def word(text: str, source: Path = ()) -> Token:
-    """Return one word that means exactly `text`; single quotes are literal in HAProxy, except for themselves.
+    """Return one word that means exactly `text`. Single quotes are literal in HAProxy, except for themselves.
 
-    Raises UnquotedError for an empty text or one with control characters.
+    Raises UnquotedError for an empty text or a text with control characters.
     """
     if not text or _CONTROL.search(text):
         raise UnquotedError(f"not a word of haproxy.cfg: {text!r}")
@@ -42,7 +43,7 @@ def word(text: str, source: Path = ()) -> Token:
 
 
 def text(value: str, source: Path = ()) -> Token:
-    """Return one word that may contain line feeds and tabs; only double quotes have an escape for them."""
+    """Return one word that may contain line feeds and tabs. Only double quotes have an escape for them."""
     parts = re.split("([\n\t])", value)
     return Token("".join(_ESCAPES.get(part) or word(part).text for part in parts if part), source)
 
@@ -50,7 +51,7 @@ def text(value: str, source: Path = ()) -> Token:
 def formatted(value: str, source: Path = ()) -> Token:
     """Return a log-format that means exactly `value`.
 
-    For an empty value it is an expression that is always empty, since a word cannot be.
+    For an empty value, it is an expression that is always empty, because a word cannot be empty.
     """
     return word(value.replace("%", "%%") or "%[str()]", source)
 
@@ -67,7 +68,7 @@ def name(value: str) -> Token:
 
 
 def sample(fetch: str, argument: str, *converters: str, place: int | None = None) -> str:
-    """Return a sample with one argument of the user's (the name of a header or cookie, a JSON path), for use in `word`.
+    """Return a sample with one user-defined argument (the name of a header or cookie, a JSON path), for use in `word`.
 
     `place` selects one of several headers of that name; -1 is the last one. Raises UnquotedError for other characters.
     """
@@ -78,17 +79,17 @@ def sample(fetch: str, argument: str, *converters: str, place: int | None = None
 
 
 def lua(value: str) -> Token:
-    """Return a string of Lua that means exactly `value`; other characters than plain ones are written as numbers."""
+    """Return a Lua string that means exactly `value`. Special characters are written as numbers."""
     return Token(lua_string(value))
 
 
 def error(message: str, kind: str) -> str:
-    """Return the body of a response of the proxy's own, for `return`; the arguments are lbctl's own text."""
+    """Return the body of the proxy's own error response, for `return`. The arguments are lbctl's own text."""
     return json_answer(error_body(message, kind))
 
 
 def json_answer(body: str) -> str:
-    """Return this body of a response of the proxy's own, for `return`; it is lbctl's own text."""
+    """Return this body of the proxy's own response, for `return`. It is lbctl's own text."""
     return f"content-type application/json string {word(body).text}"
 
 
@@ -103,7 +104,7 @@ def duration(milliseconds: int | None) -> Token:
 
 
 def line(*parts: str | Token | int, source: Path = ()) -> Token:
-    """Return the parts as one line; a plain `str` is HAProxy's own grammar and never a value of the user's."""
+    """Return the parts as one line. A plain `str` is HAProxy's own grammar and never a user's value."""
     first_source = source or next((part.source for part in parts if isinstance(part, Token) and part.source), ())
     text = " ".join(part.text if isinstance(part, Token) else str(part) for part in parts if part != "")
     return Token(text, first_source, *_names(text))

@@ -9,7 +9,7 @@ from lbctl.targets.unambiguous_model import clear_model
 
 
 def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
-    """Return the request as HAProxy's rules see it, or the refusal with which HAProxy answers it."""
+    """Return the request as HAProxy's rules see it, or HAProxy's rejection."""
     del version
     refusal = r.refused(message)
     if refusal:

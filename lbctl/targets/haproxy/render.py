@@ -1,4 +1,4 @@
-"""The rendering of a view as one haproxy.cfg and the files that it reads."""
+"""Renders a view as one haproxy.cfg and the files that it reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ERRORS = {
     "went_silent": Token(quote.error("the replica went silent", "timeout")),
     "no_route": Token(listener.NO_ROUTE),
 }
-"""The answers that HAProxy gives by itself, as the template writes them."""
+"""HAProxy's own responses, as the template writes them."""
 
 
 def render(view: View) -> Bundle:
@@ -71,7 +71,7 @@ def render(view: View) -> Bundle:
 
 
 def diagnostics(view: View) -> tuple[Diagnostic, ...]:
-    """Return what HAProxy cannot do of this particular fleet, although it supports each feature by itself."""
+    """Return HAProxy's limitations for this particular fleet, although it supports each feature by itself."""
     items = [item for settings in view.listeners for item in listener.diagnostics(settings, view)]
     items += [item for route in view.routes.values() for item in limits.diagnostics(route)]
     items += placeless(view)
@@ -81,7 +81,7 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
 
 
 def _metrics(proxy: Proxy) -> Token | None:
-    """Return where the figures of this HAProxy are; None: nowhere."""
+    """Return the address of this HAProxy's metrics; None: disabled."""
     return line("bind", quote.address(proxy.metrics, ("proxies", proxy.name, "metrics"))) if proxy.metrics else None
 
 
@@ -90,10 +90,10 @@ def _resolves(settings: Pool) -> bool:
 
 
 def _resolver(settings: Pool, proxy: Proxy) -> tuple[Token, list[Token]]:
-    """Return the name and the lines of a `resolvers` section; without resolvers in the fleet it uses the system's.
+    """Return the name and the lines of a `resolvers` section. Without resolvers in the fleet, it uses the system's.
 
-    An address that is missing from an answer is kept for one more answer. More than about thirty addresses do not fit
-    into the 512 bytes that DNS allows by default.
+    An address that is missing from a response is kept for one more response. More than about thirty addresses do not
+    fit into the 512 bytes that DNS allows by default.
     """
     assert isinstance(settings.discovery, DnsDiscovery)
     servers = [

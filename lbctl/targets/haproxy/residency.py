@@ -1,6 +1,6 @@
-"""Data residency: a route bound to regions uses a separate backend, which has only the replicas of those regions.
+"""Data residency: a route restricted to regions uses a separate backend that has only the replicas in those regions.
 
-If all replicas of a pool are in these regions, the pool's own backend is used. A copy has its own checks and limits.
+If all replicas of a pool are in these regions, the pool's own backend serves. A copy has its own checks and limits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import quote
 
 _MARK = ".IN."
-"""Names of the fleet have no capitals, so that no pool can have the name of a copy of another."""
+"""Marks a copy. Names in a fleet contain no capitals, so that no pool can have the name of a copy."""
 
 
 def backend_name(pool: Pool, regions: tuple[str, ...]) -> str:
-    """Return the backend, without its `pool_`, that serves this pool to a route of these regions."""
+    """Return the backend, without its `pool_`, that serves this pool to a route with these regions."""
     name = quote.name(pool.name).text
     if not regions or (pool.replicas and all(in_regions(item, regions) for item in pool.replicas)):
         return name
@@ -33,7 +33,10 @@ def pool_name(backend: str) -> str:
 
 
 def copies(view: View) -> Iterator[tuple[str, Pool, View]]:
-    """Yield the name of each further backend, its pool, and the view in which that pool has only its own replicas."""
+    """Yield the name of each additional backend, its pool, and its view.
+
+    In this view, the pool has only the replicas of this backend.
+    """
     backends: dict[str, tuple[Pool, tuple[str, ...]]] = {}
     for route in view.routes.values():
         for pool in _pools(route, view.pools):

@@ -1,7 +1,7 @@
-"""Retries: of connections that fail, of requests that may run twice, and of what busy replicas declined.
+"""Retries: of failed connections, of requests that may run twice, and of requests that busy replicas declined.
 
-A backend has one number of retries and one list of what is retried: so a route may get fewer than it asks for, and
-never more. A request that was sent can be repeated only if HAProxy held all of it before its first byte was sent.
+A backend has one number of retries and one list of conditions, so a route may get fewer than configured, and never
+more. A request that was sent can be repeated only if HAProxy held all of it before its first byte was sent.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 BUSY = frozenset({503})
-"""Those statuses of busy replicas that HAProxy can retry."""
+"""Statuses of busy replicas that HAProxy can retry."""
 BODY = 64 * 1024
-"""Bytes of a body that a request may have to go on from a busy replica."""
+"""Maximum bytes of a request's body if the request may continue after a busy replica."""
 _CONNECTION, _BROKEN_OFF, _SILENCE = "conn-failure", "empty-response", "response-timeout"
 _COUNTS_RETRIED = (2, 7)
-"""The version from which on the passive checks count an answer that was retried, not passed on (2.6: not; 2.8: so)."""
+"""Version from which the passive checks count a response that was retried instead of passed on (2.6: not; 2.8: yes)."""
 _LOSES_REFUSED = (3, 1)
-"""The version from which on a refused HTTP/2 connection counts as a broken answer (3.0.11: not; 3.2.26: so)."""
+"""Version from which a refused HTTP/2 connection counts as a broken response (3.0.11: not; 3.2.26: yes)."""
 
 
 def lines(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
-    """Yield the lines that say how often requests are retried, and after what."""
+    """Yield the lines with the number and the conditions of retries."""
     repeats = _repeats(pool, routes)
     connections = [_CONNECTION] if all("connect_failure" in route.retry.when for route in routes) else []
     source = ("routes", routes[0].name, "retry") if routes else ()
     yield line("retries", number(pool, routes), source=source)
     conditions = connections + sorted(repeats, reverse=True) or ["none"]
-    if conditions != [_CONNECTION]:  # which is what HAProxy does by default
+    if conditions != [_CONNECTION]:  # this is HAProxy's default
         yield line("retry-on", *conditions)
     yield Token("option redispatch 1")
 
 
 def number(pool: Pool, routes: Sequence[Route]) -> int:
-    """Return how often a request of the pool is tried again."""
+    """Return the number of retries of the pool's requests."""
     return min(_wanted(pool, routes).values(), default=0)
 
 
 def lines_by_route(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
-    """Yield the lines for what a backend has once but its routes have each.
+    """Yield the lines for settings that a backend has once but its routes have separately.
 
-    A request waits for its body where it may be repeated; where it may not, it is not repeated.
+    A request waits for its body if it may be repeated; if it may not, it is not repeated.
     """
     repeats = _repeats(pool, routes)
     for route in routes if repeats else ():
@@ -60,7 +60,7 @@ def lines_by_route(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
 
 
 def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -> Iterator[Diagnostic]:
-    """Yield what routes do not get of the retries that they ask for, from this version of HAProxy."""
+    """Yield the retries that routes configure but this version of HAProxy does not support."""
     wanted, repeats = _wanted(pool, routes), _repeats(pool, routes)
     smallest = min(wanted.values(), default=0)
     alone = [route.name for route in routes if "connect_failure" not in route.retry.when]
@@ -120,7 +120,10 @@ def _warning(feature: str, route: Route, message: str, hint: str = "") -> Diagno
 
 
 def body_bytes(view: View) -> int:
-    """Return how much of a body must fit into a buffer; a fragment has the buffers of the host's `global`."""
+    """Return the number of body bytes that must fit into a buffer.
+
+    A fragment has the buffers of the host's `global`.
+    """
     forwards = [(item, item.action) for item in view.routes.values() if isinstance(item.action, Forward)]
     retried = any(_leaves_busy(view.pools[name], route) for route, action in forwards for name in action.pools)
     return BODY if retried and not view.proxy.is_fragment else 0
@@ -131,7 +134,7 @@ def _leaves_busy(pool: Pool, route: Route) -> bool:
 
 
 def _wanted(pool: Pool, routes: Sequence[Route]) -> dict[str, int]:
-    """Return route → the retries that it wants."""
+    """Map each route to its number of retries."""
     return {
         route.name: route.retry.attempts if "connect_failure" in route.retry.when or _repeats_of(pool, route) else 0
         for route in routes
@@ -139,16 +142,16 @@ def _wanted(pool: Pool, routes: Sequence[Route]) -> dict[str, int]:
 
 
 def _repeats(pool: Pool, routes: Sequence[Route]) -> frozenset[str]:
-    """Return the conditions for repeating sent requests: the conditions that all routes with such retries share.
+    """Return the conditions for repeating requests that were sent: those common to all routes that repeat any.
 
-    If they share none, only busy replicas are retried.
+    If they have nothing in common, only busy replicas are retried.
     """
     repeats = [item for item in (_repeats_of(pool, route) for route in routes) if item]
     return frozenset.intersection(*repeats) or frozenset(map(str, BUSY)) if repeats else frozenset()
 
 
 def _repeats_of(pool: Pool, route: Route) -> frozenset[str]:
-    """Return after what this route's requests may be repeated that were sent."""
+    """Return the conditions under which this route's requests may be repeated after they were sent."""
     if not route.retry.attempts:
         return frozenset()
     statuses = map(str, BUSY.intersection(busy_statuses(route, pool)))

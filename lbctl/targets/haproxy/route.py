@@ -1,4 +1,4 @@
-"""The changes of a route to a request and its response, and the proxy's own responses."""
+"""A route's changes to a request and its response, and the proxy's own responses."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _EXPRESSIONS: Mapping[Variable, str] = {
     "host": "%[var(txn.authority)]",
     "pool": "%[var(txn.pool)]",
 }
-"""The variables whose value depends on the request."""
+"""Variables whose value depends on the request."""
 
 
 def own_response(route: Route, action: Respond | Redirect, listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines by which the proxy answers a request of this route by itself."""
+    """Yield the lines with which the proxy itself answers a request of this route."""
     if_route, path = f"if {acl(route)}", ("routes", route.name, "respond")
     if isinstance(action, Redirect):
         location = "location 'https://%[req.hdr(host),host_only]%[pathq]'"
@@ -46,7 +46,7 @@ def own_response(route: Route, action: Respond | Redirect, listener: Listener, v
 def request_changes(route: Route, listener: Listener, view: View, *, upgrades: bool) -> Iterator[Token]:
     """Yield the lines that change a request of this route before it is forwarded.
 
-    `upgrades` is whether the listener has not yet removed what asks for another protocol.
+    `upgrades`: the listener has not yet removed the headers that request another protocol.
     """
     if_route = f"if {acl(route)}"
     yield from _rewrite_lines(route, listener, if_route)
@@ -76,9 +76,9 @@ def request_changes(route: Route, listener: Listener, view: View, *, upgrades: b
 
 
 def _affinity_cookies(route: Route, view: View) -> Iterator[tuple[str, str, Path]]:
-    """Yield the affinity cookies that the route's rules would take: name, condition that its pool serves, and source.
+    """Yield the affinity cookies that the route's rules would remove: name, condition that its pool serves, and source.
 
-    HAProxy reads such a cookie in the backend, and hides it from the replica there.
+    HAProxy reads such a cookie in the backend, and removes it before the replica there.
     """
     if isinstance(route.action, Forward) and _COOKIE in _names(route.request_headers):
         for name in route.action.pools:
@@ -91,7 +91,7 @@ def _affinity_cookies(route: Route, view: View) -> Iterator[tuple[str, str, Path
 def response_changes(route: Route, listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that change the responses of this route.
 
-    They change the responses of the proxy itself too. Rules for the replica's cookies come before HAProxy adds its own.
+    They also change the proxy's own responses. Their changes to the replica's cookies come before HAProxy adds its own.
     """
     if isinstance(route.action, Forward):
         yield from pool_selection.cookies(route, route.action, secure=listener.tls is not None)
@@ -115,9 +115,9 @@ def _header_lines(
     source: Path,
     added: Container[str] = (),
 ) -> Iterator[Token]:
-    """Yield the lines by which `action` (http-request, http-after-response) sets the headers of these rules.
+    """Yield the lines with which `action` (http-request, http-after-response) sets the headers of these rules.
 
-    A header of `added` replaces none of the same name.
+    A header in `added` does not replace an existing one of the same name.
     """
     for name, text in rules.set:
         value = quote.word("".join(_written(part, route, listener) for part in parts(text)))
@@ -138,7 +138,7 @@ def _written(part: HeaderPart, route: Route, listener: Listener) -> str:
 
 
 def _gives_cookies(route: Route, view: View) -> bool:
-    """Return whether HAProxy gives clients of the route cookies for their replica or their variant."""
+    """Return whether HAProxy sets cookies for the replica or the variant for clients of the route."""
     action = route.action
     if not isinstance(action, Forward):
         return False
@@ -170,7 +170,7 @@ def _rewrite_lines(route: Route, listener: Listener, if_route: str) -> Iterator[
 def _prefix(route: Route, replacement: str, listener: Listener, if_route: str) -> Iterator[Token]:
     """Yield the lines that replace the prefix of the path.
 
-    The prefix is looked for in the path as the client wrote it; a path that has it only when decoded is refused.
+    The prefix is searched in the path as the client wrote it. A path that has it only when decoded is rejected.
     """
     path = ("routes", route.name, "rewrite", "path_prefix")
     prefixes = {rule.path.value for rule in listener.rules if rule.route == route.name and rule.path.kind == "prefix"}

@@ -1,7 +1,7 @@
 """The names of sections and files.
 
 In a fragment, the names of sections begin with `lbctl_`: all sections of a HAProxy share one namespace. Secrets that
-HAProxy sends are in a file that its owner alone may read; haproxy.cfg looks them up in it.
+HAProxy sends are in a file that only its owner may read; haproxy.cfg looks them up in it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from lbctl.ir.proxies import Proxy
 from lbctl.targets.haproxy import quote
 
 OWN = "lbctl_"
-"""Prefix of the names of a fragment's sections."""
+"""Prefix of the section names in a fragment."""
 _POOL = "pool_"
 SECRETS = "haproxy-upstream-headers.map"
 """Rows of POOL/HEADER and its value."""
 PICKER_ROW = ":picker"
-"""The row with the key of questions to the picker."""
+"""Row with the key for requests to the picker."""
 CHECK_ROW = ":check"
-"""In the place of a header: the bytes of the pool's gRPC check in hexadecimal."""
+"""Replaces the header in the row with the pool's gRPC check in hexadecimal."""
 
 
 def own(name: str, proxy: Proxy) -> str:
@@ -29,21 +29,21 @@ def own(name: str, proxy: Proxy) -> str:
 
 
 def pool(backend: str, proxy: Proxy) -> str:
-    """Return the section of a backend, which is named without its `pool_`."""
+    """Return the section of a backend, whose name is without its `pool_`."""
     return own(f"{_POOL}{quote.name(backend).text}", proxy)
 
 
 def bare(section: str) -> str:
-    """Return the backend that a section holds, without its `pool_`."""
+    """Return the backend of a section, without its `pool_`."""
     return section.removeprefix(OWN).removeprefix(_POOL)
 
 
 def beside(name: str, proxy: Proxy) -> str:
-    """Return the path of a file next to the configuration; a fragment cannot set `default-path`, so it is absolute."""
+    """Return the path of a file next to the configuration. In a fragment it is complete, without `default-path`."""
     return str(PurePosixPath(proxy.config or "").parent / name) if proxy.is_fragment else name
 
 
 def looked_up(pool: Pool, header: str, proxy: Proxy) -> str:
-    """Return the log-format of the value that the file has for a header of the pool, or for its `CHECK_ROW`."""
+    """Return the log-format of the file's value for a header of the pool, or for its `CHECK_ROW`."""
     name = header if header == CHECK_ROW else quote.name(header).text
     return f'%[str("{quote.name(pool.name).text}/{name}"),map_str("{beside(SECRETS, proxy)}")]'

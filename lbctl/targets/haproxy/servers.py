@@ -22,7 +22,7 @@ from lbctl.targets.token import Token
 
 MAX_WEIGHT = 256
 _DEFAULT_RAMP = (SlowStart().min_weight, SlowStart().aggression)
-"""The weight at the start and the exponent of a ramp for which the fleet sets at most the window."""
+"""Initial weight and exponent of a ramp for which the fleet sets at most the window."""
 
 
 def servers(part: TierBackend) -> tuple[Token, ...]:
@@ -36,7 +36,7 @@ def servers(part: TierBackend) -> tuple[Token, ...]:
 
 
 def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
-    """Yield what the servers of a backend cannot express of the pool."""
+    """Yield the settings of the pool that the servers of a backend do not support."""
     pool, shares = part.pool, shares_of(part)
     errors = rounding_error(shares, quantise(shares, MAX_WEIGHT)) if shares else []
     yield from rounded("HAProxy", pool, pool.replicas, errors)
@@ -47,7 +47,7 @@ def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
 def shares_of(part: TierBackend) -> tuple[float, ...]:
     """Return the shares to which the weights in the file are proportional.
 
-    An agent answers with percentages of them, so they are then the capacities, which do not change.
+    An agent responds with percentages of them, so they are the capacities in this case, which do not change.
     """
     if part.view.proxy.agent_check:
         return tuple(item.capacity for item in part.pool.replicas)
@@ -69,8 +69,8 @@ def haproxy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
 def _is_drained(part: TierBackend, replica: Replica) -> bool:
     """Return whether the replica has the weight 0.
 
-    Where an agent sets the weights, only the fleet's own drain counts: the agent must be able to readmit a replica that
-    it has drained itself, and any percentage of 0 is 0.
+    If an agent sets the weights, only the fleet's own drain counts: the agent must be able to readmit a replica that it
+    has drained itself, and any percentage of 0 is 0.
     """
     if part.view.proxy.agent_check:
         return replica.drain
@@ -78,7 +78,7 @@ def _is_drained(part: TierBackend, replica: Replica) -> bool:
 
 
 def default(part: TierBackend) -> Token:
-    """Return the `default-server` line, with the arguments that all servers of the backend share."""
+    """Return the `default-server` line: the common arguments of all servers in the backend."""
     pool = part.pool
     retried = retries.number(pool, routes_of(pool, part.view))
     return line(
@@ -122,7 +122,7 @@ def server(part: TierBackend, replica: Replica, weight: int, ids: Mapping[str, i
 
 
 def slot(part: TierBackend, name: str) -> Token:
-    """Return the line of one spare slot: a server in maintenance that has what all replicas of the pool have.
+    """Return the line of one spare slot: a server in maintenance with the common settings of the pool's replicas.
 
     It gets its address, its weight and its replica at run time.
     """
@@ -149,8 +149,8 @@ def _track(part: TierBackend, replica: Replica) -> Iterator[str]:
 def _agent(part: TierBackend, replica: Replica) -> Iterator[str]:
     """Yield the arguments of the agent check.
 
-    Every copy of a replica asks for itself: a server that tracks another follows its health, but not its agent's
-    weight.
+    Every copy of a replica has its own agent check: a server that tracks another follows its health, but not its
+    agent's weight.
     """
     place = part.agents.get((part.pool.name, replica.name))
     if place is not None:
@@ -201,8 +201,8 @@ def _protocol(pool: Pool) -> Iterator[str]:
 def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
     """Yield the TLS arguments.
 
-    The name that the certificate must hold is `server_name`, else the host if that is a name. HAProxy cannot compare an
-    IP address with a certificate.
+    The name in the certificate must be `server_name`, else the host if that is a name. HAProxy cannot compare an IP
+    address with a certificate.
     """
     server_name = settings.server_name or (host if host and not is_ip(host) else None)
     yield "ssl"
@@ -225,10 +225,10 @@ def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
 
 
 def ids_of(pool: Pool) -> dict[str, int]:
-    """Return replica → server id for a pool that balances by hash, else nothing.
+    """Return replica → server id for a pool that balances by hash, else an empty map.
 
-    The id is a server's position on the ring; it depends on the name only, so that it stays when other replicas come
-    and go.
+    The id is a server's position on the ring. It depends only on the name, so that it stays when other replicas are
+    added or removed.
     """
     if pool.balance.algorithm != "hash":
         return {}
@@ -242,7 +242,7 @@ def ids_of(pool: Pool) -> dict[str, int]:
 
 
 def _server_template(pool: Pool, proxy: Proxy) -> Iterator[Token]:
-    """Yield the line by which HAProxy resolves the name by itself, for discovery without a control plane."""
+    """Yield the line with which HAProxy resolves the name itself, for discovery without a control plane."""
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas:
         discovery = pool.discovery
         yield line(

@@ -1,7 +1,7 @@
-"""Spare server slots: servers of a backend in maintenance, which replicas take and leave by the Runtime API.
+"""Spare server slots: servers of a backend in maintenance, which replicas take and leave through the Runtime API.
 
-A new replica is added under its own name if HAProxy can do that at run time. It cannot if servers have a cookie: then a
-new replica takes a slot, until it becomes a separate server at the next start. A map, whose file is next to the
+A new replica is added under its own name if HAProxy supports it at run time. It does not if servers have a cookie: then
+a new replica takes a slot, and becomes a separate server at the next start. A map, whose file is next to the
 configuration, contains the replica of each slot, so that logs show the replica's name.
 """
 
@@ -16,11 +16,11 @@ from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.target import File
 
 PREFIX = "SLOT."
-"""How the names of slots begin. Names of the fleet have no capitals, so that no replica has such a name."""
+"""Prefix of the names of slots. Names in a fleet contain no capitals, so that no replica has such a name."""
 MAP = "slots.map"
-"""The file with the replica of each slot; each slot that has none is listed with its own name."""
+"""File with the replica of each slot. A free slot is listed with its own name."""
 NOWHERE = "127.0.0.1:1"
-"""The address of a slot that no replica has had."""
+"""Address of a slot that has never had a replica."""
 _MIN_SPARE = 4
 
 
@@ -31,9 +31,9 @@ def names(part: TierBackend) -> tuple[str, ...]:
 
 
 def count(proxy: Proxy, pool: Pool) -> int:
-    """Return how many slots a backend has: the number of the fleet, else half of the replicas where they are needed.
+    """Return the number of slots of a backend: the configured number, else half of the replicas if slots are needed.
 
-    Agents know the replicas of the file alone, and a standby cannot become an active server. The map is found by a path
+    Agents only know the replicas in the file, and a standby cannot become an active server. The map is found by a path
     relative to `default-path`, which a fragment cannot set.
     """
     if not proxy.runtime_api or proxy.agent_check or proxy.is_fragment:

@@ -1,6 +1,6 @@
-"""nginx: one nginx.conf for the open-source server, which uses its core modules only.
+"""nginx: one nginx.conf for the open-source server, which uses only its core modules.
 
-`TARGET` is what the registry holds. Importing this package loads no template engine.
+`TARGET` is the registered object. Importing this package does not load a template engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients that are refused by their address, which is the one that trusted peers name (the real-IP module)."""
+"""Rejects clients by their address, which trusted peers may name (the real-IP module)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 READS_ALL_LINES = "x-forwarded-for"
-"""The header of which the real-IP module reads every line; of any other it reads the first one."""
+"""Header of which the real-IP module reads every line. Of all others it reads the first line."""
 _JOINS_HEADERS = (1, 23, 0)
-"""From this version on a variable `$http_name` holds all lines of a header; before, only the first one."""
+"""Version from which a variable `$http_name` contains all lines of a header; before, only the first line."""
 _LINES = "$http_x_forwarded_for"
-"""All lines of the header, with a comma and a space between them."""
+"""All lines of the header, separated by a comma and a space."""
 _UNREAD = r"^1\n(?:.*, )?,[^ ,]"
-"""A trusted peer's line that begins with a comma and an address: the real-IP module takes the peer for the client."""
+"""A trusted peer's line that begins with a comma and an address. The real-IP module would use the peer as the
+client."""
 _CLIENT = Token("$remote_addr")
 _UNREADABLE = "255.255.255.255/32"
-"""A network that nginx does not read; no client has that address."""
+"""A network that nginx does not read. No client has that address."""
 _NO_ADDRESS = Token("255.255.255.254/31")
-"""A network with that address, for which nginx takes the client of a unix socket."""
+"""A network with that address, which nginx uses as the client of a unix socket."""
 
 
 def conditions(context: RenderContext, listener: Listener, lists: Access, trusted: str | None) -> tuple[Token, ...]:
-    """Return the conditions of `if` that hold for a client that is refused.
+    """Return the conditions of `if` for a client that is rejected.
 
     `trusted` is the variable that is 1 for a trusted peer; None if the listener trusts no peer.
     """
@@ -36,20 +37,20 @@ def conditions(context: RenderContext, listener: Listener, lists: Access, truste
 
 
 def _may_hide(listener: Listener, lists: Access) -> bool:
-    """Return whether a client that is refused could hide its address in the header of a trusted peer."""
+    """Return whether a rejected client could hide its address in the header of a trusted peer."""
     client = listener.client_address
     by_lines = client is not None and not listener.proxy_protocol and client.header.lower() == READS_ALL_LINES
     return by_lines and lists.is_limited
 
 
 def reads_forged_line(context: RenderContext, listener: Listener) -> bool:
-    """Return whether nginx would use the first of several header lines that name the client, unnoticed."""
+    """Return whether nginx would use the first of several header lines with the client's address, unnoticed."""
     client = listener.client_address
     return client is not None and client.header.lower() != READS_ALL_LINES and context.version < _JOINS_HEADERS
 
 
 def unknown(context: RenderContext, listener: Listener, route: Route) -> bool:
-    """Return whether the route limits its clients where nginx takes a balancer for the client; warn if so."""
+    """Return whether the route limits its clients although nginx uses a balancer's address. Add a warning if so."""
     if listener.client_address is None or not access(listener).of(route).is_limited:
         return False
     takes_balancer = listener.proxy_protocol or reads_forged_line(context, listener)
@@ -65,7 +66,7 @@ def unknown(context: RenderContext, listener: Listener, route: Route) -> bool:
 
 
 def _within(context: RenderContext, networks: tuple[str, ...]) -> str:
-    """Return the variable that is 1 for a client of these networks, else 0."""
+    """Return the variable that is 1 for a client in these networks, else 0."""
     tokens = tuple(quote.plain(item) for item in networks if item != _UNREADABLE)
     for geo in context.geos:
         if geo.address == _CLIENT and geo.networks == tokens:

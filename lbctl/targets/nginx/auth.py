@@ -1,7 +1,7 @@
-"""API keys: a request's key decides its tenant, and a request without a valid key is refused.
+"""API keys: a request's key decides its tenant, and a request without a valid key is rejected.
 
-The keys are in a separate file, included by name (`key_table`). nginx cannot compute SHA-256: a key of which only the
-hash is known is rejected.
+The keys are in a separate file, included by name (`key_table`). nginx cannot compute SHA-256, so a key of which only
+the hash is known is rejected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROTOCOL_KEY, _OTHER_PROTOCOLS = "$lb_protocol_key", "$lb_other_protocols"
 
 
 def tenant(context: RenderContext, route: Route, number: int) -> Token | None:
-    """Return the variable with the tenant, empty without a valid key or an answer; None if nothing names one."""
+    """Return the variable with the tenant, empty without a valid key or response; None if the route has no tenant."""
     if route.auth is not None and route.auth.external is not None:
         return external.tenant(route.auth.external, number)
     if route.auth is None or route.auth.api_keys is None:
@@ -37,7 +37,7 @@ def tenant(context: RenderContext, route: Route, number: int) -> Token | None:
 def forwarded(context: RenderContext, route: Route, number: int) -> dict[str, Token]:
     """Return header → value for the request headers that authentication adds or removes.
 
-    The tenant is passed on if the route asks for it; a client's own header of such a name is always removed.
+    The tenant is forwarded if the route configures it; a client's own header of that name is always removed.
     """
     headers = {name: Token('""') for name in given(context.view.routes.values())}
     auth = route.auth
@@ -81,7 +81,7 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
 
 
 def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: str) -> str | None:
-    """Return the variable with the first of the headers that a request has; None if nginx drops all of them."""
+    """Return the variable with the first of the accepted headers in a request; None if nginx drops all of them."""
     sources: list[str] = []
     for name in accepted.headers:
         source = names.header(name)
@@ -111,7 +111,7 @@ def _key_in_protocols(context: RenderContext) -> str:
 
 
 def _other_protocols(context: RenderContext) -> Token:
-    """Return the variable with the subprotocols of a WebSocket without the key; with several keys it is empty."""
+    """Return the variable with the subprotocols of a WebSocket without the key; empty if there are several keys."""
     if not context.has_map(_OTHER_PROTOCOLS):
         item, space = f"{websocket_key.ITEM}[.][^,]*", "[[:space:]]*"
         group, captured = partial(names.group, _OTHER_PROTOCOLS), partial(names.captured, _OTHER_PROTOCOLS)
@@ -129,7 +129,7 @@ def _other_protocols(context: RenderContext) -> Token:
 
 
 def challenges(context: RenderContext, listener: Listener) -> Token:
-    """Return what a 401 of the listener asks for: its text, or the variable with it where routes differ."""
+    """Return the challenge of a listener's 401: its text, or the variable with it if routes differ."""
     routes = [context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
     if all(challenge(route.auth) == BEARER for route in routes):
         return Token(BEARER)

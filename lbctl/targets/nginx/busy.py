@@ -1,11 +1,12 @@
-"""Retries requests on another replica if one is busy.
+"""Requests that continue on another replica if one is busy.
 
-nginx repeats a sent POST for all conditions of `next_upstream` or for none of them (`non_idempotent`). So a location
-that retries for busy replicas has their statuses as its only conditions, and aborted or silent requests are never
-repeated. A request that cannot connect is retried in a second location, with the conditions of other routes.
+nginx repeats a POST that was sent after all conditions of `next_upstream` or after none of them (`non_idempotent`). For
+this reason a location that leaves busy replicas has their statuses as its only conditions, and requests that broke off
+or timed out are never repeated. A request that cannot connect continues in a second location, whose conditions are the
+same as for other routes.
 
-nginx counts a busy response as a failure of the replica (`max_fails`), and two locations do not share counts of
-failures. So connect failures do not eject replicas of a pool with retries for busy replicas.
+nginx counts a busy response as a failure of the replica (`max_fails`), and two locations share no state of failures.
+For this reason failed connections eject no replica from a pool with busy statuses.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ def statuses_of_route(route: Route, pool: Pool) -> tuple[int, ...]:
 
 
 def attempts_of_pool(view: View, pool: Pool) -> int:
-    """Return how many busy replicas a request to the pool may leave; 0 where nginx leaves none."""
+    """Return how many busy replicas a request to the pool may leave; 0 if nginx leaves none."""
     routes = (item for item in view.routes.values() if pool.name in getattr(item.action, "pools", ()))
     return max((item.retry.attempts for item in routes if statuses_of_route(item, pool)), default=0)
 
 
 def going_on(directives: Forwarding, retry: Retry, statuses: tuple[int, ...]) -> Forwarding:
-    """Return the directives for requests that go on to another replica after these statuses.
+    """Return the directives for requests that continue on another replica after these statuses.
 
-    They need no limit of time: a busy replica has not begun to work.
+    They need no time limit, because a busy replica has not begun to process the request.
     """
     repeated = ("error", "timeout") if retry.idempotent and "connect_failure" in retry.when else ()
     conditions = (*repeated, *(f"http_{status}" for status in statuses), "non_idempotent")
@@ -45,9 +46,9 @@ def going_on(directives: Forwarding, retry: Retry, statuses: tuple[int, ...]) ->
 
 
 def falling_back(context: RenderContext, directives: Forwarding, prefix: str, location: str) -> Forwarding:
-    """Return the directives for requests that are retried in `location` if they cannot connect to a replica.
+    """Return the directives for requests that continue in `location` if they cannot connect to a replica.
 
-    `prefix`: prefix of the variables for this state; `location` is without its `@`.
+    `prefix` is the prefix of the variables that record this; `location` is without its `@`.
     """
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
         variable = f"{prefix}_{status}"
@@ -59,7 +60,7 @@ def falling_back(context: RenderContext, directives: Forwarding, prefix: str, lo
 
 
 def warn(context: RenderContext) -> None:
-    """Warn about statuses that nginx cannot retry, and about replicas that it no longer leaves out."""
+    """Warn about statuses that nginx cannot retry, and about replicas that it no longer ejects."""
     for route in context.view.routes.values():
         pools = [context.view.pools[name] for name in getattr(route.action, "pools", ())]
         path = ("routes", route.name, "retry", "busy_statuses")

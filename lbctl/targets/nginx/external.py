@@ -1,7 +1,7 @@
-"""Authentication by an external service: nginx sends it a subrequest without a body, and rejects all other requests.
+"""Authentication by an external service: nginx queries it by a subrequest without a body.
 
-A 2xx response of the service sets the accepted headers, 401 and 403 are returned to the client, and everything else,
-including silence, is a 503.
+Only accepted requests are forwarded: a 2xx from the service sets the accepted headers, 401 and 403 go to the client,
+and everything else, including a timeout, is 503.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lbctl.targets.token import Token
 
 
 def check(route: Route, number: int) -> Check | None:
-    """Return how requests of a route are checked; None: by no service."""
+    """Return how requests of a route are checked; None: without a service."""
     external = route.auth.external if route.auth else None
     if external is None:
         return None
@@ -25,7 +25,7 @@ def check(route: Route, number: int) -> Check | None:
 
 
 def location(route: Route, number: int, scope: ListenerScope, limits: tuple[Limit, ...]) -> CheckLocation | None:
-    """Return the location that asks the service. `limits`: those that keep it from counting the request."""
+    """Return the location that queries the service. `limits`: limits that prevent it from counting the request."""
     external = route.auth.external if route.auth else None
     if external is None:
         return None
@@ -43,14 +43,14 @@ def location(route: Route, number: int, scope: ListenerScope, limits: tuple[Limi
 
 
 def forwarded(route: Route, number: int) -> dict[str, Token]:
-    """Return header → variable for the headers that the service answers and the replica gets."""
+    """Return header → variable for the headers in the service's response that the replica gets."""
     external = route.auth.external if route.auth else None
     accepted: tuple[str, ...] = external.accept if external else ()
     return {name: Token(_accepted(number, index)) for index, name in enumerate(accepted)}
 
 
 def tenant(external: External, number: int) -> Token | None:
-    """Return the variable with the tenant that the service names; None: it names none."""
+    """Return the variable with the tenant from the service; None if it names none."""
     if external.tenant_header is None:
         return None
     return Token(_accepted(number, external.accept.index(external.tenant_header)))

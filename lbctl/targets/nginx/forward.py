@@ -1,4 +1,4 @@
-"""How a request is sent to a pool: address, headers, timeouts, tries, TLS; by nginx's proxy or its gRPC module."""
+"""Sends a request to a pool: address, headers, timeouts, attempts, TLS; with nginx's proxy or its gRPC module."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lbctl.targets.nginx.render_context import ListenerScope, RenderContext
 from lbctl.targets.token import Token
 
 FOREVER = 24 * 86_400_000
-"""The longest time in milliseconds: nginx keeps times in 31 bits."""
+"""Maximum time in milliseconds: nginx stores times in 31 bits."""
 _REMOVED = "keep-alive"
-"""The header of the connection that nginx removes by itself."""
+"""Header of the connection that nginx itself removes."""
 _LINE = 170
-"""The characters of a line of directives that remove headers."""
+"""Maximum length of a line of directives that remove headers, in characters."""
 _SPEAKS_HTTP2 = (1, 29, 4)
 _KINDS_OF_PATHS = {"$request_uri": "path", "$uri": "uri", "$lb_sent_uri": "copied_uri"}
-"""Source of a path → name of its variable."""
+"""Maps the source of a path to the name of its variable."""
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
-"""Response headers of a replica that nginx never passes on: it writes its own."""
+"""Response headers of a replica that nginx never forwards: it writes its own."""
 
 
 def forwarding(
@@ -39,7 +39,7 @@ def forwarding(
     """Return the directives that send a request of `route` to `upstream`.
 
     With `copy` they are for a mirrored request. Return None if the replicas' certificates cannot be verified as the
-    pool demands: then nothing may be sent there.
+    pool requires: then nothing may be sent there.
     """
     tls = _tls(context, pool)
     if pool.tls is not None and tls is None:
@@ -87,17 +87,17 @@ def _url(pool: Pool, upstream: UpstreamBlock, path: str) -> Token:
 
 
 def _rewritten_path(context: RenderContext, scope: ListenerScope, route: Route, rule: Rule, source: str) -> str:
-    """Return the variable with the rewritten path; an empty string if the path is not rewritten."""
+    """Return the variable with the rewritten path; empty if the path is not rewritten."""
     if route.rewrite is None or route.rewrite.path_prefix is None or rule.path.kind == "regex":
         return ""
     return _new_path(context, scope, route, rule, route.rewrite.path_prefix, source)
 
 
 def _new_path(context: RenderContext, scope: ListenerScope, route: Route, rule: Rule, prefix: str, source: str) -> str:
-    """Return the variable with the new path for the one in the variable `source`.
+    """Return the variable with the new path for the path in the variable `source`.
 
-    From `$request_uri` it has the query too, both with the client's own escapes. Then it is empty where the client
-    escapes the prefix in another way than the rule does (`/a%3Ab/` for `/a:b/`), so that nginx cannot tell what to
+    From `$request_uri` it also contains the query, both with the client's own escapes. In this case it is empty if the
+    client escapes the prefix differently than the rule (`/a%3Ab/` for `/a:b/`), so that nginx cannot find the part to
     replace.
     """
     number, kind = list(context.view.routes).index(route.name), _KINDS_OF_PATHS[source]
@@ -159,7 +159,7 @@ def _request_headers(
 
 
 def _joined(module: str, names: list[Token]) -> tuple[Token, ...]:
-    """Return the directives that remove these request headers, as many in a line as fit."""
+    """Return the directives that remove these request headers, as many per line as fit."""
     lines: list[str] = []
     for name in names:
         directive = f'{module}_set_header {name.text} "";'
@@ -171,7 +171,7 @@ def _joined(module: str, names: list[Token]) -> tuple[Token, ...]:
 
 
 def map_claim_headers(context: RenderContext, scope: ListenerScope) -> None:
-    """Add the maps for the headers that only a trusted peer may send: they are empty from other peers."""
+    """Add the maps for headers that only a trusted peer may send. They are empty for other peers."""
     if scope.trusted is None:
         return
     for name in scope.claim_headers:
@@ -181,7 +181,7 @@ def map_claim_headers(context: RenderContext, scope: ListenerScope) -> None:
 
 
 def _hidden_headers(context: RenderContext, scope: ListenerScope, route: Route) -> tuple[Token, ...]:
-    """Return the response headers of a replica that are not passed on: removed ones, and ones that are set anew."""
+    """Return the response headers of a replica that are not forwarded: removed ones, and ones that are set anew."""
     rules = route.response_headers
     hidden = {*(name.lower() for name in rules.remove), *(name.lower() for name, _ in rules.set)}
     for name in sorted(hidden & _NOT_PASSED & {item.lower() for item in rules.remove}):
@@ -214,9 +214,9 @@ def _tls(context: RenderContext, pool: Pool) -> Tls | None:
 
 
 def _only_host(pool: Pool) -> str | None:
-    """Return the host of all replicas if they have the same one.
+    """Return the host of all replicas if it is the same.
 
-    Otherwise return None, or the pool's name where nothing is verified and any name will do.
+    Otherwise return None, or the pool's name if nothing is verified and any name is sufficient.
     """
     discovered_name = getattr(pool.discovery, "name", None)
     hosts = {item.address.host for item in pool.replicas} | ({discovered_name} if discovered_name else set())

@@ -1,4 +1,4 @@
-"""The headers that a route sets, with nginx's variables."""
+"""The headers that a route sets, with their variables as nginx variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POOL = "$lb_pool_name"
 def token(
     context: RenderContext, scope: ListenerScope, route: Route, pool: str | None, text: str, source: Path = ()
 ) -> Token:
-    """Return the value of a header for requests of `route` that go to `pool`; None: wherever the request goes."""
+    """Return the value of a header for requests of `route` that go to `pool`; None: to any pool."""
     used = variables(text)
     if not used:
         return quote.value(text, source)
@@ -46,12 +46,12 @@ def _value(context: RenderContext, scope: ListenerScope, route: Route, pool: str
 
 
 def _braced(variable: str) -> str:
-    """Return the variable so that letters may follow it."""
+    """Return the variable in a form that letters may follow."""
     return f"${{{variable.removeprefix('$')}}}"
 
 
 def _pool(context: RenderContext) -> str:
-    """Return the variable with the name of the pool that the request was sent to."""
+    """Return the variable with the name of the request's pool."""
     if not context.has_map(_POOL):
         entries = ((quote.plain(json.dumps(name)), quote.plain(name)) for name in context.view.pools)
         context.map("$lb_pool", _POOL, ((Token("default"), Token('""')), *entries))

@@ -1,6 +1,6 @@
 """Hosted APIs and replicas that require a key: headers and path of requests, in the locations of the pool.
 
-A secret is in a separate file, which only its owner may read; nginx.conf includes it as the value of a variable.
+A secret is in a separate file that only its owner may read; nginx.conf includes it as the value of a variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Headers = Sequence[tuple[Token, Token]]
 
 
 def headers(context: RenderContext, pool: Pool, replica_headers: Headers) -> tuple[tuple[Token, Token], ...]:
-    """Return the request headers for the pool: a replica's headers, with the pool's own headers."""
+    """Return the request headers for the pool: the replica's headers, overridden by the pool's own headers."""
     hosted = hosted_pool(context.view, pool.name)
     if hosted is None:
         return tuple(replica_headers)
@@ -31,7 +31,7 @@ def headers(context: RenderContext, pool: Pool, replica_headers: Headers) -> tup
 
 
 def url(pool: Pool, address: str, path: str) -> Token:
-    """Return the URL of requests to the pool: `address`, then the variable `path` behind the pool's own prefix."""
+    """Return the URL of requests to the pool: `address`, the pool's own prefix, then the variable `path`."""
     if pool.upstream is None or not pool.upstream.path_prefix:
         return Token(f"{address}{path}")
     prefix = quote.embed(pool.upstream.path_prefix)

@@ -1,7 +1,8 @@
-"""Which tenant a request's key belongs to: one look-up in a hash table, whatever the number of keys.
+"""Maps a request's key to its tenant: one lookup in a hash table, for any number of keys.
 
-nginx looks strings up without regard to case, and a fragment cannot enlarge the table's buckets for long keys. So the
-table maps the end of a key to its tenant and the whole key, and another map compares that with the request's key.
+nginx looks up strings case-insensitively, and a fragment cannot enlarge the table's buckets for long keys. For this
+reason the table maps the end of a key to its tenant and the whole key, and another map compares that with the request's
+key.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 END = 46
-"""The number of characters at the end of a key that are looked up: the longest that nginx's default buckets have."""
+"""Number of characters at the end of a key that are looked up: the maximum for nginx's default buckets."""
 _NOTHING = (Token("default"), Token('""'))
 
 
@@ -24,13 +25,13 @@ class KeyTable:
     """The lines of the file that nginx includes."""
 
     lines: tuple[str, ...]
-    """One for each end of a key, with the keys that have it."""
+    """One line for each end of a key, with the keys that have it."""
     refused: int
-    """The number of keys that are left out, because too many have the same end."""
+    """Number of keys that are left out, because too many have the same end."""
 
 
 def table(keys: Iterable[ApiKey]) -> KeyTable:
-    """Return the table of these keys, all of which must be known as they are."""
+    """Return the table of these keys, all of which must be in clear text."""
     by_end: dict[str, list[ApiKey]] = {}
     for item in keys:
         by_end.setdefault(item.key[-END:].lower(), []).append(item)
@@ -50,7 +51,7 @@ def add_maps(
     """Add the maps from the header `source` to the tenant in `variable`, empty without a valid key.
 
     `scheme`: the expression in front of a key. `file`: the path of the table, which has `size` lines. An expression
-    that cannot match gives up at once: a client chooses the length of the header.
+    that cannot match fails immediately, because a client chooses the length of the header.
     """
     name = variable.removesuffix("_tenant")
     key, end, found = f"{name}_key", f"{name}_key_end", f"{name}_found"

@@ -1,6 +1,6 @@
 """Rate limits and limits of concurrent requests, as zones of shared memory.
 
-nginx does not limit an empty key at all; every key here begins with a prefix of ours, so that requests without the
+nginx does not limit an empty key at all. Every key here begins with a constant prefix, so that requests without the
 header share one bucket instead of being unlimited.
 """
 
@@ -21,11 +21,11 @@ _MINUTE = 60_000
 _PER_CLIENT = 10 * 1024
 _ONE = 64
 _MAX_CONNECTIONS = 65_535
-"""The largest number that `limit_conn` accepts: a pool that may have more in flight is limited to it."""
+"""Maximum number that `limit_conn` accepts. A pool with a higher limit is limited to it."""
 
 
 def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, ...]:
-    """Return the route's limits in the order of the YAML; all of its locations share their zones."""
+    """Return the route's limits in the order of the YAML. All of its locations share their zones."""
     zones = (names.own(f"lb_r{number}_limit{index}", context.view.proxy) for index in range(len(route.rate_limits)))
     return tuple(
         limit
@@ -35,7 +35,7 @@ def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, 
 
 
 def uncountable(context: RenderContext, route: Route) -> bool:
-    """Return whether a limit of the route is below one request a minute, nginx's smallest rate; warn if so."""
+    """Return whether a limit of the route is below nginx's minimum of one request per minute. Add a warning if so."""
     every = [own for limit in route.rate_limits for own in (limit, *(own for _, own in limit.tenants))]
     too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in every)
     if too_slow:
@@ -57,7 +57,7 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
 
 
 def most(pool: Pool) -> int:
-    """Return the pool's limit of concurrent requests: at most the sum of its replicas' limits.
+    """Return the pool's maximum number of concurrent requests, which is at most the sum of its replicas' limits.
 
     Replicas that are listed again as backups have a separate `max_conns` there, which this limit keeps unused.
     """
@@ -67,16 +67,16 @@ def most(pool: Pool) -> int:
 
 
 def most_of_replica(pool: Pool) -> int | None:
-    """Return how many requests a replica gets at once; None: there is no limit."""
+    """Return the maximum number of concurrent requests of a replica; None: unlimited."""
     breaker = pool.circuit_breaker
     return min(filter(None, (breaker.replica_max_connections, breaker.replica_max_requests)), default=None)
 
 
 def uncounted(context: RenderContext) -> tuple[Limit, Limit]:
-    """Return limits that count no request, since their key is empty: one of each kind.
+    """Return one limit of each kind that counts no request, because its key is empty.
 
-    nginx counts a request once for each kind, by the first location that has such a limit, or takes it from the blocks
-    around. So a location that must leave the counting to a later one has these.
+    nginx counts a request once for each kind, in the first location with such a limit, or uses the limit of the
+    enclosing blocks. A location that must leave the counting to a later one therefore has these limits.
     """
     rate, connections = (Token(names.own(name, context.view.proxy)) for name in ("lb_uncounted_rate", "lb_uncounted"))
     if all(zone.name != rate for zone in context.zones):
@@ -94,9 +94,9 @@ def listener(context: RenderContext, number: int, maximum: int) -> Limit:
 
 
 def _limits(context: RenderContext, route: Route, number: int, name: str, limit: RateLimit) -> Iterator[Limit]:
-    """Yield the directives of a limit: its own, and one for each tenant with its own rate.
+    """Yield the directives of a limit: the limit itself, and one for each tenant with a separate rate.
 
-    nginx does not count an empty key: so each request is counted by one of them.
+    nginx does not count an empty key, so each request is counted by one of them.
     """
     tenant = auth.tenant(context, route, number)
     size = _ONE if limit.by == "all" else _PER_CLIENT
@@ -145,7 +145,7 @@ def _key(context: RenderContext, route: Route, number: int, limit: RateLimit) ->
 
 
 def _rate(context: RenderContext, route: Route, limit: RateLimit) -> Token:
-    """Return the rate in nginx's units, whole requests a second or a minute; warn if it has to be rounded."""
+    """Return the rate in nginx's units, whole requests per second or minute. Add a warning if it has to be rounded."""
     if limit.requests * 1000 % limit.per == 0:
         return Token(f"{limit.requests * 1000 // limit.per}r/s")
     exact = limit.requests * _MINUTE / limit.per

@@ -1,4 +1,4 @@
-"""A listener as `server` blocks, one for each certificate, and which peers nginx trusts to name the client."""
+"""A listener as `server` blocks, one for each certificate, and the trusted peers that may name the client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lbctl.targets.nginx.route import Routes
 from lbctl.targets.token import Token
 
 _ACCEPTABLE_ID = r"[!#-\[\]-~]{1,200}"
-"""Plain text without the characters that JSON escapes."""
+"""Plain text without characters that JSON escapes."""
 _HAS_HTTP2_ON = (1, 25, 1)
 _ANYONE = ("0.0.0.0/0", "::/0", "unix:")
 _SPELLINGS = {clients.READS_ALL_LINES: "X-Forwarded-For", "x-real-ip": "X-Real-IP"}
@@ -84,9 +84,9 @@ def _listen(context: RenderContext, listener: Listener) -> Token:
 
 
 def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
-    """Warn if gRPC routes are on a listener that supports only HTTP/1.1.
+    """Warn if gRPC routes are on a listener that only uses HTTP/1.1.
 
-    gRPC needs HTTP/2, and an old nginx cannot offer that next to HTTP/1.1 without TLS.
+    gRPC needs HTTP/2, and an old nginx cannot offer that together with HTTP/1.1 without TLS.
     """
     if listener.tls is not None or (listener.http2 and context.version >= _HAS_HTTP2_ON):
         return
@@ -97,7 +97,7 @@ def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
 
 
 def _is_http2_alone(context: RenderContext, listener: Listener) -> bool:
-    """Return whether a cleartext listener of an old nginx uses HTTP/2 only, because all its routes are for gRPC."""
+    """Return whether a cleartext listener of an old nginx uses only HTTP/2, because all its routes are gRPC routes."""
     if listener.tls is not None or not listener.http2 or context.version >= _HAS_HTTP2_ON:
         return False
     actions = [context.view.routes[rule.route].action for rule in listener.rules]
@@ -113,7 +113,7 @@ def _has_grpc(context: RenderContext, listener: Listener) -> bool:
 
 
 def _protocols(context: RenderContext, listener: Listener) -> set[str]:
-    """Return the protocols of the pools that the listener's routes lead to."""
+    """Return the protocols of the pools to which the listener's routes lead."""
     actions = [context.view.routes[rule.route].action for rule in listener.rules]
     pools = {name for action in actions if isinstance(action, Forward) for name in action.pools}
     return {context.view.pools[name].protocol for name in pools}
@@ -134,7 +134,7 @@ def _identities(tls: ListenerTls | None, path: tuple[str, ...]) -> list[Identity
 
 
 def _log_path(context: RenderContext, listener: Listener) -> Token | None:
-    """Return where the access log is written, and warn of a place that a service cannot open; None if nowhere."""
+    """Return the path of the access log, with a warning if a service cannot open it; None if it is disabled."""
     place = log_file(context.view.proxy, listener)
     path = ("listeners", listener.name, "access_log", "path")
     if place in STREAMS and is_system_wide(context.view.proxy):

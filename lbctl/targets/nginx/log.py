@@ -1,8 +1,9 @@
-"""The access log of the contract: one JSON object a line, whatever the client sends.
+"""The documented access log: one JSON object per line, for any request.
 
-nginx escapes either every value of a format or none, and an escaped value can never be `null`. So nothing is escaped,
-and every value comes from a map that passes only harmless text: a path is logged up to its first byte that JSON would
-have to escape (clients percent-encode such bytes; a path of other clients is logged shortened, never wrongly).
+nginx escapes either every value of a format or none, and an escaped value can never be `null`. For this reason nothing
+is escaped, and every value comes from a map that passes only harmless text. A path is logged up to its first byte that
+JSON would have to escape. Clients percent-encode such bytes; a path of other clients is logged shortened, never
+incorrectly.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
 HARMLESS = r" !#-\[\]-~"
-"""The content of a character class: the characters that JSON takes unescaped."""
+"""Content of a character class: the characters that need no escape in JSON."""
 _HARMLESS_PATH = r"!#->@-\[\]-~"
 """The same without the space and the question mark."""
 _DEFAULT = Token("default")
 _NULL = Token("null")
 _LOGGED = Token("$lb_logged")
 _OWN_ERRORS = ("500", "502", "503", "504")
-"""The statuses that nginx answers itself with when a pool has no replica for a request."""
+"""Statuses of nginx's own responses if a pool has no replica for a request."""
 _TS = "$lb_ts"
 _MAX_TRIES = 16
 _TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
@@ -54,14 +55,14 @@ def traffic_format(view: View) -> LogFormat:
 
 
 def traffic_server(view: View) -> Token | None:
-    """Return the syslog server that gets the traffic log; None where there is none."""
+    """Return the syslog server for the traffic log; None if there is none."""
     if view.traffic_log is None:
         return None
     return quote.plain(f"syslog:server={view.traffic_log},nohostname,tag=lbctl", ("control", "logs", "bind"))
 
 
 def formats(view: View, listener: Listener, number: int, request_id: str) -> LogFormat:
-    """Return the log format of one listener; the listener's name is part of the text, so each has its own."""
+    """Return the log format of one listener. Its name is part of the text, so each listener has a separate format."""
     name = Token(names.own(f"lb_log{number}", view.proxy))
     if listener.access_log.format == "text":
         text = (
@@ -73,7 +74,7 @@ def formats(view: View, listener: Listener, number: int, request_id: str) -> Log
 
 
 def condition(context: RenderContext) -> Token | None:
-    """Return the variable that is 0 for requests of routes without access log; None where all routes have one."""
+    """Return the variable that is 0 for requests of routes without access log; None if all routes have one."""
     silent = [name for name, route in context.view.routes.items() if not route.logged]
     if not silent:
         return None
@@ -84,7 +85,7 @@ def condition(context: RenderContext) -> Token | None:
 
 
 def variables(view: View) -> tuple[Token, ...]:
-    """Return the variables that locations set in addition to route and pool, if the fleet uses them."""
+    """Return the variables in addition to route and pool that locations set, if the fleet needs them."""
     used = {
         _TENANT: any(route.auth is not None for route in view.routes.values()),
         _VARIANT: any(
@@ -128,7 +129,7 @@ def maps(context: RenderContext) -> None:
     at = f"{names.captured(_TS)}.{names.captured(_TS, '_ms')}{names.captured(_TS, '_zone')}"
     entries = [(_DEFAULT, Token("$time_iso8601")), (quote.plain(rf"~^{day}{zone} \d+\.{thousandths}$"), _script(at))]
     context.map("$time_iso8601 $msec", _TS, entries)
-    # HTTP/2 has whatever a client writes as its method, also where nginx refuses it
+    # In HTTP/2, the client chooses the method freely, even if nginx rejects it
     _text(context, "$request_method", "$lb_log_method", f"[{HARMLESS}]+")
     context.map("$upstream_status", "$lb_flags", [(_DEFAULT, _script('"$upstream_status"')), (Token('""'), _NULL)])
     _text(context, "$request_uri", "$lb_log_path", f"[{_HARMLESS_PATH}]+")
@@ -140,7 +141,7 @@ def maps(context: RenderContext) -> None:
     if any(by_model(item) for item in context.view.listeners):
         _text(context, f"{MODEL_HEADER}{model_in_query(context)}", "$lb_log_model", f"[{HARMLESS}]+", r"\z")
     unknown = [(Token(f"{status}:"), _NULL) for status in ("000", "009")]
-    left = (Token("400:"), Token("499"))  # a client that leaves while it sends its body
+    left = (Token("400:"), Token("499"))  # a client that disconnects while it sends its body
     statuses = [(_DEFAULT, Token("$status")), *unknown, left]
     context.map("$status:$request_completion", "$lb_log_status", statuses)
     _milliseconds(context, "$upstream_connect_time", "$lb_t_connect")
@@ -164,7 +165,10 @@ def _text(context: RenderContext, source: str, variable: str, pattern: str, end:
 
 
 def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
-    """Add a map from seconds with three decimals to milliseconds; nginx lists one time per try, the last counts."""
+    """Add a map from seconds with three decimals to milliseconds.
+
+    nginx lists one time per attempt, and the last counts.
+    """
     below_one = names.group(variable, "[0-9]+", "_part")
     seconds, thousandths = names.group(variable, "[0-9]+"), names.group(variable, "[0-9]{3}", "_ms")
     whole = f"{names.captured(variable)}{names.captured(variable, '_ms')}"
@@ -180,13 +184,13 @@ def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
 def _retries(context: RenderContext) -> None:
     most = _most_tries(context.view)
     further = [(quote.plain(rf"~^(?:[^ ]+(?: :)? ){{{n}}}[^ ]+$"), Token(str(n))) for n in range(1, most)]
-    # no expression is tried on an empty text
+    # expressions are not tried on an empty text
     none = [(Token('""'), Token("0")), (quote.plain("~^[^ ]+$"), Token("0"))]
     context.map("$upstream_addr", "$lb_retries", [(_DEFAULT, Token(str(most))), *none, *further])
 
 
 def _most_tries(view: View) -> int:
-    """Return how many tries a request can have; a fallback tries each replica of two pools."""
+    """Return the maximum number of attempts of a request. A fallback tries each replica of two pools."""
     actions = [route.action for route in view.routes.values()]
     if any(isinstance(action, Forward) and action.fallback for action in actions):
         return _MAX_TRIES
@@ -209,8 +213,8 @@ def _replicas(context: RenderContext) -> None:
 def _replica_keys(pool: Pool) -> Iterator[tuple[Replica, str]]:
     """Yield the replicas with the key by which a logged upstream address identifies them.
 
-    The key is the address; for a replica with a host name it is the port, since nginx logs only the address that the
-    name resolved to. If several replicas of the pool have host names and the same port, they have no key.
+    The key is the address; for a replica with a host name it is the port, because nginx logs only the resolved address.
+    If several replicas of the pool have host names and the same port, they have no key.
     """
     name = json.dumps(pool.name)
     ports = Counter(item.address.port for item in pool.replicas if shown(item.address) is None)

@@ -1,8 +1,8 @@
-"""The names that lbctl gives to objects in nginx.conf, and the variables in which nginx keeps parts of a request.
+"""The names that lbctl gives to objects in nginx.conf, and nginx's variables for parts of a request.
 
-All of lbctl's names begin with `lb_` (variables), `lbn_` (captures), `pool_` or `within` (upstreams); a location of
-a route holds a colon, which no other location's name does. In a fragment, whatever shares a namespace with the host's
-configuration begins with `lbctl_` instead: variables, zones, log formats and upstreams.
+All of lbctl's names begin with `lb_` (variables), `lbn_` (captures), `pool_` or `within` (upstreams); a location of a
+route contains a colon, which no other location's name does. In a fragment, names that share a namespace with the host's
+configuration begin with `lbctl_` instead: variables, zones, log formats and upstreams.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from lbctl.ir.proxies import Proxy
 from lbctl.targets.nginx import quote
 
 AGAIN = ":again"
-"""Suffix of the location's name for requests that reached no replica."""
+"""Suffix of the location in which a request continues that reached no replica."""
 CHECKED, READ = ":checked", ":read"
-"""Suffixes of the locations' names for requests that a service has accepted, or whose body has been read."""
+"""Suffixes of the locations in which a request continues that a service accepts, or whose body has been read."""
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _PREFIX = "lbctl_"
@@ -33,22 +33,22 @@ def own(name: str, proxy: Proxy) -> str:
 def included(name: str, proxy: Proxy) -> str:
     """Return the path of a file next to the configuration.
 
-    nginx resolves a relative path in the directory of its main file, which a fragment is not.
+    nginx resolves a relative path against the directory of its main file, which differs for a fragment.
     """
     return posixpath.join(posixpath.dirname(proxy.config or ""), name) if proxy.is_fragment else name
 
 
 def finished(text: str, proxy: Proxy) -> str:
-    """Return the text of a configuration with the names that its variables have in this proxy's."""
+    """Return the text of a configuration with its variables renamed for this proxy."""
     if proxy.is_fragment:
         text = _VARIABLE.sub(rf"$\1{_PREFIX}", text)
     return text.replace(quote.NO_VARIABLE, "")
 
 
 def group(variable: str, pattern: str, part: str = "") -> str:
-    """Return a named group of the regular expression of a map; `captured` returns its variable.
+    """Return a named group for the regular expression of a map; `captured` returns its variable.
 
-    Groups have names, since a number means the groups of the expression that nginx evaluated last, and nginx before
+    Groups have names for two reasons: a number refers to the expression that nginx evaluated last, and nginx before
     1.30.4 computes the length of a text before it evaluates the variables in it (CVE-2026-42533).
     """
     return f"(?<{captured(variable, part)[1:]}>{pattern})"
@@ -62,7 +62,7 @@ def captured(variable: str, part: str = "") -> str:
 def location(route: str, pool: str = "") -> str:
     """Return the name of the location that handles requests of `route` that go to `pool`.
 
-    Without a pool it is the location in which the proxy answers by itself.
+    Without a pool, it is the location with the proxy's own response.
     """
     return f"{route}:{pool}"
 
@@ -70,17 +70,17 @@ def location(route: str, pool: str = "") -> str:
 def header(name: str) -> str | None:
     """Return the variable of a request header, or None if nginx drops headers of that name.
 
-    nginx keeps names of letters, digits and hyphens only.
+    nginx keeps only names of letters, digits and hyphens.
     """
     return f"$http_{name.lower().replace('-', '_')}" if _HEADER.fullmatch(name) else None
 
 
 @dataclass(slots=True)
 class Lookups:
-    """Maps that extract one value from a longer one, numbered in the order of first use."""
+    """Maps that extract a value from a longer text, numbered in the order of first use."""
 
     patterns: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """Variable → (source, regular expression in front of the value, regular expression of the value)."""
+    """Variable → (source, regular expression before the value, regular expression of the value)."""
 
     def cookie(self, name: str) -> str:
         """Return the variable with the value of a cookie."""

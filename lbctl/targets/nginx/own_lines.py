@@ -1,7 +1,7 @@
-"""Whether own lines for nginx stay at their place: whole directives, and as many closing braces as opening ones.
+"""Checks that own lines for nginx stay in their place: whole directives, and balanced braces.
 
 The text is read as nginx itself reads it: quotes count only at the beginning of a word, `#` only between words, and a
-closing brace only where a directive could begin. A fleet whose own lines would leave their place is refused.
+closing brace only where a directive could begin. A fleet whose own lines would leave their place is rejected.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Word:
     """One word of a directive, and its position in the text."""
 
     text: str
-    """The word without its quotes."""
+    """Word without its quotes."""
     start: int
-    """The offset of its first character."""
+    """Offset of its first character."""
     end: int
-    """The offset behind its last one."""
+    """Offset after its last character."""
 
 
 def statements(text: str) -> Iterator[list[Word]]:
@@ -55,11 +55,11 @@ class Directive:
 
     name: str
     line: int
-    """The line of its name, from 1."""
+    """Line of its name, from 1."""
 
 
 def directives(text: str) -> Iterator[Directive | Misplaced]:
-    """Yield the directives, those within blocks included, and a `Misplaced` where the text leaves its place."""
+    """Yield the directives, including those within blocks, and a `Misplaced` where the text leaves its place."""
     reader, line = _Reader(), 1
     for piece in _PIECE.finditer(text):
         directive = reader.take(piece.lastgroup or "", piece[0], line)
@@ -75,7 +75,7 @@ def directives(text: str) -> Iterator[Directive | Misplaced]:
 
 
 def lines_of(text: str, prefixes: tuple[str, ...]) -> set[int]:
-    """Return the numbers of the lines of directives whose name begins so, without those within blocks."""
+    """Return the line numbers of directives whose name has one of the prefixes, without those within blocks."""
     found: set[int] = set()
     name, first, line, depth = "", 1, 1, 0
     for piece in _PIECE.finditer(text):
@@ -92,13 +92,13 @@ def lines_of(text: str, prefixes: tuple[str, ...]) -> set[int]:
 
 
 class _Reader:
-    """The directive that is being read, and how many blocks are open."""
+    """State of the current directive, and the number of open blocks."""
 
     def __init__(self) -> None:
         self.name, self.line, self.depth = "", 1, 0
 
     def take(self, kind: str, text: str, line: int) -> Directive | Misplaced | None:
-        """Take the next piece of the text; return what ends with it."""
+        """Process the next piece of the text. Return the result that is complete with it."""
         if kind in ("quoted", "word"):
             self.name, self.line = (self.name, self.line) if self.name else (text.strip("\"'"), line)
         elif kind == "unclosed":
@@ -110,7 +110,7 @@ class _Reader:
         return None
 
     def unended(self) -> Misplaced:
-        """Return the complaint about a directive without its end."""
+        """Return the complaint about an unterminated directive."""
         return Misplaced(self.line, f"{self.name} has no `;` at its end")
 
     def _close(self, line: int) -> Misplaced | None:
@@ -133,12 +133,12 @@ class _Reader:
 
 
 def misplaced(text: str) -> Iterator[Misplaced]:
-    """Yield what would leave the place of the lines."""
+    """Yield the parts that would leave the place of the lines."""
     yield from (item for item in directives(text) if isinstance(item, Misplaced))
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors for which a fleet with this proxy is not accepted."""
+    """Yield the errors because of which a fleet with this proxy is rejected."""
     proxy = view.proxy
     for item in proxy.include:
         yield from (refusal(proxy, item, each) for each in misplaced(item.text))

@@ -1,11 +1,11 @@
-"""Picks a replica for each request: nginx asks the picker by a subrequest, and each replica is an upstream.
+"""Selects a replica for each request with the picker.
 
-nginx sends the subrequest before it reads a body. If the picker needs the body, the request first passes a location
-with `mirror`, which reads the body, and without content, so that its error page leads to the location with the
-subrequest. After any failure, the request goes to the pool's own upstream. After a failure the picker gets no requests
-for a second, because it is a server of an upstream with `max_fails=1`. If a picked replica does not accept the
-connection, the request does not fail: it goes to the pool, unless a part of it was sent. The picker gets this
-information with the end of the request.
+nginx queries the picker by a subrequest, and each replica is an upstream. nginx sends the query before it reads a body.
+If the picker needs the body, the request first passes through a location with `mirror`, which reads the body, and
+without content, so that its error page leads to the location that sends the query. If anything fails, the request goes
+to the pool's own upstream. After a failure, the picker gets no query for one second, because it is a server of an
+upstream with `max_fails=1`. If a picked replica does not accept the connection, the request does not fail: it goes to
+the pool, unless something of it was sent, and the picker gets this information with the end of the request.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from lbctl.targets.token import Token
 
 _REPLICA, _ID = "$lb_pick_replica", "$lb_pick_answered"
 LEFT = (Token("$lb_pick_left"), Token(_ID))
-"""The id of the pick in the pool from which a request goes on to its fallback, as a variable and its value."""
+"""Id of the pick in the pool that a request leaves for its fallback, as a variable and its value."""
 _MOVED = "$lb_pick_moved"
-"""The variable that is true where another replica than the picked one has the request, since that was busy."""
+"""Variable that is true if another replica than the picked one serves the request, because that was busy."""
 _UNREACHED = Token("$lb_pick_unreached")
 BODY = (Token("$lb_prompt"), Token("$lb_json_body"))
-"""The part of a body for the picker, as a variable and its value, which is set for JSON bodies."""
+"""Part of a JSON body for the picker, as a variable and its value."""
 _BEGINNING = "$lb_body_beginning"
-"""The variable with the beginning of a body, whatever it is."""
+"""Variable with the beginning of a body of any type."""
 _KEY_FILE = "nginx-picker-key.conf"
 _MAX_BODY_BYTES = 65_535
-"""Bytes of a body that the picker gets: the most that an expression counts, and about what the picker reads."""
+"""Maximum bytes of a body that the picker gets: the maximum count in an expression, and about what the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
-"""Report at the end of a request, as a variable and its value: whether its picked replica was unreachable."""
+"""Report at the end of a request, as a variable and its value: whether its picked replica was not reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """The upstream that a request to one pool gets by its pick."""
+    """The upstream for a request to one pool by its pick."""
 
     variable: str
-    """The variable with the name of a replica's upstream, else of the pool's upstream."""
+    """Variable with the upstream's name: the picked replica's upstream, else the pool's."""
     upstream: UpstreamBlock
-    """The upstream of the pool, under the name of the variable."""
+    """Upstream of the pool, under the name of the variable."""
 
 
 def picked(
     context: RenderContext, pool: Pool, upstream: UpstreamBlock, replicas: tuple[tuple[str, UpstreamBlock], ...]
 ) -> Picked:
-    """Return what a pick leads to; `replicas` has the name and the upstream of each replica that may be picked."""
+    """Return the upstream for a pick; `replicas` has the name and the upstream of each replica that may be picked."""
     variable = f"$lb_up_{upstream.name.text.replace('.', '_').replace('-', '_')}_{_number(context, upstream)}"
     if not context.has_map(variable):
         path = ("pools", pool.name, "balance", "pick")
@@ -70,7 +70,7 @@ def picked(
 
 
 def _number(context: RenderContext, upstream: UpstreamBlock) -> int:
-    """Return a number that keeps the variables of upstreams apart whose names differ in signs alone."""
+    """Return a number that distinguishes the variables of upstreams whose names differ only in signs."""
     numbers = context.upstream_numbers
     return numbers.setdefault(upstream.name.text, len(numbers))
 
@@ -78,9 +78,10 @@ def _number(context: RenderContext, upstream: UpstreamBlock) -> int:
 def falling_back(
     context: RenderContext, directives: Forwarding, chosen: Picked, route_number: int, location: str
 ) -> Forwarding:
-    """Return the directives for a picked request: where its replica does not accept it, `location` has the pool.
+    """Return the directives for a picked request. If its replica does not accept it, it continues in `location`.
 
-    `location` is without its `@`. A failed question itself, which nginx answers with 500, leads there as well.
+    `location` is without its `@` and leads to the pool. A failed query, which nginx answers with 500, leads there as
+    well.
     """
     name, prefix = quote.plain(location), f"{chosen.variable}_r{route_number}"
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
@@ -104,19 +105,19 @@ def falling_back(
 
 
 def reads_body(pool: Pool) -> bool:
-    """Return whether the body of a request to the pool is read before the picker is asked."""
+    """Return whether the body of a request to the pool is read before the picker is queried."""
     return pool.protocol != "grpc" and pool.balance.pick is not None and pool.balance.pick.reads_bodies
 
 
 def question_path(route_number: int, pool: str) -> str:
-    """Return the path of the internal location that asks for requests of a route to a pool."""
+    """Return the path of the internal location that sends queries for requests of a route to a pool."""
     return f"/.lbctl/pick/{route_number}/{pool}"
 
 
 def question(route: Route, route_number: int, pool: Pool, view: View, tenant: Token | None) -> PickSubrequest:
-    """Return the location that asks the picker, in at most the time that the fleet gives it.
+    """Return the location that queries the picker, with the fleet's timeout.
 
-    `tenant`: the variable with the tenant of the request; None: the route knows none.
+    `tenant`: the variable with the tenant of the request; None: the route has no tenant.
     """
     policy = pool.balance.pick
     assert policy is not None
@@ -136,7 +137,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View, tenant: To
 
 
 def key_file(view: View) -> File | None:
-    """Return the file that sends the picker's key, which is included by each location that asks; None without a key."""
+    """Return the file that sends the picker's key, which each querying location includes; None without a key."""
     if view.picker is None or not view.picker_key:
         return None
     return File(_KEY_FILE, f"proxy_set_header {picker.KEY_HEADER} {quote.value(view.picker_key).text};\n", secret=True)
@@ -160,12 +161,12 @@ def log_format(view: View) -> LogFormat:
 
 
 def _leaves_busy(view: View) -> bool:
-    """Return whether a picked request may leave its replica because that is busy."""
+    """Return whether a picked request may leave its replica because the replica is busy."""
     return any(pool.balance.pick and busy.attempts_of_pool(view, pool) for pool in view.pools.values())
 
 
 def maps(context: RenderContext) -> None:
-    """Add the maps with the ids of the picks, as far as the picker can have given them, and with what it gets."""
+    """Add the maps with the validated ids of the picks, and with the content for the picker."""
     for source, variable in ((_ID, "$lb_pick_id"), (LEFT[0].text, "$lb_pick_left_id")):
         key = quote.plain(rf"~^{names.group(variable, '[A-Za-z0-9._:-]{1,64}')}\z")
         context.map(source, variable, ((Token("default"), Token('""')), (key, Token(names.captured(variable)))))
@@ -185,12 +186,12 @@ def maps(context: RenderContext) -> None:
 
 
 def address(view: View) -> Token | None:
-    """Return the picker's address; None where nothing is picked."""
+    """Return the picker's address; None if no pool uses the picker."""
     return quote.plain(str(picker.http_address(view))) if view.picker is not None else None
 
 
 def log_server(view: View) -> Token | None:
-    """Return the syslog server that learns the end of picked requests; None where nothing is picked."""
+    """Return the syslog server for the ends of picked requests; None if no pool uses the picker."""
     if view.picker is None:
         return None
     return quote.plain(f"syslog:server={picker.http_address(view)},nohostname,tag=lbctl")

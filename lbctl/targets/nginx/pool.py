@@ -1,7 +1,7 @@
-"""A pool as an `upstream`: its replicas, their weights, and the backups among them.
+"""A pool as an `upstream`: its replicas, their weights, and the backups.
 
-nginx has two ranks, servers and `backup`, and no backups with hash and random. A pool that a route may use only in some
-regions is a separate upstream, without the replicas elsewhere.
+nginx has two ranks, servers and `backup`, and does not support backups with hash and random. A pool that a route may
+use only in some regions is a separate upstream, without the replicas elsewhere.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lbctl.targets.token import Token
 
 _MAX_WEIGHT = 1000
 _MAX_HASHED_WEIGHT = 100
-"""The largest weight in a consistent hash, which has 160 points for each unit of weight."""
+"""Maximum weight in a consistent hash, which has 160 points for each unit of weight."""
 _HAS_RESOLVER = (1, 27, 3)
 _HAS_STICKY = (1, 29, 6)
 _HAS_LEAST_TIME = (1, 31)
 _UNLIMITED = 1_000_000
 _SINGLE_ZONE = 64
-"""The KiB of shared memory of an upstream with one replica."""
+"""KiB of shared memory of an upstream with one replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class PooledReplica:
 
     replica: Replica
     weight: int
-    """The weight, at least 1."""
+    """Weight, at least 1."""
     rank: int | None
-    """0 receives requests, 1 receives them when no member of rank 0 is available, None receives none."""
+    """0: gets requests; 1: gets requests when no member of rank 0 is available; None: gets none."""
 
 
 @dataclass(slots=True)
@@ -53,12 +53,12 @@ class Upstreams:
     context: RenderContext
     built: dict[tuple[str, tuple[str, ...]], UpstreamBlock | None] = field(default_factory=dict)
     singles: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, UpstreamBlock], ...]] = field(default_factory=dict)
-    """(pool, regions) → the name and the upstream of each replica that may be picked."""
+    """(pool, regions) → name and upstream of each replica that may be picked."""
 
     def of(self, pool: str, regions: tuple[str, ...] = ()) -> UpstreamBlock | None:
-        """Return the upstream for `pool`, restricted to `regions` if there are some.
+        """Return the upstream for `pool`, restricted to `regions` if there are any.
 
-        Return None if no replica receives requests.
+        Return None if no replica gets requests.
         """
         key = (pool, regions)
         if key not in self.built:
@@ -72,7 +72,7 @@ class Upstreams:
         return self.built[key]
 
     def size(self, pool: str, regions: tuple[str, ...]) -> int:
-        """Return how many replicas of the upstream receive requests."""
+        """Return how many replicas of the upstream get requests."""
         upstream = self.of(pool, regions)
         return (
             len({item.address for item in upstream.servers if Token("down") not in item.parameters}) if upstream else 0
@@ -94,7 +94,7 @@ class Upstreams:
 
     @property
     def all(self) -> tuple[UpstreamBlock, ...]:
-        """The upstreams that are built so far, in the order of pool and regions."""
+        """Return the upstreams built so far, in the order of pool and regions."""
         pools = (upstream for _, upstream in sorted(self.built.items()) if upstream is not None)
         return (*pools, *(upstream for singles in self.singles.values() for _, upstream in singles))
 
@@ -108,7 +108,7 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
     ejectable = _ejectable(pool, members)
     lines = [(item, _failures(pool, is_ejectable=item.replica.name in ejectable)) for item in members]
     if panics(pool) and all(item.rank in (0, None) for item in members) and len(ejectable) > 1:
-        # Once more, as backups that nothing leaves out: they serve while all others are left out.
+        # Listed again, as backups that are never ejected: they serve while all others are ejected.
         lines += [(replace(item, rank=1), [Token("max_fails=0")]) for item in members if item.rank == 0]
     servers = tuple(
         _server(pool, item, (*failures, *_limit(pool), *_sticky_name(context, pool, item.replica)))
@@ -118,7 +118,7 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
 
 
 def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> UpstreamBlock:
-    """Return the upstream of the first replica; the others get what it is too busy for. None of them is left out."""
+    """Return the upstream of the first replica. The others get requests when it is busy. None of them is ejected."""
     common = (Token("max_fails=0"), *_limit(pool))
     servers = tuple(_server(pool, PooledReplica(item, 1, min(rank, 1)), common) for rank, item in enumerate(replicas))
     return UpstreamBlock(
@@ -215,7 +215,7 @@ def target_shares(pool: Pool, weights: Sequence[Weight]) -> tuple[float, ...]:
 
 
 def nginx_weights(pool: Pool, weights: Sequence[Weight]) -> list[int]:
-    """Return nginx's weights for replicas that receive requests, in the order of `weights`."""
+    """Return nginx's weights for replicas that get requests, in the order of `weights`."""
     if not _hashes(pool):
         return quantise(target_shares(pool, weights), _MAX_WEIGHT)
     whole = quantise(target_shares(pool, weights), _MAX_HASHED_WEIGHT)
@@ -230,7 +230,7 @@ def _hashes(pool: Pool) -> bool:
 def _ranks(context: RenderContext, pool: Pool, eligible: list[Replica]) -> dict[str, int | None]:
     """Return the rank of each replica: by priority first, then by distance.
 
-    The best rank receives requests, the others are backups.
+    The best rank gets requests, the others are backups.
     """
     order = {replica.name: locality.rank(replica, pool, context.view.proxy) for replica in eligible}
     levels = sorted(set(order.values()))
@@ -291,10 +291,10 @@ def _server(pool: Pool, member: PooledReplica, common: tuple[Token, ...]) -> Ups
 
 
 def panics(pool: Pool) -> bool:
-    """Return whether all replicas get requests again after failures have ejected all of them.
+    """Return whether all replicas serve again when failures have ejected all of them.
 
-    nginx has no limit for the number of ejected replicas, and it also counts requests that a replica has received and
-    aborted. So one client whose requests make replicas abort could eject the whole pool.
+    nginx has no limit for the number of ejections, and it also counts requests that a replica has received and aborted.
+    One client whose requests make replicas abort could eject the whole pool for all clients.
     """
     return pool.passive is not None and 0 < pool.passive.max_ejection < 100 and _has_backups(pool)
 
@@ -306,8 +306,9 @@ def _has_backups(pool: Pool) -> bool:
 def _ejectable(pool: Pool, members: list[PooledReplica]) -> frozenset[str]:
     """Return the replicas that nginx may eject after failures.
 
-    All of them, if backups exist: separate backups, or the same replicas again. Without backups, as many as
-    `max_ejection` allows, by their order. A failing replica that is not ejected costs its requests another attempt.
+    If backups are then used (standbys, or the replicas listed again), these are all replicas. Without backups, they are
+    as many as `max_ejection` allows, in order; a failing replica that is not ejected costs its requests another
+    attempt.
     """
     if pool.passive is None:
         return frozenset()
@@ -370,7 +371,7 @@ def _has_sticky(context: RenderContext, pool: Pool) -> bool:
 
 
 def _sticky_name(context: RenderContext, pool: Pool, replica: Replica) -> tuple[Token, ...]:
-    """Return what the cookie holds for a replica: without it the MD5 of its address, which can be found by trying."""
+    """Return the cookie value of a replica. Without it, nginx uses the MD5 of its address, which can be guessed."""
     name = replica_token.word(pool.name, replica.name)
     return (Token(f"route={name}"),) if _has_sticky(context, pool) else ()
 
@@ -385,7 +386,7 @@ def _sticky(context: RenderContext, pool: Pool) -> Token:
 
 
 def _sessions(context: RenderContext, pool: Pool, upstream: str) -> Token | None:
-    """Return how nginx learns the sessions that replicas name; None where it does not."""
+    """Return how nginx learns the sessions that replicas name; None if it does not."""
     if pool.session is None or context.version < _HAS_STICKY:
         return None
     path = ("pools", pool.name, "affinity", "header")
@@ -401,7 +402,7 @@ def _sessions(context: RenderContext, pool: Pool, upstream: str) -> Token | None
 def shown(address: Address) -> str | None:
     """Return the address as nginx logs it.
 
-    Return None for a host name, since the log shows the address that it resolved to.
+    Return None for a host name, because the log contains the resolved address.
     """
     if address.path:
         return f"unix:{address.path}"
@@ -409,10 +410,10 @@ def shown(address: Address) -> str | None:
 
 
 def warn_about_fallback_limits(context: RenderContext) -> None:
-    """Warn about fallback pools whose breaker does not hold.
+    """Warn about fallback pools whose breaker is not enforced.
 
-    nginx counts a request once, in the location of the pool that it went to first. `max_conns` holds everywhere, for
-    each line of an upstream.
+    nginx counts a request once, in the location of its first pool. `max_conns` applies everywhere, to each line of an
+    upstream.
     """
     routes = [(route, route.action) for route in context.view.routes.values() if isinstance(route.action, Forward)]
     fallbacks = {item.fallback for _, item in routes if item.fallback and set(item.pools) != {item.fallback}}

@@ -1,8 +1,8 @@
 """A user's text in nginx's grammar, so that it means exactly itself.
 
-Inside `"…"` only the backslash and the quote are special to nginx's parser; where a directive expands variables, `$` is
-special too and has no escape, so a variable of ours holds it. The model refuses control characters other than line feed
-and tab; a token is one line, so those two are written as nginx's own `\\n` and `\\t`.
+Inside `"…"` only the backslash and the quote are special to nginx's parser. If a directive expands variables, `$` is
+special too and has no escape, so one of lbctl's variables contains it. The model rejects control characters other than
+line feed and tab; a token is one line, so those two are written as nginx's own `\\n` and `\\t`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from lbctl.base.diagnostics import Path
 from lbctl.targets.token import Token
 
 DOLLAR = "${lb_dollar}"
-"""The variable that holds a dollar sign: the template defines it as a `geo`."""
+"""Variable that contains a dollar sign. The template defines it as a `geo`."""
 NO_VARIABLE = "\x01"
-"""Marks `$lb_` in a user's text while a configuration is rendered: it is not a variable of lbctl."""
+"""Placeholder within `$lb_` of a user's text while a configuration is rendered, because it is not lbctl's variable."""
 MAX_TOKEN_CHARACTERS = 3000
-"""The most characters of one token.
+"""Maximum length of one token in characters.
 
-nginx reads its file through a buffer of 4 KiB and refuses a token that does not fit.
+nginx reads its file through a buffer of 4 KiB and rejects a token that does not fit.
 """
 
 _SAFE = re.compile(r"[A-Za-z0-9_./:@,=*+\[\]-]+")
@@ -34,17 +34,17 @@ def plain(text: str, source: Path = ()) -> Token:
 
 
 def map_key(text: str) -> Token:
-    """Return a string that a map compares, also where it is a word or a sign of the map's own, as `default` or `~`."""
+    """Return a string that a map compares, even if it is a keyword or a sign of the map, such as `default` or `~`."""
     return plain(f"\\{text}")
 
 
 def value(text: str, source: Path = ()) -> Token:
-    """For a parameter in which nginx expands variables."""
+    """Return a parameter in which nginx expands variables."""
     return Token(text if _SAFE.fullmatch(text) else _quoted(text).replace("$", DOLLAR), source)
 
 
 def script(text: str, source: Path = ()) -> Token:
-    """Return text of lbctl's own, in which `$name` means the variable."""
+    """Return lbctl's own text, in which `$name` means the variable."""
     return Token(_quoted(text), source)
 
 
@@ -59,7 +59,7 @@ def literal(text: str) -> str:
 
 
 def whole(pattern: str) -> str:
-    """Return an expression that matches where `pattern` (RE2) matches the whole subject; a dot matches line feeds too.
+    """Return an expression that matches if `pattern` (RE2) matches the whole subject; a dot matches line feeds too.
 
     Group names are dropped: in nginx each would set a variable.
     """
@@ -67,7 +67,7 @@ def whole(pattern: str) -> str:
 
 
 def chunks(text: str) -> Iterable[str]:
-    """Return `text` in parts that each fit a token when quoted."""
+    """Return `text` in parts, each of which fits into a token when quoted."""
     parts, size = [""], 0
     for character in text:
         width = len(_quoted(character).replace("$", DOLLAR).encode()) - 2

@@ -15,7 +15,7 @@ _METHOD = re.compile(r"[A-Z_-]+")
 
 
 def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
-    """Return the request as nginx's rules see it, or the refusal with which nginx answers it."""
+    """Return the request as nginx's rules see it, or nginx's rejection."""
     if not _METHOD.fullmatch(message.method):
         return r.Refusal(400, f"{message.method} is no method to nginx")
     refusal = r.refused(message)

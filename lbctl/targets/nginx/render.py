@@ -1,4 +1,4 @@
-"""The rendering of a view as one nginx.conf and the files that it includes."""
+"""Renders a view as one nginx.conf and the files that it includes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from lbctl.targets.token import Token, write
 _HOST = "$lb_host"
 _SAME, _PORT = names.group(_HOST, r"\k<lbn_first>"), names.group(_HOST, "(?::[0-9]+)?", "_port")
 _HOST_TWICE = rf"~*^(?<lbn_first>[^\n]+)\n(?={HOST}\z){_SAME}\.?{_PORT}\z"
-"""The host that nginx reads from a request, and the header that has it again, with the port."""
+"""Matches the host that nginx reads from a request, followed by the same host in the header, with the port."""
 _CONNECTIONS = 8192
 _SPARE = 512
 _MAX_CONNECTIONS = 65_536
 _FITS = 46
-"""The most characters of a key that fits nginx's hash tables by default."""
+"""Maximum length of a key in nginx's default hash tables."""
 _DOLLAR = "    geo $lb_dollar "
 _WITHOUT_PUSH = (1, 25, 1)
-"""The first nginx that pushes no answers of replicas' `Link` headers."""
+"""First nginx version that does not push responses for replicas' `Link` headers."""
 _FEW = 64
-"""The most entries of a map for which nginx's hash tables are large enough by default."""
+"""Maximum number of map entries for nginx's default hash tables."""
 _MANY = 256
-"""The most entries of a map of which a table with the smaller buckets has at most two of the longest in a bucket."""
+"""Maximum number of map entries for which a table with the smaller buckets has at most two of the longest in a
+bucket."""
 _BUCKET = 128
-"""Bytes of a bucket of a map's hash table. nginx logs a warning at each reload if no size of the table fits."""
+"""Bucket size of a map's hash table in bytes. nginx logs a warning at each reload if no size of the table fits."""
 _TEMPORARY = ("client-body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
@@ -57,7 +58,7 @@ def render(view: View) -> Bundle:
 
 
 def _without_dollar(text: str, sources: dict[int, Path], files: Iterable[File]) -> tuple[str, dict[int, Path]]:
-    """Return the text and its sources without the variable of a dollar sign, where nothing reads it."""
+    """Return the text and its sources without the variable of a dollar sign, if it is not used."""
     if any(quote.DOLLAR in each for each in (text, *(file.text for file in files))):
         return text, sources
     lines = text.split("\n")
@@ -82,7 +83,7 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
 
 
 def _warn_about_sizes(context: RenderContext) -> None:
-    """Warn about hash tables of nginx that a fragment needs larger than they are by default; only the host can."""
+    """Warn about hash tables of nginx that a fragment needs larger than the default. Only the host can set them."""
     hosts = [
         host for item in context.view.listeners if item.tls for each in item.tls.certificates for host in each.hosts
     ]
@@ -96,9 +97,9 @@ def _warn_about_sizes(context: RenderContext) -> None:
 
 
 def _temporary_paths(proxy: Proxy) -> Token | None:
-    """Return the directives for nginx's temporary files; None for the built-in paths of an installed nginx.
+    """Return the path of nginx's temporary files; None for nginx's default paths, which an installed nginx has.
 
-    Only root can create those, so an nginx with its configuration elsewhere has them next to it.
+    Only root can create those, so an nginx whose configuration is elsewhere has them next to it.
     """
     if is_system_wide(proxy):
         return None
@@ -178,14 +179,14 @@ def _lookups(context: RenderContext) -> list[dict[str, Token]]:
 
 
 def _connections(view: View) -> int:
-    """Return `worker_connections`: two for each client connection (one to the replica), and some to spare."""
+    """Return `worker_connections`: two for each client connection (one to the replica), and a reserve."""
     limits = [item.max_connections for item in view.listeners]
     total = sum(item for item in limits if item) if limits and all(limits) else _CONNECTIONS
     return min(_MAX_CONNECTIONS, 2 * total + _SPARE)
 
 
 def _map_hash(context: RenderContext) -> tuple[int, int] | None:
-    """Return the size of the hash tables of maps, and of their buckets; None where nginx's own are enough."""
+    """Return the size of the hash tables of maps, and of their buckets; None if nginx's defaults are sufficient."""
     most, longest = max((len(item.entries) + item.included for item in context.maps), default=1), _longest(context)
     if most <= _FEW and longest <= _FITS:
         return None
@@ -198,5 +199,5 @@ def _longest(context: RenderContext) -> int:
 
 
 def _power(size: int, least: int = 1024) -> int:
-    """Return the smallest power of two that is at least `size`, but no less than `least`."""
+    """Return the smallest power of two that is at least `size` and `least`."""
     return max(least, 1 << (size - 1).bit_length())

@@ -20,24 +20,24 @@ from lbctl.targets.token import Token
 
 @dataclass(frozen=True, slots=True)
 class ListenerScope:
-    """The values of a listener for its requests: the names of its variables, and whether some peers are trusted."""
+    """The variable names of a listener, and whether some peers are trusted."""
 
     listener: str
     number: int
     request_id_header: str
-    """The header that carries the request's id."""
+    """Header with the request's id."""
     request_id: str
-    """The variable with the request's id."""
+    """Variable with the request's id."""
     forwarded_for: str
-    """The variable with the value of X-Forwarded-For."""
+    """Variable with the value of X-Forwarded-For."""
     forwarded_proto: str
-    """The variable with the value of X-Forwarded-Proto."""
+    """Variable with the value of X-Forwarded-Proto."""
     claim_headers: tuple[str, ...]
-    """The headers that only a trusted peer may send, except x-forwarded-for and x-forwarded-proto."""
+    """Headers that only a trusted peer may send, except x-forwarded-for and x-forwarded-proto."""
     address_headers: tuple[str, ...]
-    """The headers that carry the client's address to replicas."""
+    """Headers that carry the client's address to replicas."""
     trusted: str | None
-    """The variable that is 1 for a trusted peer; None if the listener trusts no peer."""
+    """Variable that is 1 for a trusted peer; None if the listener trusts no peer."""
 
 
 @dataclass(slots=True)
@@ -53,15 +53,15 @@ class RenderContext:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
     upstream_numbers: dict[str, int] = field(default_factory=dict)
-    """Upstream → the number that the variable of its picks contains."""
+    """Upstream → number in the variable of its picks."""
     conditions: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
-    """(source, expressions) → the variable that shows whether one of the expressions matches."""
+    """(source, expressions) → variable that is 1 if one of the expressions matches."""
     _mapped: set[str] = field(default_factory=set)
-    """The variables of the maps."""
+    """Variables of the maps."""
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The version of nginx that the configuration is for."""
+        """nginx version of the configuration."""
         return self.view.proxy.version
 
     def map(
@@ -75,7 +75,7 @@ class RenderContext:
     ) -> str:
         """Add a map and return its variable.
 
-        `source` is text of lbctl's own, in which `$name` means the variable. `include`: a file with `included` entries.
+        `source` is lbctl's own text, in which `$name` means the variable. `include`: a file with `included` entries.
         """
         self._mapped.add(variable)
         self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile, include, included))
@@ -86,10 +86,10 @@ class RenderContext:
         return variable in self._mapped
 
     def condition(self, source: str, patterns: tuple[str, ...], path: Path = (), may_give_up: bool = False) -> str:
-        """Return the variable that is 1 where `source` matches one of `patterns`, else 0.
+        """Return the variable that is 1 if `source` matches one of `patterns`, else 0.
 
-        With `may_give_up` it is 2 where the evaluation of an expression gives up (PCRE's limits, on long text): then
-        the map takes its default and tries no later entry.
+        With `may_give_up` it is 2 if the evaluation of an expression gives up (PCRE's limits, on long text): then the
+        map uses its default and tries no later entry.
         """
         existing = self.conditions.get((source, patterns))
         if existing:

@@ -1,7 +1,7 @@
-"""The locations of a route: one for each pool that it may reach, or one in which the proxy itself responds.
+"""The locations of a route: one for each pool that it may reach, or one with the proxy's own response.
 
-A location contains everything that its pool and its route require, because nginx inherits headers and error pages only
-into a block that has none itself. The listener's table chooses the location by name; nothing is matched again here.
+A location contains everything that its pool and its route require: nginx inherits headers and error pages only into a
+block without its own. The listener's table chooses the location by name; nothing is matched again here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from lbctl.targets.response_bodies import NO_REPLICA
 from lbctl.targets.token import Token
 
 _CONTENT_TYPE = "content-type"
-"""nginx would add a second `Content-Type` header; in its own responses, the existing one is set instead."""
+"""nginx adds such a header to its own `Content-Type`, so in its own responses `Content-Type` is set instead."""
 _COUNTING = frozenset({"limit_req", "limit_conn"})
-"""The directives that count requests."""
+"""Directives that count requests."""
 Pairs = tuple[tuple[Token, Token], ...]
 """Names with their values."""
 _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
@@ -48,9 +48,9 @@ class Routes:
     context: RenderContext
     upstreams: Upstreams
     numbers: dict[str, int]
-    """Route → the number that its variables contain."""
+    """Route → number in its variables."""
     targets: dict[str, str]
-    """Route → the name of its location, which may contain the variable that chooses the pool."""
+    """Route → name of its location, which may contain the variable that chooses the pool."""
 
     @classmethod
     def of(cls, context: RenderContext, upstreams: Upstreams) -> Routes:
@@ -60,7 +60,7 @@ class Routes:
         return cls(context, upstreams, numbers, targets)
 
     def locations(self, listener: Listener, scope: ListenerScope) -> tuple[Location, ...]:
-        """Return the locations of all routes that `listener` leads to, in the order of their names."""
+        """Return the locations of all routes of `listener`, in the order of their names."""
         used = sorted({rule.route for rule in listener.rules})
         return tuple(item for name in used for item in self._of_route(listener, scope, self.context.view.routes[name]))
 
@@ -110,9 +110,9 @@ class Routes:
         return [item for pool in _reached(action) for item in self._to_pool(listener, scope, route, rule, pool)]
 
     def _guarded(self, route: Route, answering: Location) -> list[Location]:
-        """Return a location with nginx's own response, changed to require credentials.
+        """Return a location with nginx's own response, protected by credentials.
 
-        nginx responds before it asks a service, so the response is then in a second location.
+        nginx responds before it queries a service, so the response is in a second location in this case.
         """
         number = self.numbers[route.name]
         check = external.check(route, number)
@@ -124,10 +124,9 @@ class Routes:
     def _to_pool(self, listener: Listener, scope: ListenerScope, route: Route, rule: Rule, pool: str) -> list[Location]:
         """Return the locations that lead to the pool.
 
-        In front of the location that forwards is a location that asks the picker, if replicas are picked, or that
-        retries for busy replicas. nginx performs each of a few steps once per location, and in a fixed order. So a
-        separate location asks a service before the picker is asked or a tenant is limited, and another one reads the
-        body for the picker.
+        The forwarding location is preceded by a location that queries the picker, or that leaves busy replicas. nginx
+        does certain things once in a location, and in a fixed order. For this reason separate locations query an
+        external service before the picker is queried or a tenant is limited, and read the body for the picker.
         """
         location = self._forwarding(listener, scope, route, rule, pool)
         picked = self._picked(scope, route, rule, pool, location)
@@ -140,7 +139,7 @@ class Routes:
         return [*self._in_steps(route, pool, first), last]
 
     def _in_steps(self, route: Route, pool: str, location: Location) -> list[Location]:
-        """Return the location as those that a request passes one after the other."""
+        """Return the location as a sequence of locations that a request passes one after the other."""
         late = _counted_by_tenant(route) if location.check is not None else frozenset()
         checks = location.check is not None and (location.question is not None or bool(late))
         name = f"@{names.location(route.name, pool)}"
@@ -164,12 +163,15 @@ class Routes:
         return tuple(item for item in found if item.directive in directives)
 
     def _own_lines(self, route: Route, prefixes: frozenset[str]) -> tuple[Token, ...]:
-        """Return the operator's lines whose directives begin so, for a location that does not have all of them."""
+        """Return the operator's lines whose directives have one of the prefixes.
+
+        They are for a location that needs only these.
+        """
         wanted = partial(lines_of, prefixes=tuple(prefixes))
         return own_lines.tokens(self.context.view.proxy, "location", route.name, wanted)
 
     def _when_busy(self, route: Route, pool: str, location: Location) -> Location:
-        """Return the location as one from which requests go on where a replica is busy, if the route wants that."""
+        """Return the location, which requests leave if a replica is busy, if the route configures it."""
         statuses = busy.statuses_of_route(route, self.context.view.pools[pool])
         if location.forwarding is None or not statuses:
             return location
@@ -181,7 +183,7 @@ class Routes:
         return replace(location, forwarding=directives)
 
     def _picked(self, scope: ListenerScope, route: Route, rule: Rule, pool: str, location: Location) -> Location | None:
-        """Return the location that asks the picker before `location`; None where nothing is picked."""
+        """Return the location that queries the picker before `location`; None if the pool does not use the picker."""
         upstream = self.upstreams.of(pool, route.regions)
         replicas = self.upstreams.replicas(pool, route.regions) if self._picks(pool) else ()
         if location.forwarding is None or upstream is None or not replicas:
@@ -203,7 +205,7 @@ class Routes:
         return self.context.view.picker is not None and self.context.view.pools[pool].balance.pick is not None
 
     def checks(self, listener: Listener, scope: ListenerScope) -> tuple[CheckLocation, ...]:
-        """Return the locations that ask services about requests of `listener`."""
+        """Return the locations that query external services about requests of `listener`."""
         routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
         checked = (route for route in routes if route.auth and route.auth.external)
         checks = (
@@ -213,7 +215,7 @@ class Routes:
         return tuple(item for item in checks if item is not None)
 
     def questions(self, listener: Listener) -> tuple[PickSubrequest, ...]:
-        """Return the locations that ask the picker for requests of `listener`."""
+        """Return the locations that query the picker for requests of `listener`."""
         routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
         return tuple(
             self._question(route, pool)
@@ -280,7 +282,7 @@ class Routes:
     def _with_fallback(self, route: Route, directives: Forwarding, fallback: str | None, replicas: int) -> Forwarding:
         """Return the directives with the fallback pool as last resort.
 
-        A request that no replica accepted goes on to the fallback pool, after every replica has been tried.
+        A request that no replica accepted continues to the fallback pool, after every replica has been tried.
         """
         if fallback is None:
             return directives
@@ -335,13 +337,13 @@ def _target(context: RenderContext, route: Route, number: int) -> str:
 
 
 def _reached(action: Forward) -> list[str]:
-    """Return the pools that need a location: those that the choice can name, and the fallback."""
+    """Return the pools that need a location: the possible choices, and the fallback."""
     live = {share.pool for share in action.shares if share.weight > 0}
     return sorted(live | {pin.pool for pin in action.pins} | ({action.fallback} if action.fallback else set()))
 
 
 def _reconnects(route: Route) -> bool:
-    """Return whether a request that cannot connect is tried again."""
+    """Return whether a request that cannot connect is retried."""
     return "connect_failure" in route.retry.when and route.retry.attempts > 0
 
 
@@ -354,7 +356,7 @@ def _at(route: Route, pool: str) -> Token:
 
 
 def _variables(route: Route, pool: str = "", context: RenderContext | None = None) -> Pairs:
-    """Return the variables that the access log reads, with their values as JSON."""
+    """Return the variables for the access log, with their values as JSON."""
     variables = [(Token("$lb_route"), _json(route.name))]
     if context is not None:
         variables.append((Token("$lb_pool"), _json(pool)))
@@ -381,7 +383,7 @@ def _counted_by_tenant(route: Route) -> frozenset[str]:
 
 
 def _guard(location: Location, name: str, own: tuple[Token, ...]) -> Location:
-    """Return the location without forwarding: accepted requests continue in `name`."""
+    """Return the location as a check that forwards nothing: requests that pass it continue in `name`."""
     variables = tuple(item for item in location.variables if item not in (pick.LEFT, pick.REACHED))
     return replace(
         location, variables=variables, response_headers=(), forwarding=None, question=None, mirror=None,
@@ -395,9 +397,9 @@ def _unavailable(route: Route, pool: str, variables: Pairs, headers: Pairs, body
 
 
 def _answering(route: Route, action: Respond, own_headers: Pairs) -> list[Location]:
-    """Return the location that answers with the action's status and text, or two of them.
+    """Return one or two locations that respond with the action's status and text.
 
-    nginx takes the text of a redirect for an address, so the status and the text of one come from two locations.
+    nginx reads the text of a redirect as an address, so its status and text come from two locations.
     """
     path = ("routes", route.name, "respond", "body")
     texts = tuple(quote.value(part, path) for part in quote.chunks(action.body))

@@ -1,14 +1,14 @@
 """A listener's table as one map: the first rule that matches decides which location handles the request.
 
-The map's source is the values that rules look at: a digit for each header, regex and model condition, the method, the
-host and the decoded path, separated by line feeds. Only the path can contain a line feed itself, and it is last: no
-request can be read as another. nginx tries a map's regular expressions in their order, so the order of the rules is
+The map's source contains the values that rules compare: a digit for each header, regex and model condition, the method,
+the host and the decoded path, separated by line feeds. Only the path can contain a line feed itself, and it is last, so
+that no request can be read as another. nginx tries a map's regular expressions in order, so the order of the rules is
 kept.
 
 An expression of the fleet can give up on a long path (PCRE's limits). That is neither a match nor a mismatch: its digit
-is 2, and where all other conditions of its rule hold, the answer is 400 instead of a later, wider rule.
+is 2, and if all other conditions of its rule hold, the response is 400 instead of a later, wider rule.
 
-nginx finds the model of a request in the header x-model, else in the query of a GET. It reads no body.
+nginx finds the model of a request in the header x-model, else in the query of a GET. It does not read bodies.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _URI = "$uri"
 _ANY = "[^\\n]+"
 _ANY_FLAGS = re.compile(r"\.{5,}")
 _GROUP = 100
-"""The most condition variables in one value: the source of a map is one token, and tokens are short."""
+"""Maximum number of condition variables in one value: the source of a map is one token, and tokens are short."""
 
 Condition = tuple[str, tuple[str, ...], Path]
-"""(source, regular expressions of which one must match, path in the YAML)"""
+"""(source, regular expressions of which one must match, path in the YAML)."""
 
 
 def table(context: RenderContext, listener: Listener, number: int, targets: dict[str, str]) -> str:
-    """Add the listener's table; return the variable with the name of the location.
+    """Add the listener's table. Return the variable with the name of the location.
 
-    `targets` is route → that name, which may contain variables.
+    `targets` maps a route to that name, which may contain variables.
     """
     rules = [(rule, conditions) for rule in listener.rules if (conditions := _conditions(context, rule)) is not None]
     order: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -60,12 +60,15 @@ def table(context: RenderContext, listener: Listener, number: int, targets: dict
 
 
 def no_route(number: int, listener: Listener) -> Token:
-    """Return the body of the answer where a request has no route: a variable where a rule looks at the model."""
+    """Return the body of the response to a request without a route: a variable if a rule compares the model."""
     return Token(_reason(number)) if by_model(listener) else ERRORS["no_route"]
 
 
 def model_in_query(context: RenderContext) -> str:
-    """Return the variable with the model in the query of a GET, as it was sent; it is empty next to the header."""
+    """Return the variable with the model in the query of a GET, as it was sent.
+
+    It is empty if the header is present.
+    """
     if not context.has_map(_MODEL_QUERY):
         entries = ((Token("default"), Token('""')), (quote.plain("~^GET\\n\\z"), Token("$arg_model")))
         context.map(f"$request_method\n{MODEL_HEADER}", _MODEL_QUERY, entries)
@@ -79,7 +82,7 @@ def _reason(number: int) -> str:
 def _but_model(
     rules: Sequence[tuple[Rule, list[Condition]]], order: dict[tuple[str, tuple[str, ...]], int]
 ) -> Iterator[str]:
-    """Yield the expressions of the rules that look at the model, without that condition."""
+    """Yield the expressions of the rules that compare the model, without that condition."""
     for rule, conditions in rules:
         if rule.models:
             digits = ["."] * len(order)
@@ -90,7 +93,7 @@ def _but_model(
 
 
 def _no_route(context: RenderContext, source: str, number: int, expressions: Iterable[str]) -> None:
-    """Add the map of the answer where a request has no route; none if no rule looks at the model."""
+    """Add the map for the response to a request without a route, if a rule compares the model."""
     distinct = [item.removeprefix("~^") for item in dict.fromkeys(expressions)]
     if distinct:
         entries = [(quote.plain(f"~^\\n{item}"), ERRORS["no_model"]) for item in distinct]
@@ -109,7 +112,7 @@ def _path_of(rules: Sequence[tuple[Rule, list[Condition]]], source: str, pattern
 
 
 def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
-    """Return the conditions of a rule beyond host, method and path; None if in nginx they can never hold."""
+    """Return the conditions of a rule in addition to host, method and path; None if they can never hold in nginx."""
     match = ("routes", rule.route, "match")
     conditions: list[Condition] = []
     for name, value in rule.headers:
@@ -153,7 +156,7 @@ def _joined_flags(context: RenderContext, flags: list[str], number: int) -> str:
 def _entries(
     rule: Rule, conditions: list[Condition], order: dict[tuple[str, tuple[str, ...]], int], target: str
 ) -> Iterator[tuple[Token, Token]]:
-    """Yield the rule's entry and, if the rule has an expression, the entry for where that gave up."""
+    """Yield the rule's entry and, if the rule has an expression, the entry for an expression that gave up."""
     path = ("routes", rule.route, "match")
     digits = ["."] * len(order)
     for source, patterns, _ in conditions:

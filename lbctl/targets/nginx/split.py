@@ -1,9 +1,9 @@
-"""How a route chooses the pool of a request: by pins first, then by the variant that the client has, then by a draw.
+"""How a route chooses the pool of a request: by pins first, then by the client's variant, then by a draw.
 
-The draw is by nginx's own `$request_id`, never by an id that a client may have sent: clients could choose by that.
+The draw uses nginx's own `$request_id`, never a client's id, with which clients could choose the pool.
 
-nginx gives up on a variable that needs a hundred nested others, so pins are not a chain of maps: each run of pins that
-look at the same header or cookie is one map, and the first of these with a value decides.
+nginx fails on a variable that needs a hundred nested others, so pins are not a chain of maps. Each run of pins for the
+same header or cookie is one map, and the first of these with a value decides.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 _WHOLE = 10_000
-"""The unit of split_clients is a hundredth of a percent."""
+"""Unit of split_clients: a hundredth of a percent."""
 _TOGETHER = 100
-"""The most variables in the source of one map: it is one token, and tokens are short."""
+"""Maximum number of variables in the source of one map: it is one token, and tokens are short."""
 
 
 def choice(context: RenderContext, route: Route, number: int) -> str:
@@ -39,7 +39,7 @@ def choice(context: RenderContext, route: Route, number: int) -> str:
 
 
 def sets_cookie(route: Route) -> bool:
-    """Return whether the proxy gives the client a cookie with its variant."""
+    """Return whether the proxy sets a cookie with the client's variant."""
     action = route.action
     if not isinstance(action, Forward) or action.sticky is None or action.sticky.kind != "cookie":
         return False
@@ -47,9 +47,9 @@ def sets_cookie(route: Route) -> bool:
 
 
 def cookie(context: RenderContext, route: Route, number: int, pool: str, secure: bool) -> str:
-    """Return the variable with the Set-Cookie that keeps a client with `pool`.
+    """Return the variable with the Set-Cookie that keeps a client on `pool`.
 
-    It is empty if the client has the cookie already, or was pinned.
+    It is empty if the client already has the cookie, or was pinned.
     """
     assert isinstance(route.action, Forward)
     sticky = route.action.sticky
@@ -140,7 +140,7 @@ def _pinned(context: RenderContext, route: Route, number: int, otherwise: str) -
 
 
 def _grouped(context: RenderContext, variables: Sequence[str]) -> Sequence[str]:
-    """Return variables of which one is not empty if one of these is: so few that a token has room for them."""
+    """Return variables of which one is not empty if one of these is, few enough for a token."""
     while len(variables) > _TOGETHER:
         groups = [variables[start : start + _TOGETHER] for start in range(0, len(variables), _TOGETHER)]
         variables = [_first(context, group, '""') for group in groups]
@@ -148,7 +148,7 @@ def _grouped(context: RenderContext, variables: Sequence[str]) -> Sequence[str]:
 
 
 def _pin_source(context: RenderContext, route: Route, pin: Pin) -> str | None:
-    """Return the variable that a pin compares, or None if nginx never has it."""
+    """Return the variable that a pin compares, or None if it never exists in nginx."""
     source = names.header(pin.name) if pin.kind == "header" else context.lookups.cookie(pin.name)
     if source is None:
         path = ("routes", route.name, "pin")
@@ -157,7 +157,7 @@ def _pin_source(context: RenderContext, route: Route, pin: Pin) -> str | None:
 
 
 def _run(context: RenderContext, route: Route, source: str, pins: Sequence[Pin], variable: str) -> str:
-    """Return the variable with the pool of the first pin that matches, else empty; all `pins` compare `source`."""
+    """Return the variable with the pool of the first pin that matches, else empty. All `pins` compare `source`."""
     path = ("routes", route.name, "pin")
     lines = [(quote.plain(f"~^{quote.literal(pin.value)}\\z", path), quote.plain(pin.pool)) for pin in pins]
     return context.map(source, variable, ((Token("default"), Token('""')), *lines))
@@ -172,7 +172,7 @@ def _first(context: RenderContext, variables: Sequence[str], otherwise: str) -> 
 
 
 def sample(context: RenderContext, number: int, percent: float) -> str | None:
-    """Return the variable that is 1 for `percent` of the requests, else 0; None if it is all requests."""
+    """Return the variable that is 1 for `percent` of the requests, else 0; None for all requests."""
     part = min(_WHOLE, max(1, round(percent * 100)))
     if part == _WHOLE:
         return None

@@ -1,4 +1,4 @@
-"""nginx as a target; the modules that render are imported when something is rendered, not before."""
+"""nginx as a target. The modules for rendering are imported only when something is rendered."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Nginx:
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Feature id → whether and how nginx supports the feature."""
+        """Map each feature id to whether and how nginx supports the feature."""
         return CAPABILITIES
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:  # noqa: ARG002 -- for other kinds
-        """Return that nginx does not know how many replicas are available."""
+        """Return that nginx does not know the number of available replicas."""
         return "none"
 
     def readmission(self, pool: Pool) -> str:  # noqa: ARG002 -- for other kinds
@@ -55,13 +55,13 @@ class Nginx:
         return ""
 
     def unfit_for_service(self, view: View) -> str:
-        """Return what systemd makes of an access log on standard output."""
+        """Return the problem of an access log on standard output under systemd."""
         if not set(installation.STREAMS).intersection(self.log_files(view)):
             return ""
         return "which cannot open the access log /dev/stdout: a socket under systemd"
 
     def log_files(self, view: View) -> Sequence[str]:
-        """Return the paths of the access logs, which nginx opens by their names."""
+        """Return the paths of the access logs, which nginx opens by name."""
         return installation.log_files(view)
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
@@ -87,13 +87,13 @@ class Nginx:
         return nginx_weights(pool, weights)
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors for which a fleet with this proxy is not accepted."""
+        """Yield the errors because of which a fleet with this proxy is rejected."""
         from lbctl.targets.nginx.own_lines import refusals
 
         return refusals(view)
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
-        """Return the command that checks the file `main`; nginx may write below `prefix`."""
+        """Return the command that checks the file `main`. nginx may write below `prefix`."""
         return check.command(binary, prefix, main)
 
     def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
