@@ -1,9 +1,10 @@
-"""What the proxies ask the picker by HTTP, and how HAProxy and nginx report by UDP that a request has ended.
+"""The HTTP interface of the picker, and the datagrams by which HAProxy and nginx report the end of a request.
 
-HAProxy and nginx ask `POST /pick/POOL`, which takes the beginning of the client's body, or `GET /pick/POOL`; both take
-the client's headers, and with `?regions=EU,US&region=EU&zone=a` the regions that the route allows, and where the proxy
-runs. The answer is 200 with a replica's name and the id of the pick, or 204 where there is none. A datagram with that
-id ends it. HAProxy chooses the id (`x-lbctl-pick-id`, a UUID), so that it can end a pick whose answer it has not read.
+nginx sends `POST /pick/POOL` with the beginning of the client's body, or `GET /pick/POOL`. Both have the client's
+headers, and `?regions=EU,US&region=EU&zone=a` with the regions that the route allows and the place of the proxy. The
+answer is 200 with a replica's name and the id of the pick, or 204 without one. A datagram with that id ends the pick.
+HAProxy 2.6 and later use SPOP instead (`spop`); a configuration of an earlier lbctl also sends the id
+(`x-lbctl-pick-id`, a UUID).
 
 A question has the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy; else the answer is 403, and 503 for an
 Envoy.
@@ -22,18 +23,16 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from lbctl.ir.address import Address
 from lbctl.ir.locality import Place
 from lbctl.picker.admission import HEADER, QuestionKey, is_of_web_page
-from lbctl.picker.connection import PickerConnection
-from lbctl.picker.connection_limits import ConnectionLimits
-from lbctl.picker.http_protocol import HttpAnswer, HttpProtocol, HttpRequest
+from lbctl.picker.http_protocol import HttpAnswer, HttpRequest
 from lbctl.picker.messages import Caller, PickerQuestion, ResponseStart
+from lbctl.picker.query_fields import MAX_CALLERS, PICK_PATH, body_length, caller, pick_id
 from lbctl.picker.service import PickService
 
-_PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
+_ENVOY, _READY = "/envoy", "/ready"
 _MAX_DATAGRAM_BYTES = 8 << 10
 _NOTHING = HttpAnswer(204)
 _TENANT = "x-lbctl-tenant"
@@ -45,13 +44,10 @@ _STRUCTURED = re.compile(
     rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,500}?'
     rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
 )
-_NAME = re.compile("[0-9a-f-]{36}")
 _LATE = "late-"
 """What stands before the id of a pick that its proxy did not wait for."""
 _NO_CONNECTION = (b"SC", b"sC")
 """How HAProxy's report names a request that no replica accepted."""
-_MAX_CALLERS = 512
-"""Proxies, routes and tenants that are remembered as they ask."""
 _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
 
 
@@ -83,12 +79,12 @@ class HttpApi:
     def handle(self, request: HttpRequest) -> HttpAnswer:
         """Return the answer to a request."""
         path = request.target.partition("?")[0]
-        by_proxy = path in (_ENVOY, _READY) or path.startswith(_PICK)
+        by_proxy = path in (_ENVOY, _READY) or path.startswith(PICK_PATH)
         if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
             return HttpAnswer(500 if path == _ENVOY else 403)  # an Envoy sends its client an answer below 500
         if path == _ENVOY:
             return self._answer_envoy(request) if self._is_admitted(request) else HttpAnswer(503)
-        if path.startswith(_PICK) and request.method in ("GET", "POST"):
+        if path.startswith(PICK_PATH) and request.method in ("GET", "POST"):
             if not self._is_admitted(request):
                 return HttpAnswer(403)
             return self._pick(request)
@@ -116,10 +112,9 @@ class HttpApi:
         return HttpAnswer(200, self._local[path](request.body), {"content-type": "application/json"})
 
     def _pick(self, request: HttpRequest) -> HttpAnswer:
-        caller = _caller(request.target, _header(request, "x-lbctl-proxy"), _header(request, _TENANT))
-        named = _header(request, "x-lbctl-pick-id")
-        name = named if _NAME.fullmatch(named) else ""
-        question = PickerQuestion(caller, request.headers, request.body, _body_length(request), id=name)
+        asking = caller(request.target, _header(request, "x-lbctl-proxy"), _header(request, _TENANT))
+        name = pick_id(_header(request, "x-lbctl-pick-id"))
+        question = PickerQuestion(asking, request.headers, request.body, _body_length(request), id=name)
         picked = self._service.pick(question)
         if not picked.names:
             return _NOTHING
@@ -127,8 +122,8 @@ class HttpApi:
         return HttpAnswer(200, f"{replica} {picked.id}\n".encode(), headers)
 
     def _answer_envoy(self, request: HttpRequest) -> HttpAnswer:
-        caller = _envoy_caller(*[_header(request, name) for name in _ENVOY_HEADERS])
-        question = PickerQuestion(caller, request.headers, request.body, _body_length(request))
+        asking = _envoy_caller(*[_header(request, name) for name in _ENVOY_HEADERS])
+        question = PickerQuestion(asking, request.headers, request.body, _body_length(request))
         picked = self._service.pick(question)
         if not picked.addresses:
             return HttpAnswer(200)
@@ -197,18 +192,7 @@ def _end(data: bytes) -> _End | None:
     return _End(line["pick"], line.get("unreached") is True, left if isinstance(left, str) else "", moved)
 
 
-@lru_cache(_MAX_CALLERS)
-def _caller(target: str, proxy: str, tenant: str) -> Caller:
-    """Return the caller of a question of HAProxy or nginx. Names are percent-encoded in `target`, commas are not."""
-    path, _, query = target.partition("?")
-    values = {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
-    regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
-    region, zone = (unquote(values.get(key, "")) or None for key in ("region", "zone"))
-    pool, leaves_busy = unquote(path.removeprefix(_PICK)), values.get("busy") == "1"
-    return Caller(pool, proxy, regions, Place(region, zone), leaves_busy=leaves_busy, tenant=tenant)
-
-
-@lru_cache(_MAX_CALLERS)
+@lru_cache(MAX_CALLERS)
 def _envoy_caller(pool: str, proxy: str, regions: str, region: str, zone: str, busy: str, tenant: str) -> Caller:
     """Return the caller of a question of an Envoy, from the values of `_ENVOY_HEADERS`."""
     allowed = frozenset(item for item in regions.split(",") if item)
@@ -222,12 +206,4 @@ def _header(request: HttpRequest, name: str) -> str:
 
 def _body_length(request: HttpRequest) -> int:
     """Return the length of the client's whole body, as far as the proxy knows it."""
-    text = _header(request, "x-lbctl-body-length")
-    return (int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0) or len(request.body)
-
-
-def connections(api: HttpApi, limits: ConnectionLimits | None = None) -> Callable[[], PickerConnection]:
-    """Return what makes the protocol of each connection of one server."""
-    shared = limits or ConnectionLimits()
-    protocol = HttpProtocol(api.handle)
-    return lambda: PickerConnection(lambda _: protocol, shared)
+    return body_length(_header(request, "x-lbctl-body-length"), request.body)

@@ -25,17 +25,19 @@ from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.picker import wire
 from lbctl.picker.admission import QuestionKey
 from lbctl.picker.child_link import explanation_line, report
-from lbctl.picker.connection import QUESTION_TIMEOUT
+from lbctl.picker.connection import QUESTION_TIMEOUT, PickerConnection, WireProtocol
 from lbctl.picker.connection_limits import ConnectionLimits
 from lbctl.picker.datagrams import DatagramReceiver, bound
 from lbctl.picker.envoy_access_log import EnvoyEnds
 from lbctl.picker.exchange import Exchange
 from lbctl.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.picker.health import PickerHealth
-from lbctl.picker.http_api import HttpApi, RequestEnds, connections
+from lbctl.picker.http_api import HttpApi, RequestEnds
 from lbctl.picker.http_certificate import HttpCertificate
+from lbctl.picker.http_protocol import HttpProtocol
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
+from lbctl.picker.spop import FIRST_BYTE, SpopApi, SpopProtocol
 from lbctl.picker.statistics import page
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
@@ -66,7 +68,7 @@ class PickerEndpoints:
 
     @property
     def http(self) -> Address:
-        """The address of HTTP and of the datagrams."""
+        """The address of HTTP, SPOP and the datagrams."""
         return picker_http(self.bind)
 
     @property
@@ -131,10 +133,11 @@ class PickerProcess:
         api = HttpApi(self.service, self._page, key=self._key_afar)
         local = local_paths(self.service) if self._is_alone else {}
         local_api = HttpApi(self.service, self._page, local, http, self._key)
+        spop = SpopApi(self.service, self._key)
         datagrams = self._places.datagrams
         shared = datagrams is not None
         try:
-            await loop.create_server(connections(local_api), http.host, http.port, reuse_port=shared)
+            await loop.create_server(connections(local_api, spop=spop), http.host, http.port, reuse_port=shared)
             DatagramReceiver(bound(http) if datagrams is None else datagrams, self._ends.received)
         except OSError as error:
             raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
@@ -170,6 +173,18 @@ class PickerProcess:
             "lbctl_picker_refused_questions": self._key.refused,
         }
         return page(self.service.statistics, gauges)
+
+
+def connections(
+    api: HttpApi, limits: ConnectionLimits | None = None, spop: SpopApi | None = None
+) -> Callable[[], PickerConnection]:
+    """Return a function that makes the connections of one listener. With `spop`, they may also speak SPOP."""
+    shared, http = limits or ConnectionLimits(), HttpProtocol(api.handle)
+
+    def protocol(first_byte: int) -> WireProtocol:
+        return http if spop is None or first_byte != FIRST_BYTE else SpopProtocol(spop)
+
+    return lambda: PickerConnection(protocol, shared)
 
 
 def local_paths(service: PickService) -> Mapping[str, Callable[[bytes], bytes]]:

@@ -19,7 +19,8 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.admission import QuestionKey
-from lbctl.picker.http_api import HttpApi, RequestEnds, connections
+from lbctl.picker.http_api import HttpApi, RequestEnds
+from lbctl.picker.process import connections
 from lbctl.picker.service import PickService
 
 ROUNDS, QUESTIONS = 300, 40

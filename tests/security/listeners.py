@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,11 +14,14 @@ import requests
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
-from lbctl.picker import bounded_calls, connection, connection_limits, http_protocol
+from lbctl.picker import bounded_calls, connection, connection_limits, http_protocol, spop_frames
+from lbctl.picker.admission import HEADER
+from lbctl.picker.spop import MAX_FRAME_BYTES
 from lbctl.serve.api import connections as api_connections
 from lbctl.xds.protocol.server import Limits
 from lbctl.xds.protocol.unread_messages import MAX_GROWTH
 from lbctl.xds.resource import CDS
+from tests.support import spop
 from tests.support.hostile_clients import HOST, Attack, Target, calls, connections, flood
 
 PROCESS, COUNTS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process", "/lbctl.picker.Exchange/Counts"
@@ -72,6 +77,23 @@ def _grpc(path: str, message: bytes) -> Callable[[Target], bool]:
     return ask
 
 
+def _spop_query(target: Target, *arguments: tuple[str, bytes]) -> bytes:
+    key = ("key", spop.string(target.headers.get(HEADER, "")))
+    return spop.notify([key, ("target", spop.string("/pick/pool")), *arguments])
+
+
+def _ask_by_spop(target: Target) -> bool:
+    with suppress(OSError), socket.create_connection((HOST, target.port), _TIMEOUT) as client:
+        client.sendall(spop.hello() + _spop_query(target))
+        return spop.read(client)[4:5] == b"\x65" and bool(spop.replica_of(spop.read(client)))
+    return False
+
+
+def _deep_bodies(target: Target, over: threading.Event) -> None:
+    """Send queries with the key, whose bodies are nested as deeply as a frame allows."""
+    flood(spop.hello(), _spop_query(target, ("body", spop.string(b"[" * 60_000))))(target, over)
+
+
 def _question() -> ProcessingRequest:
     request = ProcessingRequest()
     request.request_headers.headers.headers.add(key="x-session-id", raw_value=b"s")
@@ -119,6 +141,9 @@ _GRPC_BOUND = (
 _LIMITS = Limits()
 _SILENT = connections(300)
 _NO_HTTP2 = connections(20, _RANDOM[:4_000])
+_HELLO, _LONG_FRAME = spop.hello(), MAX_FRAME_BYTES.to_bytes(4, "big")
+_MANY_VALUES = spop.frame(spop.NOTIFY, (b"\x00\xff" + b"\x00\x00" * 255) * 2_000)
+_MALFORMED_FRAME = spop.frame(spop.NOTIFY, _RANDOM[:4_000])
 
 LISTENERS = (
     Listener(
@@ -149,6 +174,24 @@ LISTENERS = (
             "slow": [connections(300, b"GET /pick/pool HTTP/1.1\r\n", b"x: y\r\n")],
             "deep": [flood(b"", b"POST /pick/pool HTTP/1.1\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000)],
             "malformed": [connections(100, _RANDOM[:4_000]), flood(b"", _RANDOM[:4_000])],
+        },
+    ),
+    Listener(
+        "picker, SPOP",
+        f"{MAX_FRAME_BYTES} B and {spop_frames.MAX_VALUES} values of a frame, {connection.QUESTION_TIMEOUT:g} s for "
+        "it; connections and unfinished queries count as those by HTTP",
+        True,
+        "picker_http",
+        _ask_by_spop,
+        {
+            "endless": [
+                flood(_LONG_FRAME, b"x"),
+                flood(_HELLO, spop.notify([("body", spop.string(b"x" * 60_000))])),
+                connections(200, _HELLO + _LONG_FRAME + b"x" * 150_000),
+            ],
+            "slow": [connections(300, _LONG_FRAME, b"\x03")],
+            "deep": [flood(_HELLO, _MANY_VALUES), _deep_bodies],
+            "malformed": [connections(100, _HELLO + _MALFORMED_FRAME), flood(b"", b"\x00" + _RANDOM[:4_000])],
         },
     ),
     Listener(

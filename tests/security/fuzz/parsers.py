@@ -35,8 +35,10 @@ from lbctl.model.load import SourceText
 from lbctl.pick.features import read as read_features
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker import connection, exchange, http_protocol, wire
+from lbctl.picker.admission import QuestionKey
 from lbctl.picker.ext_proc import ProcessorStream
 from lbctl.picker.service import PickService
+from lbctl.picker.spop import SpopApi, SpopProtocol
 from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from lbctl.serve.discovery.endpoint_slices import SHAPE, replicas_of
@@ -53,6 +55,7 @@ from lbctl.store.records import UNREADABLE
 from lbctl.store.signing import Keyring, parse_envelope, parse_keys
 from lbctl.xds.protocol import load_reports, request_logs
 from lbctl.xds.protocol import wire as xds_wire
+from tests.support import spop
 from tests.support.importer import samples
 from tests.support.paths import FIXTURES
 
@@ -109,6 +112,19 @@ def _picked(data: bytes) -> None:
     service = PickService()
     service.set_table("chat", _TABLE)
     ProcessorStream(service).receive(ProcessingRequest.FromString(data))
+
+
+def _spop(data: bytes) -> None:
+    """Read a frame without its length, as the first one of a connection and as a later one."""
+    service = PickService()
+    service.set_table("chat", _TABLE)
+    api = SpopApi(service, QuestionKey())
+    for before in (b"", spop.hello()):
+        protocol = SpopProtocol(api)
+        if before:
+            protocol.respond(bytearray(before))
+        with suppress(connection.MalformedError):
+            protocol.respond(bytearray(len(data).to_bytes(4, "big") + data))
 
 
 def _slices(data: bytes) -> object:
@@ -200,6 +216,26 @@ PARSERS: dict[str, Parser] = {
         lambda data: http_protocol.parse(bytearray(data)),
         (b"POST /pick/chat HTTP/1.1\r\nhost: x\r\nx-session-id: s\r\ncontent-length: 2\r\n\r\n{}",),
         (connection.MalformedError,),
+    ),
+    "a query to the picker by SPOP": Parser(
+        _spop,
+        (
+            spop.hello(check=True)[4:],
+            spop.frame(spop.DISCONNECT, spop.name("status-code") + b"\x03\x00")[4:],
+            spop.notify(
+                [
+                    ("key", b"\x00"),
+                    ("target", spop.string("/pick/chat?regions=eu")),
+                    ("length", spop.string("2")),
+                    ("header", spop.string("x-session-id")),
+                    ("value", spop.string("s")),
+                    ("body", spop.string("{}")),
+                    ("address", b"\x06\x7f\x00\x00\x01"),
+                    ("number", b"\x04" + spop.varint(2**64 - 1)),
+                ],
+                2**32,
+            )[4:],
+        ),
     ),
     "a question to the picker by ext_proc": Parser(
         _picked,

@@ -17,7 +17,8 @@ from lbctl.ir.pools import PickPolicy, Prefix, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PickerHealth
-from lbctl.picker.http_api import HttpApi, connections
+from lbctl.picker.http_api import HttpApi
+from lbctl.picker.process import connections
 from lbctl.picker.service import PickService
 from tests.unit.picker.test_grpc_server import HOST, PROCESS
 

@@ -10,8 +10,9 @@ import pytest
 
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.picker.http_api import HttpApi, connections
+from lbctl.picker.http_api import HttpApi
 from lbctl.picker.http_protocol import HttpRequest
+from lbctl.picker.process import connections
 from lbctl.picker.service import PickService
 
 HOST = "127.0.0.1"

@@ -1,0 +1,37 @@
+"""The fields of a query that HAProxy, by SPOP, and nginx, by HTTP, write alike."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from urllib.parse import unquote
+
+from lbctl.ir.locality import Place
+from lbctl.picker.messages import Caller
+
+PICK_PATH = "/pick/"
+"""The path of a query before the name of the pool."""
+MAX_CALLERS = 512
+"""The number of combinations of proxy, route and tenant that are remembered."""
+_PICK_ID = re.compile("[0-9a-f-]{36}")
+
+
+@lru_cache(MAX_CALLERS)
+def caller(target: str, proxy: str, tenant: str) -> Caller:
+    """Return the caller. In the path and query `target`, names are percent-encoded and commas are not."""
+    path, _, query = target.partition("?")
+    values = {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
+    regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
+    region, zone = (unquote(values.get(key, "")) or None for key in ("region", "zone"))
+    pool, leaves_busy = unquote(path.removeprefix(PICK_PATH)), values.get("busy") == "1"
+    return Caller(pool, proxy, regions, Place(region, zone), leaves_busy=leaves_busy, tenant=tenant)
+
+
+def pick_id(text: str) -> str:
+    """Return the name that a proxy gives the pick; empty where `text` is not a UUID."""
+    return text if _PICK_ID.fullmatch(text) else ""
+
+
+def body_length(text: str, beginning: bytes) -> int:
+    """Return the length of the client's whole body: `text`, or else the length of `beginning`."""
+    return (int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0) or len(beginning)

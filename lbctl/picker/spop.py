@@ -1,0 +1,130 @@
+"""How HAProxy queries the picker: SPOP, on the port where other proxies use HTTP.
+
+A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
+
+- the picker's `key`, and the name of the `proxy`
+- `target`: path and query string of the same query by HTTP
+- `id`: the name of the pick
+- pairs of `header` and `value`, the `tenant`, the beginning of the `body`, and the `length` of the whole body
+
+The ACK sets the variable `replica`, or none
+where HAProxy should choose itself. HAProxy reports the end of a request by a datagram (`http_api.RequestEnds`).
+
+HAProxy's check is a HELLO, which is accepted once the picker has tables. No other program passes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lbctl.picker import spop_frames
+from lbctl.picker.admission import QuestionKey
+from lbctl.picker.connection import MalformedError, Reply
+from lbctl.picker.messages import PickerQuestion
+from lbctl.picker.query_fields import body_length, caller, pick_id
+from lbctl.picker.service import PickService
+from lbctl.picker.spop_frames import Value
+
+MAX_FRAME_BYTES = 1 << 20
+"""Bytes of a frame without its length field."""
+FIRST_BYTE = 0
+"""The first byte of each frame: the high byte of its length."""
+_VERSION, _MIN_FRAME_BYTES = b"2.0", 256
+_NORMAL, _INVALID, _NOT_READY = 0, 4, 99
+"""Status codes of SPOP."""
+
+
+class SpopApi:
+    """Answers queries. They need the `key`."""
+
+    def __init__(self, service: PickService, key: QuestionKey) -> None:
+        self._service = service
+        self._key = key
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether any pool can be picked."""
+        return bool(self._service.tables)
+
+    def variables(self, arguments: Sequence[tuple[bytes, Value]]) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the variables that answer a query."""
+        fields: dict[bytes, Value] = {}
+        headers: dict[str, list[str]] = {}
+        header = ""
+        for name, value in arguments:
+            if name == b"header":
+                header = _text(value)
+            elif name != b"value":
+                fields[name] = value
+            elif value:
+                headers.setdefault(header, []).append(_text(value))
+        proxy = _text(fields.get(b"proxy"))
+        if not self._key.admits(_text(fields.get(b"key")), proxy):
+            return ()
+        answer = self._service.pick(_query(fields, headers, proxy))
+        return ((b"replica", answer.names[0].encode()),) if answer.names else ()
+
+
+class SpopProtocol:
+    """SPOP on one connection."""
+
+    def __init__(self, api: SpopApi) -> None:
+        self._api = api
+        self._is_accepted = False
+
+    def respond(self, received: bytearray) -> Reply | int:
+        """Return the response to the first frame.
+
+        While the frame is incomplete, return the number of bytes that it has at least. Raises MalformedError.
+        """
+        if len(received) < spop_frames.LENGTH_BYTES:
+            return spop_frames.LENGTH_BYTES
+        size = spop_frames.length(received)
+        if size > MAX_FRAME_BYTES:
+            raise MalformedError("the frame is too long")
+        end = spop_frames.LENGTH_BYTES + size
+        if len(received) < end:
+            return end
+        frame = spop_frames.read(bytes(received[spop_frames.LENGTH_BYTES : end]))
+        if frame.kind == spop_frames.NOTIFY and self._is_accepted:
+            variables = self._api.variables(spop_frames.arguments(frame.payload))
+            return Reply(spop_frames.ack(frame, variables), end)
+        if frame.kind == spop_frames.HAPROXY_HELLO and not self._is_accepted:
+            return self._accept(frame.payload, end)
+        if frame.kind == spop_frames.HAPROXY_DISCONNECT:
+            return Reply(spop_frames.disconnect(_NORMAL, "bye"), end, keep=False)
+        raise MalformedError("not a frame that is expected here")
+
+    def rejection(self, error: MalformedError) -> bytes:
+        """Return the frame that ends the connection."""
+        return spop_frames.disconnect(_INVALID, str(error))
+
+    def _accept(self, payload: bytes, end: int) -> Reply:
+        values = spop_frames.values(payload)
+        versions, size = values.get(b"supported-versions"), values.get(b"max-frame-size")
+        if not isinstance(versions, bytes) or _VERSION not in [item.strip() for item in versions.split(b",")]:
+            raise MalformedError("only version 2.0 is supported")
+        if not isinstance(size, int) or size < _MIN_FRAME_BYTES:
+            raise MalformedError("max-frame-size is missing or too small")
+        is_check = values.get(b"healthcheck") is True
+        if is_check and not self._api.is_ready:
+            return Reply(spop_frames.disconnect(_NOT_READY, "no pool can be picked"), end, keep=False)
+        self._is_accepted = True
+        return Reply(spop_frames.hello(min(size, MAX_FRAME_BYTES)), end, keep=not is_check)
+
+
+def _query(fields: Mapping[bytes, Value], headers: Mapping[str, list[str]], proxy: str) -> PickerQuestion:
+    body = fields.get(b"body")
+    beginning = body if isinstance(body, bytes) else b""
+    return PickerQuestion(
+        caller(_text(fields.get(b"target")), proxy, _text(fields.get(b"tenant"))),
+        headers,
+        beginning,
+        body_length(_text(fields.get(b"length")), beginning),
+        id=pick_id(_text(fields.get(b"id"))),
+    )
+
+
+def _text(value: Value) -> str:
+    """Return a string; empty for a value that is none."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
