@@ -161,10 +161,7 @@ CAPABILITIES: dict[str, Capability] = {
     **{feature: Rendered() for feature in _RENDERED},
     **{feature: Rendered(note) for feature, note in _NOTES.items()},
     **_UNSUPPORTED,
-    "pool.balance.pick": Rendered(
-        "by a Lua action that asks the picker, and `use-server`; a HAProxy that was built without Lua warns and "
-        "chooses by `otherwise`"
-    ),
+    "pool.balance.pick": Rendered("by SPOE, which queries the picker, and `use-server`"),
     "pool.balance.pick.body": Rendered("of JSON bodies by POST, at most the first 64 KiB"),
     **CONTROL_PLANE,
     "proxies.slots": Rendered(

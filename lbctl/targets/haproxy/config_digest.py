@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lbctl.targets.haproxy import limits, slots
+from lbctl.targets.haproxy import limits, pick, slots
 from lbctl.targets.target import Bundle, File
 
 _MARK = "lbctl-"
@@ -22,7 +22,13 @@ SECTION = "lbctl_config"
 SERVER = f"server {_MARK} 127.0.0.1:1 disabled"
 """Line of that server without the digest."""
 _SERVER = re.compile(rf"(?m)^    server ({_MARK}[0-9a-f]*) 127\.0\.0\.1:1 disabled$")
-_CHANGEABLE = ("    server ", f"    {limits.REQUESTS_PREFIX}", f"    {limits.FIT_PREFIX}")
+_CHANGEABLE = (
+    "    server ",
+    f"    {limits.REQUESTS_PREFIX}",
+    f"    {limits.FIT_PREFIX}",
+    f"    {pick.SLOT_RULE}",
+)
+"""The beginnings of lines that follow the replicas."""
 _LENGTH = 16
 
 

@@ -88,6 +88,8 @@ class Frontend:
     """Lines that change responses."""
     queues: int
     """1 if requests may wait for a replica."""
+    filters: tuple[Token, ...]
+    """The last lines, which read other files: after them, paths are not relative to `default-path` any more."""
 
 
 def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> Frontend:
@@ -101,7 +103,10 @@ def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> 
     unrouted = tuple(_unrouted(listener, routes, view, acls))
     if any(rule == Rule(rule.route) for rule in listener.rules):  # such a rule takes every request
         unrouted = ()
-    actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
+    actions = (
+        *(token for item in routes for token in _actions(item, listener, view, acls)),
+        *pick.answers(listener, view),
+    )
     to = pool_selection.destination(listener, view, actions)
     body = (*_body_limit(listener, view), *_model(listener, view, acls))
     routing = (*body, *rule_lines, *unrouted, to.route, *actions, to.pool)
@@ -139,6 +144,7 @@ def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> 
         to_pool=to.backend,
         answers=answers,
         queues=int(any(servers.limit(view.pools[name]) for item in routes for name in _pools(item))),
+        filters=tuple(pick.engines(listener, view)),
     )
 
 

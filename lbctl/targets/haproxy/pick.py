@@ -1,14 +1,17 @@
-"""A replica for each request, named by the picker: a Lua action that asks it, and `use-server`.
+"""A replica for each request, named by the picker: HAProxy queries it by SPOE and follows it by `use-server`.
 
-The action has the time that the fleet gives it, the connection included. Whatever goes wrong, HAProxy chooses by its
-own algorithm. The picker is left alone for a second after it was not there or too slow; then one request asks again.
-What must not be picked is kept out here too: HAProxy gives a server in maintenance nothing, and a name that is not
-among the servers of the backend is no choice. A HAProxy without Lua loads the same file, warns, and picks nothing.
+The agent of SPOE is the picker, at its HTTP port. Requests query it only while it passes HAProxy's check, and wait at
+most `pick.timeout`. After a query without an answer, none is sent for a second; then one request queries again. After
+any fault, HAProxy chooses by its own algorithm. HAProxy also excludes replicas that must not be picked: it sends
+nothing to a server in maintenance, and ignores a name that none of its servers has.
+
+An engine of SPOE has one timeout, so each timeout of the fleet has an engine. Each pool of a route has a group with one
+message, and a second one with the beginning of the body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbctl.ir.listeners import Listener
@@ -21,30 +24,96 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import File
 from lbctl.targets.token import Token, write
 
-SCRIPT = "pick.lua"
+SPOE = "picker.spoe"
+"""The file with the engines. It does not end in .cfg: HAProxy reads such files of a directory as its own."""
+_BACKEND = "picker"
 _MAX_BODY_BYTES = 64 * 1024
-"""Bytes of the beginning of a body that the picker gets at most."""
-_WITH_LUA, _END = Token(".if feature(LUA)"), Token(".endif")
-_WITHOUT_LUA = Token('.warning "this HAProxy is built without Lua: pools with the algorithm pick use otherwise"')
+"""The longest beginning of a body that the picker receives."""
+_AROUND_PROMPT = 8 * 1024
+"""Bytes of a body in addition to the beginning of the prompt, such as fields before it."""
+_MAX_HEADER_BYTES = 4096
+"""The longest beginning of a header that the picker receives."""
+_REPLICA, _ERROR = "txn.picker.replica", "txn.picker.error"
+"""The replica of the picker's answer, and why there is no answer; HAProxy sets the second."""
+_PAUSE = "proc.pick_pause"
+"""Until when no request queries the picker, in milliseconds since 1970; unset: it answers."""
+_UNANSWERED = f"{{ var({_ERROR}) -m int 1 2 255: }}"
+"""Reasons that are the picker's: a timeout, no connection, or an error of SPOP; not a client that has left."""
+_NOT_PAUSED, _WAS_PAUSED = f"!{{ var({_PAUSE}),sub(txn.start) gt 0 }}", f"{{ var({_PAUSE}) -m found }}"
+SLOT_RULE = f"http-request set-var(txn.pick) str({slots.PREFIX}"
+"""The beginning of a rule that finds the server slot of a picked replica; there is one for each slot."""
+_ASKS = "{ var(txn.pick_id) -m found }"
 _JSON_BODY = "{ method POST } { req.fhdr(content-type) -m beg -i application/json } !{ req.hdr(upgrade) -m found }"
+_IDLE = 60_000
+"""Milliseconds for which a connection to the picker may be idle; HAProxy closes it earlier."""
+_CHECK_INTERVAL = 500
+"""Milliseconds between two checks of the picker."""
+
+
+def _text(value: str) -> bytes:
+    """Return a short text as SPOP writes it."""
+    return bytes((len(value),)) + value.encode()
+
+
+def _frame(kind: int, *items: bytes) -> str:
+    """Return a frame of SPOP with its length, in hexadecimal; `items` are names and values by turns."""
+    body = bytes((kind, 0, 0, 0, 1, 0, 0)) + b"".join(items)
+    return (len(body).to_bytes(4, "big") + body).hex()
+
+
+_STRING, _TRUE, _MAX_FRAME_SIZE = b"\x08", b"\x11", b"\x03\xfc\xf0\x06"
+_SIZE = (_text("max-frame-size"), _MAX_FRAME_SIZE)
+HELLO = _frame(
+    1, _text("supported-versions"), _STRING + _text("2.0"), *_SIZE, _text("capabilities"), _STRING + _text(""),
+    _text("healthcheck"), _TRUE,
+)  # fmt: skip
+"""The check of HAProxy 3.0 and older. Their `option spop-check` puts `tune.bufsize` bytes on the stack, and so ends
+HAProxy with a segmentation fault if that is 8 MiB."""
+ACCEPTED = _frame(
+    101, _text("version"), _STRING + _text("2.0"), *_SIZE, _text("capabilities"), _STRING + _text("pipelining")
+)
+"""The picker's answer to `HELLO`."""
 
 
 @dataclass(frozen=True, slots=True)
-class LuaPick:
-    """What is asked for the requests of one route to one pool, as the Lua script has it."""
+class Backend:
+    """The backend of the picker."""
 
-    target: Token
-    """The path and query."""
-    timeout: int
-    """Milliseconds until the proxy chooses by itself."""
-    headers: tuple[Token, ...]
-    """The headers that may name a session."""
-    body: int
-    """1 if the beginning of the body is sent."""
-    tenant: int
-    """1 if requests of the route may have a tenant."""
-    backend: Token
-    """The beginning of the names of the backend's slots; empty where it has none."""
+    name: Token
+    """The name of the section."""
+    defaults: Token
+    """The name of its section `defaults`."""
+    server: Token
+    """Its `server` line."""
+    timeout: Token
+    """The longest time of a check and of a connection attempt."""
+    idle: Token
+    """The longest time of a connection without a message."""
+    hello: Token
+    """The check of HAProxy 3.0 and older, in hexadecimal."""
+    accepted: Token
+    """The answer to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """The requests of one route to one pool."""
+
+    route: Route
+    pool: Pool
+    policy: PickPolicy
+    name: str
+    """The name of its group and message."""
+
+    @property
+    def engine(self) -> str:
+        """The name of its engine."""
+        return f"picker-{self.policy.timeout}ms"
+
+    @property
+    def with_body(self) -> str:
+        """The name of the group and message that also have the beginning of the body."""
+        return f"{self.name}-body"
 
 
 def policy(name: str, view: View) -> PickPolicy | None:
@@ -53,66 +122,104 @@ def policy(name: str, view: View) -> PickPolicy | None:
 
 
 def files(view: View) -> Iterator[File]:
-    """Yield the Lua script, if any pool is picked."""
-    questions = [_question(route, pool, view) for route, pool in _picked(view)]
-    if not questions:
+    """Yield the file of the engines, if any pool is picked."""
+    queries = _queries(view)
+    if not queries:
         return
-    address = picker.http_address(view)
-    values = {
-        "questions": questions,
-        "host": quote.lua(address.host),
-        "port": address.port,
-        "proxy": quote.lua(view.proxy.name),
-        "pause": picker.PAUSE,
-        "keys": quote.lua(sections.beside(sections.SECRETS, view.proxy)) if view.picker_key else None,
-        "key": quote.lua(sections.PICKER_ROW),
-        "key_header": quote.lua(f"{picker.KEY_HEADER}: "),
-        "slots": int(any(slots.names(part) for part in locality_tiers.all_parts(view))),
-    }
-    yield File(SCRIPT, write("haproxy", "pick.lua.j2", values)[0])
+    engines = [
+        {
+            "name": Token(engine),
+            "timeout": quote.duration(members[0].policy.timeout),
+            "messages": [message for query in members for message in _messages(query, view)],
+        }
+        for engine, members in _by_engine(queries).items()
+    ]
+    yield File(SPOE, write("haproxy", "picker.spoe.j2", {"engines": engines, "backend": _backend_name(view)})[0])
 
 
-def global_lines(view: View) -> Iterator[Token]:
-    """Yield the lines of the global section that load the script.
-
-    All threads share it: HAProxy 2.6 looks for a script for each thread outside the directory of the configuration.
-    """
-    picked = _picked(view)
-    if picked:
-        path = ("pools", picked[0][1].name, "balance", "pick")
-        yield Token("set-var proc.pick_pause int(0)")
-        yield from (_WITH_LUA, line("lua-load", SCRIPT, source=path), Token(".else"), _WITHOUT_LUA, _END)
+def backend(view: View) -> Backend | None:
+    """Return the backend of the picker; None if no pool is picked."""
+    queries = _queries(view)
+    if not queries:
+        return None
+    address = quote.address(picker.http_address(view))
+    check = f"check inter {_CHECK_INTERVAL}ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
+    longest = max(query.policy.timeout for query in queries)
+    defaults = Token(f"{_backend_name(view).text}-defaults")
+    server = line("server picker", address, check)
+    times = quote.duration(longest), quote.duration(_IDLE + longest)
+    return Backend(_backend_name(view), defaults, server, *times, Token(HELLO), Token(ACCEPTED))
 
 
 def body_bytes(view: View) -> int:
-    """Return how much of a body must fit into a buffer."""
-    prefixes = [pool.balance.pick.prefix for _, pool in _picked(view) if pool.balance.pick]
-    return max((min(_MAX_BODY_BYTES, item.block * item.blocks) for item in prefixes if item), default=0)
+    """Return how much of a body must fit into a buffer, which also has room for the other arguments of a message."""
+    return max((_body_bytes(query.policy) for query in _queries(view)), default=0)
+
+
+def engines(listener: Listener, view: View) -> Iterator[Token]:
+    """Yield the filters of a frontend whose requests are picked.
+
+    HAProxy looks for a file that such a filter names in the directory of `default-path`, and for all later files in
+    the directory where it was started (`readcfgfile` of HAProxy 2.6 to 3.5).
+    """
+    path = quote.word(sections.beside(SPOE, view.proxy))
+    for engine in _by_engine(_queries_of(listener, view)):
+        yield line(f"filter spoe engine {engine} config", path)
 
 
 def lines(route: Route, view: View) -> Iterator[Token]:
-    """Yield the lines by which requests of the route ask the picker, once their pool is chosen."""
-    for number, (asking, pool) in enumerate(_picked(view), 1):
-        if asking.name != route.name or pool.balance.pick is None:
+    """Yield the lines by which requests of the route query the picker, once their pool is chosen.
+
+    HAProxy names the pick before the query, so that the picker learns of its end also if the client leaves meanwhile.
+    """
+    is_up = f"{{ nbsrv({_backend_name(view).text}) gt 0 }}"
+    for query in _queries(view):
+        if query.route.name != route.name:
             continue
-        path = ("pools", pool.name, "balance", "pick")
-        name = quote.name(pool.name).text
-        condition = f"if route_{quote.name(route.name).text} {{ var(txn.pool) -m str -- {name} }}"
-        yield _WITH_LUA
-        if pool.balance.pick.reads_bodies:
-            forever = quote.duration(None).text
-            yield line(f"http-request wait-for-body time {forever}", condition, _JSON_BODY, source=path)
-        yield line(f"http-request lua.lbctl_pick {number}", condition, source=path)
-        whole = residency.backend_name(pool, route.regions)
-        is_picked = "{ var(txn.pick) -m found }"
-        yield line(f"http-request set-var(txn.backend) str({whole})", condition, is_picked, source=path)
-        yield _END
+        path = ("pools", query.pool.name, "balance", "pick")
+        yield line("http-request set-var(txn.pick_id) uuid()", _is_of(query), is_up, _NOT_PAUSED, source=path)
+        asks = f"{_is_of(query)} {_ASKS}"
+        if view.picker_key:
+            secrets = quote.word(sections.beside(sections.SECRETS, view.proxy)).text
+            key = f"str({sections.PICKER_ROW}),map_str({secrets})"
+            yield line(f"http-request set-var(txn.pick_key) {key}", asks, source=path)
+        pause = picker.PAUSE + query.policy.timeout
+        yield line(f"http-request set-var({_PAUSE}) date(0,ms),add({pause})", asks, _WAS_PAUSED, source=path)
+        if query.policy.reads_bodies:
+            yield line("http-request set-var(txn.pick_body) bool(true)", asks, _JSON_BODY, source=path)
+            with_body = f"{asks} {{ var(txn.pick_body) -m found }}"
+            yield line("http-request wait-for-body time", quote.duration(None), with_body, source=path)
+            yield line(f"http-request send-spoe-group {query.engine} {query.with_body}", with_body, source=path)
+            asks = f"{asks} !{{ var(txn.pick_body) -m found }}"
+        yield line(f"http-request send-spoe-group {query.engine} {query.name}", asks, source=path)
+
+
+def answers(listener: Listener, view: View) -> Iterator[Token]:
+    """Yield the lines by which requests of the listener follow the picker, or note why it has named no replica.
+
+    A pick that was not waited for may still be made, and no request follows it: its name begins with `late-`.
+    """
+    queries = _queries_of(listener, view)
+    if not queries:
+        return
+    failed, picked = f"{{ var({_ERROR}) -m found }}", f"{{ var({_REPLICA}) -m found }}"
+    yield line(f"http-request set-var({_PAUSE}) date(0,ms),add({picker.PAUSE}) if", _ASKS, _UNANSWERED)
+    yield line(f"http-request unset-var({_PAUSE}) if", _ASKS, _WAS_PAUSED, f"!{failed}")
+    yield line("http-request set-var-fmt(txn.pick_id) 'late-%[var(txn.pick_id)]' if", _ASKS, failed)
+    yield line("http-request unset-var(txn.pick_id) if", _ASKS, f"!{failed} !{picked}")
+    yield line(f"http-request set-var(txn.pick) var({_REPLICA}) if", _ASKS, picked)
+    for query in queries:
+        path = ("pools", query.pool.name, "balance", "pick")
+        whole = residency.backend_name(query.pool, query.route.regions)
+        for slot in _slots_by_backend(view).get(whole, ()):
+            holds = f'{{ str("{slot}"),map_str({slots.MAP}),strcmp({_REPLICA}) eq 0 }}'
+            yield line(f"{SLOT_RULE}{slot.removeprefix(slots.PREFIX)})", _is_of(query), picked, holds, source=path)
+        yield line(f"http-request set-var(txn.backend) str({whole})", _is_of(query), picked, source=path)
 
 
 def is_used(listener: Listener, view: View) -> bool:
     """Return whether requests of the listener are picked, so that the picker has to know when they end."""
-    routes = {rule.route for rule in listener.rules}
-    return any(route.name in routes for route, _ in _picked(view))
+    return bool(_queries_of(listener, view))
 
 
 def use_server(pool: Pool, view: View) -> Iterator[Token]:
@@ -122,30 +229,67 @@ def use_server(pool: Pool, view: View) -> Iterator[Token]:
         yield line("use-server %[var(txn.pick)] if { var(txn.pick) -m found }", source=path)
 
 
-def _picked(view: View) -> Sequence[tuple[Route, Pool]]:
+def _queries(view: View) -> Sequence[_Query]:
     """Return the routes with their pools that are picked, in one order."""
-    return [
-        (route, view.pools[name])
+    picked = (
+        (route, view.pools[name], settings)
         for route in view.routes.values()
         if isinstance(route.action, Forward)
         for name in route.action.pools
-        if policy(name, view) is not None
-    ]
-
-
-def _question(route: Route, pool: Pool, view: View) -> LuaPick:
-    settings = pool.balance.pick
-    assert settings is not None
-    backend = residency.backend_name(pool, route.regions)
-    slotted = _slots_by_backend(view).get(backend)
-    return LuaPick(
-        target=quote.lua(picker.question(pool, route, view.proxy)),
-        timeout=settings.timeout,
-        headers=tuple(map(quote.lua, settings.session_headers)),
-        body=int(settings.reads_bodies),
-        tenant=int(route.auth is not None),
-        backend=quote.lua(f"{slots.PREFIX}{backend}." if slotted else ""),
+        if (settings := policy(name, view)) is not None
     )
+    return [_Query(*item, f"pick{number}") for number, item in enumerate(picked, 1)]
+
+
+def _queries_of(listener: Listener, view: View) -> Sequence[_Query]:
+    routes = {rule.route for rule in listener.rules}
+    return [query for query in _queries(view) if query.route.name in routes]
+
+
+def _is_of(query: _Query) -> str:
+    """Return the beginning of the condition for the requests of a query."""
+    route, pool = quote.name(query.route.name).text, quote.name(query.pool.name).text
+    return f"if route_{route} {{ var(txn.pool) -m str -- {pool} }}"
+
+
+def _by_engine(queries: Iterable[_Query]) -> dict[str, list[_Query]]:
+    engines: dict[str, list[_Query]] = {}
+    for query in queries:
+        engines.setdefault(query.engine, []).append(query)
+    return engines
+
+
+def _messages(query: _Query, view: View) -> Iterator[dict[str, Token]]:
+    arguments = tuple(_arguments(query, view))
+    yield {"name": Token(query.name), "arguments": line("args", *arguments)}
+    if query.policy.reads_bodies:
+        body = quote.word(f"body=req.body,bytes(0,{_body_bytes(query.policy)})")
+        yield {"name": Token(query.with_body), "arguments": line("args", *arguments, body)}
+
+
+def _arguments(query: _Query, view: View) -> Iterator[Token]:
+    """Yield the arguments of a message, as `lbctl.picker.spop` reads them."""
+    if view.picker_key:
+        yield Token("key=var(txn.pick_key)")
+    yield quote.word(f'proxy=str("{quote.name(view.proxy.name).text}")')
+    yield quote.word(f'target=str("{picker.question(query.pool, query.route, view.proxy)}")')
+    yield Token("id=var(txn.pick_id)")
+    yield Token("length=req.hdr(content-length)")
+    if query.route.auth is not None:
+        yield Token("tenant=var(txn.tenant)")
+    for header in query.policy.session_headers:
+        yield quote.word(f'header=str("{quote.name(header).text}")')
+        yield quote.word(f"value={quote.sample('req.fhdr', header, f'bytes(0,{_MAX_HEADER_BYTES})', place=1)}")
+
+
+def _body_bytes(settings: PickPolicy) -> int:
+    """Return how much of a body the picker receives: the prompt's beginning and the JSON around it."""
+    prefix = settings.prefix
+    return min(_MAX_BODY_BYTES, prefix.block * prefix.blocks + _AROUND_PROMPT) if prefix else 0
+
+
+def _backend_name(view: View) -> Token:
+    return Token(sections.own(_BACKEND, view.proxy))
 
 
 def _slots_by_backend(view: View) -> Mapping[str, tuple[str, ...]]:

@@ -51,7 +51,6 @@ def global_lines(view: View, others: Sequence[File]) -> list[Token]:
         lines.append(line("tune.http.maxhdr", request_checks.parser_lines(view)))
     if _needs_short_names(view):
         lines.append(Token("ssl-load-extra-del-ext"))
-    lines.extend(pick.global_lines(view))
     if view.proxy.runtime_api:
         socket = quote.word(view.proxy.runtime_api, ("proxies", view.proxy.name, "runtime_api"))
         lines.append(Token(config_digest.BLANK))
@@ -99,9 +98,9 @@ def buffer(view: View) -> int:
 
 
 def companions(proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
-    """Return the picker's script and the map of server slots, if the proxy has them."""
+    """Return the file of the picker's engines and the map of server slots, if the proxy has them."""
     files = {
-        pick.SCRIPT: any(pool.balance.pick is not None for pool in pools),
+        pick.SPOE: any(pool.balance.pick is not None for pool in pools),
         slots.MAP: any(slots.count(proxy, pool) for pool in pools),
     }
     return [name for name, exists in files.items() if exists]
@@ -125,9 +124,6 @@ def _lacking(view: View, path: Path) -> Iterator[Diagnostic]:
             "with less, HAProxy would read the beginning of a body alone and route it wrongly"
         )
         yield Diagnostic("LB135", message, path=path, hint=_WHOLE)
-    if any(pool.balance.pick for pool in view.pools.values()):
-        message = "picked replicas need `lua-load-per-thread` in `global`, which a fragment does not have"
-        yield Diagnostic("LB135", message, path=path, hint=f"{_WHOLE}, or another algorithm")
     if _needs_short_names(view):
         message = "a key x.key beside x.crt needs `ssl-load-extra-del-ext` in `global`, which a fragment does not have"
         yield Diagnostic("LB135", message, path=path, hint="name the certificate x.pem and its key x.pem.key")

@@ -15,7 +15,7 @@ import re
 from lbctl.base.diagnostics import Path
 from lbctl.ir.address import Address
 from lbctl.targets.response_bodies import error_body
-from lbctl.targets.token import Token, UnquotedError, lua_string
+from lbctl.targets.token import Token, UnquotedError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ARGUMENT = re.compile(r"[A-Za-z0-9!#$%&*+.^_`|~:/\[\]'-]*")
@@ -76,11 +76,6 @@ def sample(fetch: str, argument: str, *converters: str, place: int | None = None
         raise UnquotedError(f"not an argument of a sample: {argument!r}")
     occurrence = "" if place is None else f",{place}"
     return ",".join([f'{fetch}("{argument}"{occurrence})', *converters])
-
-
-def lua(value: str) -> Token:
-    """Return a Lua string that means exactly `value`. Special characters are written as numbers."""
-    return Token(lua_string(value))
 
 
 def error(message: str, kind: str) -> str:

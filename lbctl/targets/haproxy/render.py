@@ -60,6 +60,7 @@ def render(view: View) -> Bundle:
         "metrics": _metrics(view.proxy),
         "tables": [table for route in view.routes.values() for table in limits.tables(route, view.proxy)],
         "backends": backends,
+        "picker": pick.backend(view),
     }
     values["slots"] = int(any(map(slots.names, parts)))
     text, sources = write("haproxy", "haproxy.cfg.j2", values)

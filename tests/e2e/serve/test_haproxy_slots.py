@@ -14,7 +14,9 @@ from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Binary
 from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.haproxy_driven import VERSIONS, Driven, driven
+from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.scripted_picker import free_port_pair, scripted_picker
 from tests.support.processes.waiting import eventually
 
 NAMES = tuple(f"r{number:02}" for number in range(12, 0, -1))
@@ -77,3 +79,21 @@ def test_replicas_come_and_go_without_reload_or_lost_request(
         assert {row["replica"] for row in logged} == set(NAMES)
         counted = running.counters(gateway.ask(running.COUNTERS))
         assert {key.replica for key in report(counted, None, {}).in_flight} == {item.name for item in three}
+
+
+def test_picked_replica_in_a_slot_gets_its_requests(version: Binary, twelve: list[Replica]) -> None:
+    port, three = free_port_pair(), twelve[-3:]
+    pick = {"otherwise": "round_robin", "prefix": "off", "session": ["x-session-id"], "timeout": "10s"}
+    keys = {"balance": {"algorithm": "pick", "pick": pick}, "affinity": {"cookie": "lb"}}
+    control = {"control": {"picker": {"bind": f"127.0.0.1:{port}"}}}
+    with (
+        scripted_picker(port, lambda asked: asked.headers["x-session-id"]),
+        driven(version, {**fleet(three, keys), **control}, slots=9) as gateway,
+    ):
+        worker = gateway.worker
+        gateway.change({**fleet(twelve, keys), **control, "listeners": gateway.listeners})
+        eventually(lambda: gateway.apply().done)
+        for name in NAMES:
+            request = Request(headers=(("x-session-id", name),))
+            eventually(lambda request=request, name=name: gateway.load(2, 1, request=request).shares() == {name: 1.0})  # type: ignore[misc]
+        assert gateway.worker == worker

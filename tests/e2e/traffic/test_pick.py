@@ -332,7 +332,7 @@ def test_pool_is_shared_without_a_picker(edge: Binary) -> None:
         for fault, result in [(fault, threads.submit(_share_without_picker, edge, fault)) for fault in faults]:
             shares, seconds = result.result()
             assert shares == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.12), fault
-            assert seconds < TIMEOUT, f"{fault}: more than one request in a second waits"
+            assert seconds < TIMEOUT, f"{fault}: requests still wait"
 
 
 def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], float]:
@@ -346,7 +346,7 @@ def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], f
     ):
         eventually(lambda: shares_of(gateway, "a") == {"a": 1.0}, pause=0.2)
         FAULTS[fault](picker)
-        gateway.load(4, 4, request=TO_A)
+        eventually(lambda: gateway.load(4, 4, request=TO_A).percentile(100) < TIMEOUT)
         with gateway.steady(25, TO_A) as steady:
             time.sleep(2)
         steady.load.assert_no_failure()

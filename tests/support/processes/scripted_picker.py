@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import grpc
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 
+from lbctl.picker import spop_frames
 from tests.support.processes.ports import HOST, free_port, hold
 
 _TRIES = 50
@@ -127,6 +128,9 @@ class ScriptedPicker:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
+                if connection.recv(1, socket.MSG_PEEK) == b"\0":
+                    self._serve_spop(connection)
+                    return
                 while (asked := _read(connection)) is not None:
                     self._running.wait()
                     if asked.target == "/ready":
@@ -139,6 +143,30 @@ class ScriptedPicker:
                 return
             finally:
                 self._connections.discard(connection)
+
+    def _serve_spop(self, connection: socket.socket) -> None:
+        """Answer HAProxy, which may query again before it has the answers to earlier queries."""
+        while (frame := _read_frame(connection)) is not None:
+            self._running.wait()
+            if frame.kind == spop_frames.NOTIFY:
+                threading.Thread(target=self._answer_frame, args=(connection, frame), daemon=True).start()
+            elif frame.kind == spop_frames.HAPROXY_HELLO:
+                size = spop_frames.values(frame.payload)[b"max-frame-size"]
+                connection.sendall(spop_frames.hello(int(size or 0)))
+            else:
+                connection.sendall(spop_frames.disconnect(0, "bye"))
+                return
+
+    def _answer_frame(self, connection: socket.socket, frame: spop_frames.Frame) -> None:
+        asked = _asked(frame)
+        self.asked.append(asked)
+        time.sleep(self.delay)
+        name = self.pick(asked)
+        variables = [] if name is None else [(b"replica", name.encode())]
+        with suppress(OSError):
+            connection.sendall(spop_frames.ack(frame, variables) if self.raw is None else self.raw)
+            if self.raw is not None:
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, connection: socket.socket, asked: Asked) -> None:
         name = self.pick(asked)
@@ -187,6 +215,44 @@ def _read(connection: socket.socket) -> Asked | None:
     while len(body) < int(headers.get("content-length", 0)):
         body += connection.recv(65536)
     return Asked(first.split(" ")[1], headers, body)
+
+
+def _read_frame(connection: socket.socket) -> spop_frames.Frame | None:
+    """Return the next frame of SPOP; None at the end of the connection."""
+    size = _receive(connection, spop_frames.LENGTH_BYTES)
+    data = _receive(connection, int.from_bytes(size, "big")) if size else b""
+    return spop_frames.read(data) if data else None
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    """Return `size` bytes; none if the connection ends before."""
+    received = b""
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            return b""
+        received += piece
+    return received
+
+
+def _asked(frame: spop_frames.Frame) -> Asked:
+    """Return the query of a NOTIFY frame, with the names of the headers that other proxies send."""
+    fields: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    body = b""
+    for name, value in spop_frames.arguments(frame.payload):
+        if name == b"body":
+            body = value if isinstance(value, bytes) else b""
+        elif isinstance(value, bytes) and name == b"value":
+            headers[fields["header"]] = value.decode()
+        elif isinstance(value, bytes):
+            fields[name.decode()] = value.decode()
+    for header, field in (("pick-id", "id"), ("body-length", "length"), ("tenant", "tenant"), ("proxy", "proxy")):
+        if field in fields:
+            headers[f"x-lbctl-{header}"] = fields[field]
+    if "key" in fields:
+        headers["x-lbctl-pick-key"] = fields["key"]
+    return Asked(fields["target"], headers, body)
 
 
 def free_port_pair() -> int:

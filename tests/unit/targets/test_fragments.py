@@ -17,7 +17,7 @@ _NEEDS: dict[str, tuple[str, Fleet]] = {
         "tune.bufsize",
         fleet_of(pool(balance={"algorithm": "hash", "hash": {"key": {"json_body": "$.user"}}})),
     ),
-    "picker": ("lua-load", fleet_of(pool(balance={"algorithm": "pick"}))),
+    "picker": ("tune.bufsize", fleet_of(pool(balance={"algorithm": "pick"}))),
     "client key": (
         "ssl-load-extra-del-ext",
         fleet_of(pool(tls={"ca": "ca.crt", "certificate": "c.crt", "key": "c.key"})),

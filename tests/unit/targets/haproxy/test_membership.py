@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lbctl.ir.snapshot import Snapshot, view
-from lbctl.targets.haproxy import TARGET, config_digest, quote
+from lbctl.targets.haproxy import TARGET, config_digest
 from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text, pool, replica
 
@@ -39,8 +39,3 @@ def digest(first: int, last: int, algorithm: str, keys: Mapping[str, Any]) -> st
 def test_digest_is_independent_of_the_replicas(algorithm: str, keys: Mapping[str, Any]) -> None:
     assert digest(7, 9, algorithm, keys) == digest(1, 12, algorithm, keys)
     assert digest(7, 9, algorithm, keys) != digest(7, 9, "random", keys)
-
-
-def test_lua_string_escapes_special_characters() -> None:
-    token = quote.lua('"]]\\\n\x00--é').text
-    assert token == '"\\034\\093\\093\\092\\010\\000--\\195\\169"'
