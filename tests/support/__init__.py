@@ -1,1 +1,1 @@
-"""What the tests share: fleets, views, servers and clients that stand for the world around lbctl."""
+"""Shared parts of the tests: fleets, views, servers and clients that replace the environment of lbctl."""

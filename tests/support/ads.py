@@ -34,7 +34,7 @@ def response(type_url: str, version: str, nonce: str, *resources: Message) -> di
 
 
 class AdsServer:
-    """The server. Without content it sends nothing; `refuse` is a status that ends every stream at once."""
+    """The server. Without content it sends nothing; `refuse` is a status with which every stream ends immediately."""
 
     def __init__(
         self,

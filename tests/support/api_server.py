@@ -1,4 +1,4 @@
-"""The API of a control plane with nothing behind it, in a thread, for tests that run commands."""
+"""The API of a fake control plane, in a thread, for tests that run commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lbctl.serve.api.server import ApiServer
 
 @contextmanager
 def serving(fleet: Serving, token: Path | None = None, port: int = 0) -> Iterator[str]:
-    """Serves the API of `fleet` on loopback, and gives its URL."""
+    """Serve the API of `fleet` on loopback, and yield its URL."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

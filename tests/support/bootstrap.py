@@ -11,7 +11,7 @@ TLS_OPTIONS = ["--tls-ca", "{ca}", "--tls-cert", "{certificate}", "--tls-key", "
 
 
 def certificate_paths(directory: Path) -> dict[str, str]:
-    """Issue a certificate for a node, and return the paths of its files and of its authority."""
+    """Issue a certificate for a node, and return the paths of its files and of the CA bundle."""
     authority = Authority(directory / "pki")
     pair = authority.issue("edge-1")
     return {"ca": str(authority.ca), "certificate": str(pair.certificate), "key": str(pair.key)}

@@ -1,4 +1,4 @@
-"""Readers of foreign input, hostile peers for them, and what a reading costs this process."""
+"""Readers of foreign input, hostile peers for them, and the cost of reading for this process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 MAX_MEMORY = 64 << 20
-"""Bytes that a hostile input may cost."""
+"""Maximum memory for reading a hostile input."""
 MAX_BLOCKED = 0.5
-"""Seconds of processor time that the event loop may spend on one thing."""
+"""Maximum processor time of one turn of the event loop, in seconds."""
 _GRACE = 20.0
-"""Seconds beyond the time limit of a reader: the machine may be busy."""
+"""Additional seconds after the time limit of a reader, because the machine may be busy."""
 _BEAT = 0.02
 _PIECE = 1 << 16
 
 Case = Callable[[], Awaitable[bool]]
 """Reads one input; returns whether it was accepted."""
 Script = Callable[[socket.socket], None]
-"""What a peer does with a connection, in a thread."""
+"""Behaviour of a peer on a connection, in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,20 @@ class Reader:
     """A row of the table of readers in SECURITY.md."""
 
     name: str
-    """The first column."""
+    """First column."""
     bound: str
-    """The second column, made of the constants in the code."""
+    """Second column, built from the constants in the code."""
     good: Case
-    """An input that is accepted, also while a hostile one is being read."""
+    """An input that is accepted, even while a hostile one is being read."""
     hostile: Mapping[str, Case] = field(repr=False)
     """Name → an input. The name begins with `endless`, `slow`, `deep` or `malformed`.
 
     `make test` sends the first two of each of these kinds, `make test-all` sends all.
     """
     seconds: float = 1.0
-    """The time limit of the reader in this test."""
+    """Time limit of the reader in this test."""
     ignores: frozenset[str] = frozenset()
-    """The hostile inputs that are accepted, since the reader skips what is hostile in them."""
+    """Hostile inputs that are accepted, because the reader skips their hostile parts."""
 
 
 def kind_of(name: str) -> str:
@@ -54,21 +54,22 @@ def kind_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What reading one hostile input cost, and what came of it."""
+    """The cost of reading one hostile input, and the result."""
 
     accepted: bool
     others_went_on: bool
     seconds: float
     memory: int
-    """Bytes at the peak, above those before."""
+    """Peak memory in bytes, relative to the memory before."""
     blocked: float
-    """The longest turn of the event loop, in seconds of processor time."""
+    """Longest turn of the event loop, in seconds of processor time."""
 
 
 def cost_of(reader: Reader, name: str) -> Cost:
-    """Read a hostile input of a reader, and meanwhile the good one, in an event loop.
+    """Read a hostile input with a reader, and the good input at the same time, in an event loop.
 
-    Tracing memory makes a turn of the loop several times as long. If one is too long, the input is read again without.
+    Memory tracing makes a turn of the loop several times longer. If one is too long, the input is read again without
+    tracing.
     """
     cost = asyncio.run(_cost(reader, reader.hostile[name], is_traced=True))
     if cost.blocked < MAX_BLOCKED:
@@ -99,7 +100,7 @@ async def _cost(reader: Reader, hostile: Case, *, is_traced: bool) -> Cost:
 
 
 async def _is_accepted(good: Case) -> bool:
-    """Read the good input, at most three times: on a busy machine a reader's own time limit may end a reading."""
+    """Read the good input, at most three times: on a busy machine, a reader's own time limit may end a reading."""
     for _ in range(3):
         if await good():
             return True
@@ -160,9 +161,9 @@ def _serve(connection: socket.socket, script: Script) -> None:
 
 
 def sends(first: bytes, repeated: bytes = b"", *, times: int = 0, after: bytes = b"\r\n\r\n") -> Script:
-    """Wait for a request that contains `after`, send `first`, then `repeated` so many times.
+    """Wait for a request that contains `after`, send `first`, then send `repeated` `times` times.
 
-    `times`: 0 for again and again until nobody reads.
+    `times` of 0 means repeatedly, until the reader stops.
     """
 
     def script(connection: socket.socket) -> None:
@@ -177,14 +178,14 @@ def sends(first: bytes, repeated: bytes = b"", *, times: int = 0, after: bytes =
 
 
 def endlessly(connection: socket.socket, piece: bytes) -> None:
-    """Send a piece again and again until nobody reads; an empty one not at all."""
+    """Send a piece repeatedly until the reader stops; send nothing if it is empty."""
     pieces = piece * max(1, _PIECE // len(piece)) if piece else b""
     while pieces:
         connection.sendall(pieces)
 
 
 def trickles(data: bytes, pause: float = 0.2, *, after: bytes = b"\r\n\r\n") -> Script:
-    """Wait for a request, then send a byte in each `pause`, the last one again and again."""
+    """Wait for a request, then send one byte after each `pause`, and repeat the last byte."""
 
     def script(connection: socket.socket) -> None:
         _await(connection, after)
@@ -208,7 +209,7 @@ def _await(connection: socket.socket, text: bytes) -> None:
 
 
 def json_peers(start: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> dict[str, Script]:
-    """Return hostile peers for a reader of JSON. Where its answers nest, the hostile value follows `start`."""
+    """Return hostile peers for a JSON reader. If its responses are nested, the hostile value follows `start`."""
     return {
         "endless text": sends(head + start + b'"', b"x"),
         "endless lists": sends(head + start + b"[", b"[],"),
@@ -226,10 +227,10 @@ def json_peers(start: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> dict[s
 
 
 def mib(count: int) -> str:
-    """Return bytes as MiB."""
+    """Format bytes as MiB."""
     return f"{count / (1 << 20):g} MiB"
 
 
 def kib(count: int) -> str:
-    """Return bytes as KiB."""
+    """Format bytes as KiB."""
     return f"{count / (1 << 10):g} KiB"

@@ -1,4 +1,4 @@
-"""The resources of a fleet, and changes by which they break a rule of Envoy."""
+"""The resources of a fleet, and changes that violate a rule of Envoy."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _no_action(message: Any) -> None:
 
 
 def _empty_action(message: Any) -> None:
-    """The result is byte for byte a valid message of other types."""
+    """Make a message whose bytes are also a valid message of other types."""
     _route(message, 1).route.Clear()
     _route(message, 1).route.SetInParent()
 

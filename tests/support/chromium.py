@@ -1,7 +1,7 @@
-"""A real Chromium without a window, driven by its DevTools protocol over one websocket.
+"""A real headless Chromium, controlled by its DevTools protocol over one websocket.
 
-What the page complains of — exceptions, console errors, violations of its content security policy — is collected, so
-that a test can assert that there is none.
+Exceptions, console errors and violations of the page's content security policy are collected, so that a test can assert
+that there are none.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _CLICKABLE = """async selector => {
   if (!element?.isConnected || before.x !== now.x || before.y !== now.y) return false;
   return element.contains(document.elementFromPoint(now.x + now.width / 2, now.y + now.height / 2));
 }"""
-"""Whether an element has the same place for a frame, and a click into its middle reaches it."""
+"""Checks whether an element keeps its position for one frame, and a click on its middle reaches it."""
 
 
 class Page:
-    """The one tab of a Chromium. Every method waits for its effect."""
+    """The only tab of a Chromium. Every method waits for its effect."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.problems: list[str] = []
-        """Exceptions, console errors and violations of the policy, in the order in which they came."""
+        """Exceptions, console errors and violations of the policy, in order."""
         self.requested: list[str] = []
-        """The URLs that the page has asked for."""
+        """URLs that the page has requested."""
         self._loop = loop
         self._socket = socket
         self._numbers = itertools.count(1)
@@ -80,7 +80,7 @@ class Page:
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def click(self, selector: str) -> None:
-        """Wait until the element stays where it is and nothing covers it, and click it with the mouse."""
+        """Wait until the element stops moving and nothing covers it, and click it with the mouse."""
         self._await_element(selector)
         self.wait(f"({_CLICKABLE})({json.dumps(selector)})")
         box = self.evaluate(
@@ -91,7 +91,7 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def fill(self, selector: str, text: str) -> None:
-        """Type the text into a field, in the place of what it holds."""
+        """Type the text into a field, replacing its content."""
         self._await_element(selector)
         self.evaluate(
             f"(() => {{const e = document.querySelector({json.dumps(selector)}); e.focus(); e.value = ''}})()"
@@ -114,11 +114,11 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
 
     def prefer(self, scheme: str) -> None:
-        """Let the system prefer `light` or `dark`."""
+        """Set the system's colour scheme to `light` or `dark`."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def screenshot(self, file: Path) -> None:
-        """Write what is seen as PNG."""
+        """Write a screenshot as PNG."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Talk:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The rates of the decided weights."""
+        """Return the rates of the decided weights."""
         return {name: item.rate for name, item in self.given.items()}
 
     def _note(self, effect: Effect) -> None:

@@ -38,7 +38,7 @@ class MovingFleet(api.Fleet):
         super().__init__()
         self.moment = 0
         self.asked: list[tuple[str, schema.RolloutRequest]] = []
-        """The requests for rollouts, with their actors."""
+        """Requests for rollouts, with their actors."""
         self._begun = time.time()
         self._rollout = self._example_rollout()
         self._sizes = {name: replicas // len(pools) for name in pools}

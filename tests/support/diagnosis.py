@@ -18,8 +18,10 @@ _idle = False
 
 @contextmanager
 def diagnosed(describe: Callable[[], str]) -> Iterator[None]:
-    """Within the block, a failing test prints what `describe` returns. `describe` may read files that are removed after
-    the block."""
+    """Print the result of `describe` if a test fails within the block.
+
+    `describe` may read files that are removed after the block.
+    """
     key = object()
     if not _idle:
         _in_use[key] = describe
@@ -34,7 +36,8 @@ def diagnosed(describe: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def started_idle() -> Iterator[None]:
-    """Processes that start within the block are printed only by tests that use them within another `diagnosed`."""
+    """Within the block, start processes whose logs are printed only by tests that use them within another
+    `diagnosed`."""
     global _idle
     before, _idle = _idle, True
     try:
@@ -62,6 +65,6 @@ def _text(describe: Callable[[], str]) -> str:
 
 
 def tail_of(*files: Path, characters: int = LOG_CHARACTERS) -> str:
-    """Return the ends of these files, each below its name, without files that are empty or do not exist."""
+    """Return the ends of these files, each below its name. Files that are empty or missing are skipped."""
     logs = [(file.name, file.read_text(errors="replace")[-characters:]) for file in files if file.is_file()]
     return "\n".join(f"── {name}\n{text}" for name, text in logs if text)

@@ -27,7 +27,7 @@ def toy_replica(name: str, number: int, **keys: Any) -> Replica:
 
 @dataclass
 class ToySource:
-    """A source with these replicas of each service. While `broken` is set, every call raises."""
+    """A source with these replicas for each service. While `broken` is set, every call raises an exception."""
 
     changed: Callable[[], None]
     services: dict[str, tuple[Any, ...]] = field(default_factory=dict)

@@ -83,7 +83,7 @@ def envoy_bundle(text: str = FLEET, form: str = "yaml") -> Bundle:
 
 
 def bundle_with_key(form: str = "yaml", config: str | None = None) -> Bundle:
-    """Return the files for a fleet with one listener that checks API_KEY, and one that checks no key."""
+    """Return the files for a fleet with one listener that checks API_KEY, and one without key checks."""
     secrets = Secrets(api_keys={"keys": (ApiKey("acme", key=API_KEY),)})
     proxy = Proxy("e", "envoy", _VERSION, config=config)
     return TARGET.render(view(Snapshot(compiled(FLEET_WITH_KEY).topology, secrets=secrets), proxy), form)

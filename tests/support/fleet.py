@@ -1,4 +1,4 @@
-"""Fleets for unit tests: text in, what lbctl finds or compiles out, without a process in between."""
+"""Fleets for unit tests, read and compiled from text in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reading(text: str) -> tuple[FleetSource | None, list[Diagnostic]]:
 
 
 def compiling(text: str) -> tuple[Compiled | None, list[Diagnostic]]:
-    """Return what the compiler makes of `text`, or None if it has errors; and the diagnostics."""
+    """Return the compiled `text`, or None if it has errors; and the diagnostics."""
     diagnostics = Diagnostics()
     source = read(["-"], diagnostics, io.BytesIO(text.encode()))
     compiled = compile_fleet(source, proxy_kinds(), diagnostics) if source else None
@@ -32,7 +32,7 @@ def compiling(text: str) -> tuple[Compiled | None, list[Diagnostic]]:
 
 
 def compiled(text: str) -> Compiled:
-    """Return what the compiler makes of a fleet that must have no errors."""
+    """Return the compiled form of a fleet that must have no errors."""
     result, diagnostics = compiling(text)
     assert result is not None, diagnostics
     return result
@@ -50,13 +50,13 @@ def marked(text: str) -> tuple[str, str]:
 
 
 def pool_of(text: str, name: str = "p") -> Pool:
-    """Return the pool of a fleet that is written as the body of that pool."""
+    """Return the pool of a fleet whose pool has this text as its body."""
     fleet = compiled(f"version: 1\npools:\n  {name}: {text}\n")
     return next(item for item in fleet.topology.pools if item.name == name)
 
 
 def route_of(text: str) -> Route:
-    """Return the route `r` of a fleet with the pools a and b, written as the body of that route."""
+    """Return the route `r` of a fleet with the pools a and b. The route has this text as its body."""
     fleet = compiled(f"{GROUND}routes:\n  r: {text}\n")
     return next(item for item in fleet.topology.routes if item.name == "r")
 

@@ -1,4 +1,4 @@
-"""The builder of fleets that all tests share: a whole, valid fleet, of which a test names only what it is about.
+"""The shared builder of fleets: a complete, valid fleet, in which a test sets only the relevant keys.
 
 `fleet_of()` is a fleet as a dict, `fleet_text()` the same as YAML, `write_fleet()` the same as a file.
 """
@@ -19,12 +19,12 @@ Fleet = dict[str, Any]
 
 
 def replica(name: str = "a", address: str = "127.0.0.1:9", **keys: Any) -> dict[str, Any]:
-    """Return an item of a pool's `replicas`, with further keys (weight, priority, drain …)."""
+    """Return an item of a pool's `replicas`, with additional keys (weight, priority, drain …)."""
     return {"name": name, "address": address, **keys}
 
 
 def pool(*replicas: Mapping[str, Any], **keys: Any) -> dict[str, Any]:
-    """Return a pool of these replicas, by default one, with further keys (balance, health, connections …)."""
+    """Return a pool of these replicas, by default one, with additional keys (balance, health, connections …)."""
     return {"replicas": [dict(item) for item in replicas] or [replica()], **keys}
 
 
@@ -37,8 +37,8 @@ def fleet_of(
 ) -> Fleet:
     """Return a fleet with one listener `gateway`, one route `everything` for the path prefix / and one pool `pool`.
 
-    `pool` is that pool, or its replicas; by default one replica. `route` and `listener` add keys to those two;
-    `sections` (listeners, routes, pools …) are merged in by name.
+    `pool` is that pool, or its replicas; by default one replica. `route` and `listener` add keys to the route and the
+    listener. `sections` (listeners, routes, pools …) are merged in by name.
     """
     whole = dict(pool) if isinstance(pool, Mapping) else {"replicas": [dict(item) for item in pool] or [replica()]}
     fleet: Fleet = {

@@ -33,7 +33,7 @@ ACCELERATORS = {
 }
 LLM_PREFIXES = ("llama", "gptj", "mixtral")
 BASE = "llama2-70b-99"
-"""The model that other models are compared with."""
+"""Model with which other models are compared."""
 
 Cell = tuple[str, str, str, str]
 
@@ -59,7 +59,7 @@ def results(folder: Path) -> list[Result]:
 
 
 def ratio(rows: Iterable[Result], gpu: str, base: str, *, llm: bool) -> tuple[float, list[float]]:
-    """Return the throughput of `gpu` over that of `base`, and the sorted ratios of the cells.
+    """Return the throughput of `gpu` relative to `base`, and the sorted ratios of the cells.
 
     The throughput is the geometric mean over models of the geometric mean over cells of the ratios of medians. Raises
     ValueError if the two have no closed benchmark in common.

@@ -206,8 +206,10 @@ class Running:
             pass_millisecond()
 
     def log(self, lines: int = 1) -> list[dict[str, Any]]:
-        """Return the access log once it has at least `lines` lines, in the order in which the requests began: threads
-        write the file in another order."""
+        """Return the access log once it has at least `lines` lines, in the order of the requests' start times.
+
+        The threads write the lines in another order.
+        """
         until = time.monotonic() + 30
         while True:
             rows = [json.loads(item) for item in self.output.read_text().splitlines() if item.startswith("{")]

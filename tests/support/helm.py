@@ -38,7 +38,7 @@ def _render(chart: Path, text: str, scope: Mapping[str, Any]) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[bool, str]]:
-    """Yield for each piece whether it is an action, and its text; the dashes of actions trim white space."""
+    """Yield for each piece whether it is an action, and its text. The dashes of actions trim whitespace."""
     at, trim = 0, False
     for match in _ACTION.finditer(text):
         plain = text[at : match.start()]
@@ -52,7 +52,7 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
 def _block(
     chart: Path, pieces: Sequence[tuple[bool, str]], scope: Mapping[str, Any], dot: Any
 ) -> tuple[str, Sequence[tuple[bool, str]]]:
-    """Return the rendered text up to the block's `end`, and the pieces that follow it."""
+    """Return the rendered text up to the block's `end`, and the following pieces."""
     out = ""
     while pieces:
         (is_action, text), pieces = pieces[0], pieces[1:]

@@ -1,10 +1,10 @@
-"""Hostile configurations, and what on this machine they would create, change, delete, connect to or run.
+"""Hostile configurations, and the objects on this machine that they would create, change, delete, connect to or run.
 
-A file of `tests/security/hostile` names these things by placeholders:
+A file in `tests/security/hostile` refers to these objects by placeholders:
 
-- `@DIR@`: a directory with files that must stay as they are; `@DIR@/program` leaves a file there when it runs
+- `@DIR@`: a directory with files that must not change; `@DIR@/program` leaves a file there when it runs
 - `@UNIX@`, `@TCP@` and `@TCP_PORT@`: sockets that listen; `@TCP@` is HOST:PORT, and also the address of a UDP socket
-- `@FREE_PORT@`: a port on which nobody may listen
+- `@FREE_PORT@`: a port on which no process may listen
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _PROGRAM = "#!/bin/sh\necho executed > {directory}/executed\n"
 
 @dataclass(frozen=True)
 class Guard:
-    """The things that a hostile file names."""
+    """The objects to which a hostile file refers."""
 
     directory: Path
     """`@DIR@`."""
     secret: str
-    """The content of the files there, which no answer may show."""
+    """Content of the files there, which no response may contain."""
     listeners: dict[str, socket.socket]
     free_port: int
     before: dict[str, tuple[object, ...]]
@@ -56,7 +56,7 @@ class Guard:
         return self.directory.parent / "own"
 
     def written(self, kind: str, file: Path, directory: Path) -> Path:
-        """Return a copy of a file in the directory, next to what it includes, with the names of these things."""
+        """Return a copy of a file in the directory, next to its includes, with the placeholders replaced."""
         port = str(self.listeners["tcp"].getsockname()[1])
         names = {
             "@DIR@": str(self.directory),
@@ -85,7 +85,7 @@ class Guard:
 
 @contextmanager
 def guarded() -> Iterator[Guard]:
-    """Make these things, until the block ends."""
+    """Create these objects for the duration of the block."""
     base = Path(tempfile.mkdtemp(prefix="guard-"))
     directory, secret = base / "kept", secrets.token_hex(16)
     for name, text in _FILES.items():
@@ -119,7 +119,7 @@ def _listeners(base: Path) -> dict[str, socket.socket]:
 
 
 def _on_one_port() -> tuple[socket.socket, socket.socket]:
-    """Return a socket that listens by TCP, and one by UDP with the same port."""
+    """Return a TCP socket that listens, and a UDP socket on the same port."""
     while True:
         tcp, udp = socket.create_server((LOOPBACK, 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:

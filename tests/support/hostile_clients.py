@@ -1,4 +1,4 @@
-"""Clients that hold what a listener gives them: connections, calls, messages without an end."""
+"""Clients that exhaust the resources of a listener: connections, calls, endless messages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _PIECE = 1 << 14
 
 
 class Target(NamedTuple):
-    """Where a listener is, and the headers that its clients need."""
+    """The address of a listener, and the headers that its clients need."""
 
     port: int
     headers: Mapping[str, str] = MappingProxyType({})
 
 
 Attack = Callable[[Target, threading.Event], None]
-"""What a thread does with a listener, until the event is set."""
+"""Behaviour of a thread towards a listener, until the event is set."""
 
 
 @contextmanager
 def attacking(target: Target, *attacks: Attack) -> Iterator[None]:
-    """Run each attack in a thread of its own during the block."""
+    """Run each attack in a separate thread during the block."""
     over = threading.Event()
     threads = [threading.Thread(target=_run, args=(attack, target, over), daemon=True) for attack in attacks]
     for thread in threads:
@@ -53,7 +53,7 @@ def _run(attack: Attack, target: Target, over: threading.Event) -> None:
 
 
 def connections(count: int, first: bytes = b"", rest: bytes = b"", pause: float = 0.2) -> Attack:
-    """Return the attack of many connections: each sends the first bytes, and one of the rest after each pause."""
+    """Return an attack with many connections: each sends the first bytes, and one of the rest after each pause."""
 
     def attack(target: Target, over: threading.Event) -> None:
         held: list[socket.socket] = []
@@ -75,7 +75,7 @@ def connections(count: int, first: bytes = b"", rest: bytes = b"", pause: float 
 
 
 def flood(first: bytes, repeated: bytes) -> Attack:
-    """Return the attack of one connection that sends without end, and begins again when it is closed."""
+    """Return an attack with one connection that sends endlessly, and restarts when it is closed."""
 
     def attack(target: Target, over: threading.Event) -> None:
         with socket.create_connection((HOST, target.port), 5) as connection:
@@ -90,9 +90,9 @@ def flood(first: bytes, repeated: bytes) -> Attack:
 
 
 def calls(path: str, count: int, message: bytes = b"", *, length: int | None = None) -> Attack:
-    """Return the attack of many gRPC calls on one connection, none of which ends.
+    """Return an attack with many gRPC calls on one connection, none of which ends.
 
-    Each sends a message that says to have `length` bytes: without it, the one that is given, and nothing more.
+    Each sends the given message and nothing more. With `length`, each only announces a message of `length` bytes.
     """
     begun = message if length is None else message[:length] + bytes(max(0, length - len(message) - 1))
     framed = b"" if not begun else b"\x00" + (length or len(message)).to_bytes(4, "big") + begun
@@ -114,11 +114,11 @@ class _Calls:
         self._headers = list(headers.items())
         self._message = message
         self._left: dict[int, int] = {}
-        """Call → the bytes of its message that are not sent."""
+        """Maps a call to the number of unsent bytes of its message."""
         self._http2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
 
     def run(self, count: int, over: threading.Event) -> None:
-        """Keep so many calls open until the event is set."""
+        """Keep `count` calls open until the event is set."""
         self._connection.settimeout(0.05)
         self._http2.initiate_connection()
         while not over.is_set():
@@ -157,7 +157,7 @@ def _send(connection: socket.socket, data: bytes) -> None:
 
 
 def peak_of(pid: int, block: Callable[[], None]) -> float:
-    """Run a block, and return by how many MB the process has grown at most meanwhile."""
+    """Run a block, and return the maximum growth of the process in that time, in MB."""
     before, peak, over = _resident(pid), 0.0, threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Import configurations of proxies, and read the samples with readers other than those of lbctl."""
+"""Imports configurations of proxies, and reads the samples with independent readers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ static_resources:
 
 
 def envoy_text(*, route: str = "", filters: str = "", open_: str = "") -> str:
-    """Return an Envoy configuration with a route for /open and one for everything else, with these fields, and with
+    """Return an Envoy configuration with a route for /open and one for all other paths, with these fields, and with
     these filters in front of the router."""
     return _ENVOY.format(route=route, filters=filters, open=open_)
 
@@ -86,7 +86,7 @@ def fleet_from_text(kind: str, text: str, directory: Path) -> dict[str, Any]:
 
 
 def directives(kind: str, file: Path) -> list[tuple[str, int]]:
-    """Return the file and line of every directive, by a reader other than that of lbctl."""
+    """Return the file and line of every directive, from an independent reader."""
     return list(_READERS[kind](file))
 
 

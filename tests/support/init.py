@@ -1,11 +1,11 @@
-"""HTTP servers on loopback with the answers of model servers, for the tests of `init`.
+"""HTTP servers on loopback with the responses of model servers, for the tests of `init`.
 
-Bodies are those of the servers' own code and documentation, cut to a few fields:
-vLLM, SGLang, TensorRT-LLM, LMDeploy: `ModelCard` in openai/protocol.py of each · SGLang: docs.sglang.io/basic_usage/
-native_api · TGI: docs/openapi.json · TEI: its /info · llama.cpp: tools/server/README.md, server-context.cpp ·
-Triton: docs/protocol of triton-inference-server/server · KServe: python/kserve dataplane.py · MLServer: its /v2 ·
-NIM: docs.nvidia.com/nim, /v1/metadata · Ray Serve: python/ray/serve proxy.py · TorchServe: pytorch.org/serve,
-inference_api and management_api · TensorFlow Serving: its monitoring page. Metrics: tests/fixtures/metrics.
+Bodies come from the servers' own code and documentation, reduced to a few fields: vLLM, SGLang, TensorRT-LLM, LMDeploy:
+`ModelCard` in openai/protocol.py of each · SGLang: docs.sglang.io/basic_usage/ native_api · TGI: docs/openapi.json ·
+TEI: its /info · llama.cpp: tools/server/README.md, server-context.cpp · Triton: docs/protocol of
+triton-inference-server/server · KServe: python/kserve dataplane.py · MLServer: its /v2 · NIM: docs.nvidia.com/nim,
+/v1/metadata · Ray Serve: python/ray/serve proxy.py · TorchServe: pytorch.org/serve, inference_api and management_api ·
+TensorFlow Serving: its monitoring page. Metrics: tests/fixtures/metrics.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def listing(owner: str, *names: str, **more: Any) -> dict[str, Any]:
 
 
 def vllm(*names: str, adapters: tuple[str, ...] = ()) -> Answers:
-    """Return the answers of a vLLM that serves one model under these names, with LoRA adapters on the first of them."""
+    """Return the responses of a vLLM that serves one model under these names, with LoRA adapters on the first one."""
     model_names = names or (LLAMA,)
     listed = listing("vllm", *model_names, root=model_names[0], parent=None, max_model_len=8192)
     listed["data"] += [
@@ -148,7 +148,7 @@ def v2(name: str, *models: str) -> Answers:
 
 @dataclass
 class RunningServer:
-    """A running server: its URL, and the requests that it received, in their order."""
+    """A running server: its URL, and the requests that it received, in order."""
 
     url: str
     requests: list[web.BaseRequest] = field(default_factory=list)
@@ -226,6 +226,6 @@ def fleet_of_every_kind() -> str:
 
 
 def init_process(*urls: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `lbctl init` in another process, because a process reads the authorities of the system once."""
+    """Run `lbctl init` in another process, because a process reads the system's CAs only once."""
     command = [sys.executable, "-m", "lbctl", "init", "--from", *urls]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)

@@ -1,4 +1,4 @@
-"""Public keys as a JWKS: RSA and each curve that tokens use."""
+"""Public keys as a JWKS: RSA, and each curve that tokens use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A Kubernetes API server for tests: lists, watches, bookmarks, versions that expire, tokens, and the errors of each.
+"""A Kubernetes API server for tests: lists, watches, bookmarks, expired versions, tokens, and the errors of each.
 
-It answers as the real one does, with which `tests/benchmarks/kubernetes_semantics.py` compares it. Objects are changed
-by methods that return once they are stored; a watch sees them at once. `away()` closes the port and all connections.
+It responds like the real one, with which `tests/benchmarks/kubernetes_semantics.py` compares it. Objects are changed by
+methods that return when they are stored; a watch sees them immediately. `away()` closes the port and all connections.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class ApiServer:
         self.port = free_port()
         self.tokens: set[str] = {"good"}
         self.forbidden: set[str] = set()
-        """Resources that nobody may read."""
+        """Resources that no client may read."""
         self.requests: list[str] = []
         """Method, path and query of each request, in order."""
         self.page = 500
-        """The most objects in one page of a list, whatever is asked for."""
+        """Maximum number of objects in one page of a list, whatever the request asks for."""
         self._objects: dict[str, dict[str, Object]] = {}
         self._version = 100
         self._events: list[tuple[int, str, str, Object, Object | None]] = []
@@ -74,24 +74,24 @@ class ApiServer:
         self._loop.close()
 
     def away(self) -> None:
-        """Closes the port and every connection."""
+        """Close the port and every connection."""
         self._run(self._close())
 
     def back(self) -> None:
-        """Opens the port again."""
+        """Reopen the port."""
         self._run(self._open())
 
     # ── Its objects ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def put(self, collection: str, name: str, value: Object) -> None:
-        """Creates or replaces an object."""
+        """Create or replace an object."""
         self._run(self._store(collection, name, value))
 
     def delete(self, collection: str, name: str) -> None:
         self._run(self._store(collection, name, None))
 
     def put_slice(self, namespace: str, service: str, endpoints: Iterable[Object], name: str = "", **more: Any) -> None:
-        """Create or replace a slice of a service, with one port `http` that is 8000 unless `port` says otherwise."""
+        """Create or replace a slice of a service, with one port `http`, which is 8000 unless `port` is given."""
         port = more.pop("port", 8000)
         name = name or f"{service}-abcde"
         value = {
@@ -106,22 +106,22 @@ class ApiServer:
     def objects(self, collection: str) -> dict[str, Object]:
         return self._objects.get(collection, {})
 
-    # ── What it does to watches ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Effects on watches ───────────────────────────────────────────────────────────────────────────────────────────
 
     def expire(self) -> None:
-        """Forgets the history: versions and pages of before are 410 from now on."""
+        """Forget the history: earlier versions and pages get 410 from now on."""
         self._run(self._expire())
 
     def error(self, code: int = 500, reason: str = "InternalError") -> None:
-        """Sends an ERROR event to every watch, and ends them."""
+        """Send an ERROR event to every watch, and end them."""
         self._run(self._send_error({"kind": "Status", "code": code, "reason": reason, "message": "told to"}))
 
     def bookmark(self) -> None:
-        """Moves every watch's version by a bookmark."""
+        """Advance every watch's version by a bookmark."""
         self._run(self._bookmark())
 
     def drop(self) -> None:
-        """Closes every connection; the port stays open."""
+        """Close every connection; the port stays open."""
         self._run(self._reopen())
 
     def asked(self, word: str) -> int:
@@ -133,7 +133,7 @@ class ApiServer:
         return f"http{'s' if self.tls else ''}://{HOST}:{self.port}"
 
     def kubeconfig(self, file: Path, user: Mapping[str, Any] | None = None, **cluster: Any) -> Path:
-        """Writes a kubeconfig for it, by default with the token `good`."""
+        """Write a kubeconfig for it, by default with the token `good`."""
         content = {
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "k", "cluster": {"server": self.url, **cluster}}],
@@ -317,7 +317,7 @@ class ApiServer:
 
 
 async def _cancel_others() -> None:
-    """Ends what still answers a watch whose connection is closed."""
+    """End responses to watches whose connections are closed."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -348,7 +348,7 @@ class _Selector:
 
 
 def _shown(kind: str, item: Object, before: Object | None, selected: _Selector) -> str:
-    """Return which event a watch with this selector gets; an empty text means none."""
+    """Return which event a watch with this selector gets; an empty string means none."""
     if kind not in {"ADDED", "MODIFIED", "DELETED"}:
         return kind
     was, is_now = before is not None and selected(before), kind != "DELETED" and selected(item)
@@ -380,7 +380,7 @@ def serving_api(tls: ssl.SSLContext | None = None) -> Iterator[ApiServer]:
 
 
 def endpoint(pod: str, address: str, *, state: str = "ready", **more: Any) -> Object:
-    """Return an endpoint that is `ready`, `terminating` (and still serves), `ended` (terminates and does not) or
+    """Return an endpoint that is `ready`, `terminating` (and still serves), `ended` (terminating and not serving) or
     `unready`."""
     conditions = {
         "ready": {"ready": True, "serving": True, "terminating": False},

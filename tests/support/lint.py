@@ -1,4 +1,7 @@
-"""Lint of fleets in memory, without a process, and small fleets: one listener, one route, one pool without findings."""
+"""Lints fleets in memory, without a process.
+
+Includes small fleets with one listener, one route and one pool without findings.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ telemetry:
     - {kind: vllm, url: "http://{host}:{port}/metrics"}
     - {kind: dcgm, url: "http://{host}:9400/metrics"}
 """
-"""The telemetry of a pool of vLLM servers."""
+"""Telemetry of a pool of vLLM servers."""
 PAGE_LOAD = StatedLoad(7.0, 2.0)
-"""The load with which the fleets of the pages are checked: `--rate 7/s --mean-service 2s`."""
+"""Load with which the fleets in the pages are checked: `--rate 7/s --mean-service 2s`."""
 _MODE = re.compile(r"# (\S+) is (-[rwx-]{9})")
 _HOLDS = re.compile(r"# (\S+) holds (.+)")
 
@@ -84,7 +87,7 @@ def codes(text: str) -> list[str]:
 
 
 def pointed(text: str, item: Diagnostic) -> str:
-    """Return the text of the line from where the finding points."""
+    """Return the text of the line from the position of the finding."""
     assert item.position is not None
     return text.splitlines()[item.position.line - 1][item.position.column - 1 :]
 

@@ -70,13 +70,12 @@ async def running(
     keys: str = "",
     lease: float = 60,
 ) -> AsyncIterator[Running]:
-    """Run a member whose store is a Redis at this port, with the keys of this prefix. Its default fleet has the
-    replicas a and b.
+    """Run a member whose store is a Redis at this port, with the keys of this prefix.
 
-    Args:
-        keys: The content of its key file.
-        lease: Duration of its lease in seconds. Only a test in which a lease expires passes a short one: a member on a
-            busy machine may stall for longer than that.
+    Its default fleet has the replicas a and b.
+
+    Args: keys: The content of its key file. lease: Duration of its lease in seconds. Pass a short one only in a test in
+    which a lease expires: a member on a busy machine may stall for longer than that.
     """
     path = directory / name / "fleet.yaml"
     path.parent.mkdir(exist_ok=True)

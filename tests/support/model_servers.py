@@ -1,6 +1,6 @@
-"""Two vLLM servers without a model, to try `lbctl up` on: `python -m tests.support.model_servers`.
+"""Two vLLM servers without a model, to try `lbctl up`: `python -m tests.support.model_servers`.
 
-They answer chat requests, also as a stream, and their metrics count the requests, as those of real servers do.
+They answer chat requests, including streams, and their metrics count the requests, as in real servers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiohttp import web
 from tests.support import init as it
 
 _STEP = 0.02
-"""Seconds of one step of the engine, which makes one token of each answer."""
+"""Duration of one step of the engine in seconds. A step generates one token of each response."""
 _PAGE = """\
 vllm:num_requests_running{{model_name="m"}} {running}
 vllm:num_requests_waiting{{model_name="m"}} 0
@@ -38,7 +38,7 @@ vllm:request_success_total{{model_name="m",finished_reason="stop"}} {finished}
 
 
 class ModelServer:
-    """A handler of requests that answers as a vLLM does."""
+    """A request handler that responds like vLLM."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -103,7 +103,7 @@ class ModelServer:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The form of an answer: of the chat API or of completions, whole or as a stream."""
+    """The format of a response: chat API or completions, whole or as a stream."""
 
     chat: bool
     streams: bool

@@ -1,4 +1,4 @@
-"""Views for nginx, and a real nginx on them in its own directory."""
+"""Views for nginx, and a real nginx that serves them from its own directory."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def checker_errors(bundle: Bundle, directory: Path) -> str:
 
 @contextmanager
 def running(view: View, directory: Path) -> Iterator[Path]:
-    """Run nginx on that view in the foreground, and yield its directory. The listener is the socket SOCKET in it."""
+    """Run nginx with that view in the foreground, and yield its directory. The listener is the socket SOCKET in it."""
     bundle = TARGET.render(view)
     for file in bundle.files:
         (directory / file.name).write_text(file.text)

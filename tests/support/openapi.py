@@ -1,4 +1,4 @@
-"""Check answers of the API by its OpenAPI document."""
+"""Checks responses of the API against its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lbctl.api.openapi import document
 
 
 def validate(name: str, value: Any) -> None:
-    """Assert that the JSON value is of this type of the document, and that no object has other fields."""
+    """Assert that the JSON value has this type in the document, and that no object has undocumented fields."""
     types = document()["components"]["schemas"]
     schemas = {key: {**each, "additionalProperties": False} for key, each in types.items()}
     whole = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas}}
@@ -18,6 +18,6 @@ def validate(name: str, value: Any) -> None:
 
 
 def answer_type(path: str, method: str = "get", status: int = 200) -> str:
-    """Return the name of the type of an operation's answer."""
+    """Return the type name of an operation's response."""
     content = document()["paths"][path][method]["responses"][str(status)]["content"]
     return str(content["application/json"]["schema"]["$ref"].rpartition("/")[2])

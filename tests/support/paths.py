@@ -1,4 +1,4 @@
-"""Where the tests find the repository, its fixtures, and recorded data of real systems."""
+"""Paths of the repository, its fixtures, and recorded data of real systems."""
 
 from __future__ import annotations
 

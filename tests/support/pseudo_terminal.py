@@ -1,4 +1,4 @@
-"""Run a command on a pseudo-terminal, read its output, and press keys."""
+"""Runs a command on a pseudo-terminal, reads its output, and presses keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ for module, name, value in CONSTANTS:
 from lbctl.cli import main
 main()
 """
-"""Makes it the controlling terminal, which sends Ctrl-C to the command."""
+"""Makes it the controlling terminal, so that the command gets Ctrl-C."""
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -38,7 +38,7 @@ class PseudoTerminal:
 
     @property
     def text(self) -> str:
-        """The output without escape sequences."""
+        """Return the output without escape sequences."""
         return _SEQUENCE.sub("", self.shown).replace("\r", "")
 
     def press(self, keys: str) -> None:

@@ -1,4 +1,5 @@
-"""A live fleet without the rest of `lbctl serve`: it composes and publishes in this process, and saves in memory."""
+"""A live fleet without the other parts of `lbctl serve`: it composes and publishes in this process, and saves in
+memory."""
 
 from __future__ import annotations
 
@@ -53,18 +54,18 @@ class Publishing:
 
     @property
     def served(self) -> PublishedFleet:
-        """The published fleet. There must be one."""
+        """Return the published fleet. There must be one."""
         assert self.live.served is not None
         return self.live.served
 
     async def publish(self, loaded: Loaded, *, allow_shrink: bool = False) -> PublishedFleet:
-        """Publish a fleet as if it was read from the files, and return it."""
+        """Publish a fleet as if it were read from the files, and return it."""
         async with self.live.turn:
             await self.live.publish_files(loaded, "files", allow_shrink=allow_shrink)
         return self.served
 
     def reconciler(self) -> Reconciler:
-        """Return what reads the files."""
+        """Return the reconciler, which reads the files."""
         reloads = ReloadLog(self.publisher, self._metrics, self._events)
         return Reconciler(
             self._paths, self.live, FleetWatcher(self._paths), self._saver, self._publications, reloads, self._state,
@@ -81,6 +82,6 @@ async def open_nothing(_loaded: Loaded, _can_be_served: bool) -> None:
 
 
 async def publish_files(live: LiveFleet, loaded: Loaded, *, allow_shrink: bool = False) -> None:
-    """Publish a fleet in the parts of `lbctl serve` as if it was read from the files."""
+    """Publish a fleet in the parts of `lbctl serve` as if it were read from the files."""
     async with live.turn:
         await live.publish_files(loaded, "files", allow_shrink=allow_shrink)

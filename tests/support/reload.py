@@ -35,7 +35,7 @@ class FileClock:
 
     def __init__(self) -> None:
         self.slept = 0.0
-        """Seconds of all sleeps."""
+        """Total seconds of all sleeps."""
         self.while_sleeping: Callable[[], None] = lambda: None
         self._ahead = 0.0
 
@@ -48,7 +48,7 @@ class FileClock:
         self.while_sleeping()
 
     def restart(self) -> None:
-        """Go back to the real time, in which a file that was written just now has just changed."""
+        """Return to the real time, in which a file that was written just now has just changed."""
         self._ahead = 0.0
 
 
@@ -69,13 +69,13 @@ class Fleet:
         self.reloader = FleetReloader([str(folder)])
 
     def write(self, llama: int, *more: str) -> None:
-        """Write a fleet whose pool `llama` has `llama` replicas, and further lines of pools."""
+        """Write a fleet whose pool `llama` has `llama` replicas, and additional lines of pools."""
         replicas = "".join(f'      - {{address: "10.0.0.{index}:8000"}}\n' for index in range(1, llama + 1))
         text = f"{HEAD}  filed: {{discovery: {{file: {{path: targets.json}}}}}}\n  llama:\n    replicas:\n{replicas}"
         (self.folder / "fleet.yaml").write_text("\n".join([text.rstrip(), *more, ""]))
 
     def target(self, count: int) -> None:
-        """Write the file of targets with `count` targets."""
+        """Write the targets file with `count` targets."""
         (self.folder / "targets.json").write_text(
             json.dumps([{"targets": [f"10.1.0.{index}:80" for index in range(1, count + 1)]}])
         )

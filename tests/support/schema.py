@@ -10,7 +10,7 @@ from lbctl.model.fleet import Fleet
 from lbctl.model.section import Section
 
 NAME = "<name>"
-"""The last step of a path to the names of a map."""
+"""Last step of a path to the names of a map."""
 
 
 def leaves(section: type[Section] = Fleet, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -73,7 +73,7 @@ def _below(annotation: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _parts(annotation: Any) -> list[Any]:
-    """Return the types that a union consists of, without None and without annotations."""
+    """Return the types of a union, without None and without annotations."""
     if get_origin(annotation) is Annotated:
         return _parts(get_args(annotation)[0])
     if get_origin(annotation) in {Union, types.UnionType}:

@@ -18,7 +18,7 @@ from lbctl.simulate.trace import Trace
 
 UNLIMITED = CircuitBreaker(1_000_000, 1_000_000, 1_000_000, 1_000_000)
 EASY = CostModel(a=0.01, b=0.0, c=1e-12, p=0.0, sequences=256, cache=1_000_000)
-"""An engine whose iterations take 10 ms, whatever they do."""
+"""An engine whose iterations always take 10 ms."""
 
 
 def pool(*capacities: float) -> Pool:
@@ -47,8 +47,10 @@ def replayed(
     progress: Callable[[float], None] | None = None,
     **more: Any,
 ) -> Replay:
-    """Run one simulation. Every engine has the `cost`, or a cost in proportion to its capacity; `more` are further
-    arguments of the setup."""
+    """Run one simulation.
+
+    Every engine has the `cost`, or a cost in proportion to its capacity; `more` are additional arguments of the setup.
+    """
     costs = (cost,) * len(where.replicas) if cost else engines_of(where, CostModel())
     setup = Setup(where, POLICIES[policy], **{"costs": costs, "proxies": 1, "changes": changes, **more})
     return replay(setup, trace, seed, progress)

@@ -1,4 +1,4 @@
-"""The saved state of `serve` for tests that are not asynchronous themselves."""
+"""The saved state of `serve` for synchronous tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Servers of the control plane's state on loopback: a real Redis, a real etcd, and the API server of the tests.
 
-In CI a missing server is a failure; elsewhere the test is skipped, with what to install.
+In CI a missing server is a failure; elsewhere the test is skipped, with installation instructions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _binary(name: str, package: str) -> str:
 
 
 class Server:
-    """A server of this machine. It keeps its port and its directory over restarts, and ends with this process."""
+    """A server on this machine. It keeps its port and its directory over restarts, and ends with this process."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.port = 0
@@ -61,19 +61,19 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it, and waits until it accepts connections."""
+        """Start it, and wait until it accepts connections."""
         self.launch()
         self.wait()
 
     def launch(self) -> None:
-        """Starts it."""
+        """Start it."""
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def wait(self) -> None:
-        """Waits until it accepts connections."""
+        """Wait until it accepts connections."""
         assert self.process is not None
         deadline = time.monotonic() + _START_TIMEOUT
         while not self._answers():
@@ -91,7 +91,7 @@ class Server:
         self.process.send_signal(number)
 
     def stop(self) -> None:
-        """Ends it; its directory stays."""
+        """Stop it; its directory stays."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(60)
@@ -103,10 +103,10 @@ class Server:
 
 
 class RedisProcess(Server):
-    """A server that speaks as Redis does."""
+    """A server with Redis's protocol."""
 
     def call(self, *words: str) -> bytes:
-        """Send one command, and return the server's answer."""
+        """Send one command, and return the server's response."""
         with socket.create_connection((HOST, self.port), 60) as connection:
             connection.sendall(_command(words))
             return connection.recv(65536)
@@ -124,11 +124,11 @@ class RedisServer(RedisProcess):
         self.command += [*ports, str(self.port), *options]
 
     def empty(self) -> None:
-        """Removes every key."""
+        """Remove every key."""
         self.call("FLUSHALL")
 
     def pipeline(self, commands: Sequence[Sequence[str]]) -> None:
-        """Sends all commands at once, and waits for their answers, each of one line without an error."""
+        """Send all commands at once, and wait for their responses, each one line without an error."""
         with socket.create_connection((HOST, self.port), 30) as connection:
             connection.sendall(b"".join(map(_command, commands)))
             with connection.makefile("rb") as answers:
@@ -138,13 +138,13 @@ class RedisServer(RedisProcess):
 
 
 def _command(words: Sequence[str]) -> bytes:
-    """Encode a command as Redis reads it."""
+    """Encode a command for Redis."""
     parts = b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
     return b"*%d\r\n%s" % (len(words), parts)
 
 
 class Sentinel(RedisProcess):
-    """A Sentinel that watches a Redis as `main`, and alone decides that it is away."""
+    """A Sentinel that watches a Redis as `main`, and alone decides whether it is down."""
 
     def __init__(self, watched: int) -> None:
         binary = _binary("redis-server", "redis-server")
@@ -158,7 +158,7 @@ class Sentinel(RedisProcess):
 
 
 class EtcdServer(Server):
-    """An etcd that keeps its data over a restart: of one member, or one of `peers` (name → port)."""
+    """An etcd that keeps its data over a restart: with one member, or one of `peers` (name → port)."""
 
     def __init__(self, *options: str, name: str = "default", peers: Mapping[str, int] | None = None) -> None:
         binary = _binary("etcd", "etcd-server")
@@ -187,14 +187,14 @@ class EtcdServer(Server):
         return False
 
     def call(self, path: str, body: Mapping[str, Any], token: str = "") -> Any:
-        """Call a method of the JSON gateway, and return its answer."""
+        """Call a method of the JSON gateway, and return its response."""
         url = f"http://{HOST}:{self.port}/v3/{path}"
         answer = requests.post(url, json=body, headers={"authorization": token} if token else {}, timeout=120)
         answer.raise_for_status()
         return answer.json()
 
     def empty(self) -> None:
-        """Removes every key."""
+        """Remove every key."""
         body = {"key": base64.b64encode(b"\0").decode(), "range_end": base64.b64encode(b"\0").decode()}
         requests.post(f"http://{HOST}:{self.port}/v3/kv/deleterange", json=body, timeout=120).raise_for_status()
 
@@ -212,15 +212,15 @@ class KubernetesServer:
         self._has_started = True
 
     def signal(self, number: signal.Signals) -> None:
-        """Closes its port and its connections, and opens it again."""
+        """Close its port and its connections, and reopen it."""
         (self.api.back if number == signal.SIGCONT else self.api.away)()
 
     def stop(self) -> None:
-        """Ends it; its objects stay."""
+        """Stop it; its objects stay."""
         self.api.away()
 
     def empty(self) -> None:
-        """Removes every object."""
+        """Remove every object."""
         for collection in (LEASES.format(NAMESPACE), CONFIG_MAPS.format(NAMESPACE)):
             for name in list(self.api.objects(collection)):
                 self.api.delete(collection, name)
@@ -230,7 +230,7 @@ class KubernetesServer:
 
 
 NAMESPACE = "lbctl"
-"""The namespace of the tests' stores in Kubernetes."""
+"""Namespace of the tests' stores in Kubernetes."""
 AnyServer = RedisServer | EtcdServer | KubernetesServer
 STORES: dict[str, type[AnyServer]] = {"redis": RedisServer, "etcd": EtcdServer, "kubernetes": KubernetesServer}
 """Scheme of a URL → its server."""
@@ -242,8 +242,7 @@ def resource_name(prefix: str) -> str:
 
 
 def store_of(scheme: str, prefix: str, port: int = 0, *, tls: bool = False, **more: Any) -> Store:
-    """Return the settings of the store of this scheme on a port of this machine, by default that of the shared
-    server."""
+    """Return the settings of the store with this scheme on a port of this machine, by default the shared server's."""
     if scheme == "kubernetes":
         return Store(f"kubernetes://{NAMESPACE}/{resource_name(prefix)}", **more)
     return Store(f"{scheme}{'s' * tls}://{HOST}:{port or shared_server(scheme).port}", prefix, **more)
@@ -251,7 +250,7 @@ def store_of(scheme: str, prefix: str, port: int = 0, *, tls: bool = False, **mo
 
 @contextmanager
 def reachable(scheme: str, port: int = 0, *, tls: bool = False) -> Iterator[None]:
-    """Names the API server on this port in KUBECONFIG, for a store that is opened meanwhile."""
+    """Set KUBECONFIG to the API server on this port, for a store that is opened in the block."""
     if scheme != "kubernetes":
         yield
         return
@@ -279,7 +278,7 @@ def opened(
 
 @cache
 def shared_server(scheme: str) -> AnyServer:
-    """Return the server that all tests of this process share; each test takes keys of its own."""
+    """Return the server that all tests of this process share; each test uses separate keys."""
     server = STORES[scheme]()
     atexit.register(server.close)
     server.start()
@@ -287,7 +286,7 @@ def shared_server(scheme: str) -> AnyServer:
 
 
 def write_foreign(server: AnyServer, prefix: str, name: str, value: str) -> None:
-    """Writes `leader`, `epoch` or the announcement of a `member` as another program would."""
+    """Write `leader`, `epoch` or the announcement of a `member` like another program."""
     if isinstance(server, RedisServer):
         if name == "member":
             server.call("ZADD", f"{{{prefix}}}:members", str(int(time.time() + 60) * 1000), "x")

@@ -1,4 +1,7 @@
-"""Programs of the distribution that tests run beside proxies. In CI a missing one is a failure, elsewhere a skip."""
+"""Programs of the distribution that tests run together with proxies.
+
+In CI a missing one is a failure, elsewhere a skip.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _PACKAGES = {
     "systemd-analyze": "systemd",
     "systemd-sysusers": "systemd",
 }
-"""Program → the Debian package that has it."""
+"""Program → its Debian package."""
 
 
 def require_tool(program: str) -> str:

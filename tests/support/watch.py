@@ -27,7 +27,7 @@ class Events:
         self.last = 0.0
         self._came = asyncio.Event()
         self.armed = asyncio.Event()
-        """Is set once the watch waits for changes, with no directory left to look at."""
+        """Set once the watch waits for changes, with no further directory to scan."""
         self._wait = watch._wait
         watch._wait = self._note_wait  # type: ignore[method-assign]
 

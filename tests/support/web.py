@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler
 
 @asynccontextmanager
 async def serving_get(path: str, handler: Handler) -> AsyncIterator[int]:
-    """Answer GET of the path by the handler, and yield the port."""
+    """Answer GET requests for the path with the handler, and yield the port."""
     app = web.Application()
     app.router.add_get(path, handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)

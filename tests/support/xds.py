@@ -195,7 +195,7 @@ class Client:
         await self.send(message)
 
     async def fetch(self, type_url: str, *names: str) -> list[str]:
-        """Send a request, acknowledge the answer, and return the names of its resources."""
+        """Send a request, acknowledge the response, and return the names of its resources."""
         await self.ask(type_url, *names)
         return await self.take(*names)
 
@@ -210,7 +210,7 @@ class Client:
         return [_name(item) for item in response.resources]
 
     async def silent(self, seconds: float = 0.2) -> bool:
-        """Return whether no response comes; the stream cannot be read from afterwards."""
+        """Return whether no response arrives. The stream cannot be read from afterwards."""
         try:
             await self.read(seconds)
         except TimeoutError:

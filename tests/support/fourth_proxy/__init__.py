@@ -1,6 +1,7 @@
-"""A fourth kind of proxy, as somebody would add it: a target, a driver, one line in each of the two registries.
+"""A fourth kind of proxy, added as a contributor would add it: a target, a driver, and one line in each of the two
+registries.
 
-`python -m tests.support.fourth_proxy ARGUMENTS` is `lbctl ARGUMENTS` with this kind. Its proxy is a small program of
+`python -m tests.support.fourth_proxy ARGUMENTS` is `lbctl ARGUMENTS` with this kind. Its proxy is a small program in
 this package (`proxy`) that balances real requests by weights.
 """
 
@@ -38,7 +39,7 @@ _RENDERED = {
 }  # fmt: skip
 _NO = Unsupported("it is a toy", "nothing")
 _MAX_WEIGHT = 100
-"""The largest weight of a replica."""
+"""Maximum weight of a replica."""
 
 
 class ToyTarget:

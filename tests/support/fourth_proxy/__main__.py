@@ -1,4 +1,4 @@
-"""`lbctl` with the fourth kind of proxy: the two lines that adding a proxy takes, before anything else is imported."""
+"""`lbctl` with the fourth kind of proxy. It registers the proxy with two lines, before anything else is imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _with(kinds: Registry[T], value: T) -> Registry[T]:
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """Keep the kind in both registries inside the block, for modules that are imported there."""
+    """Keep the kind in both registries within the block, for modules that are imported there."""
     packages = _with(targets.PACKAGES, PACKAGE)
     drivers = _with(registry.DRIVERS, registry.DriverKind(f"{PACKAGE}.driver:ToyDriver", (("config",),)))
     with (

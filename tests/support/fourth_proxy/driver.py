@@ -1,4 +1,7 @@
-"""Drives a toy proxy: writes its file, which it reads anew by itself. It fails while `<config>.broken` exists."""
+"""Drives a toy proxy: writes its file, which the proxy reloads by itself.
+
+The driver fails while `<config>.broken` exists.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.support.fourth_proxy import TARGET
 
 
 class ToyDriver:
-    """Of one proxy with `config`."""
+    """Driver of one proxy with `config`."""
 
     def __init__(self, proxy: Proxy, ejected: Ejected, permit: Permit) -> None:
         del ejected, permit
@@ -31,7 +34,8 @@ class ToyDriver:
         self._queue.put_nowait(served)
 
     def checks_changed(self) -> None:
-        """Ignore active checks, which the toy does not have: it goes on sending to the replicas that they hold out."""
+        """Ignore active checks, which the toy does not support: it keeps sending requests to replicas that fail
+        them."""
 
     async def run(self) -> None:
         while True:

@@ -1,6 +1,7 @@
-"""The toy proxy's program: `proxy.py CONFIG` serves, `proxy.py --check CONFIG` checks, `proxy.py -v` says its version.
+"""The toy proxy's program: `proxy.py CONFIG` serves, `proxy.py --check CONFIG` checks, `proxy.py -v` prints its
+version.
 
-It takes one request a connection, balances smoothly by weights, and reads CONFIG anew when that has changed.
+It accepts one request per connection, uses smooth weighted balancing, and reloads CONFIG when it has changed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _CHUNK = 1 << 16
 
 
 class Balancer:
-    """Smooth weighted round robin over the replicas that the file names now."""
+    """Smooth weighted round robin over the replicas in the current file."""
 
     def __init__(self, config: Path) -> None:
         self._config = config

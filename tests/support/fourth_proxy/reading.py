@@ -1,4 +1,4 @@
-"""The toy reads a request as it is sent."""
+"""The toy proxy reads a request unchanged."""
 
 from __future__ import annotations
 

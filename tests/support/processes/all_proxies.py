@@ -1,8 +1,8 @@
-"""An Envoy, a HAProxy and an nginx before the same engines, all driven by one `lbctl serve`, with the settings that a
-fleet has when it says nothing of them. What clients got, and what the proxies were told, in any stretch of time.
+"""An Envoy, a HAProxy and an nginx in front of the same engines, driven by one `lbctl serve`, with the default settings
+of a fleet. Measures the responses that clients got and the weights that the proxies received, in any period.
 
-The requests of a stretch of 20 s have always the same lengths, in another order: what differs between two stretches is
-no matter of who asked for more.
+The requests of a period of 20 s always have the same lengths, in another order, so that the load of two periods is
+equal.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ from tests.support.processes.http1 import Request, Response
 from tests.support.processes.waiting import eventually
 
 STRETCH = 20.0
-"""Seconds."""
+"""Length of a period in seconds."""
 INTERVAL, STALE_AFTER, STALLED_AFTER, MIN_INTERVAL = 5.0, 15.0, 15.0, 30.0
-"""Seconds, by default."""
+"""Default settings in seconds."""
 _OUTPUT, _PROMPT, _SPREAD = 60, 400, 0.9
-"""Medians of the tokens, standard deviation of their logarithm: much as people talk with a model."""
+"""Medians of the tokens, and standard deviation of their logarithm, similar to conversations with a model."""
 _NGINX_SERVER = re.compile(r"server 127\.0\.0\.1:(\d+)([^;]*);")
 
 
 class Lengths:
-    """Requests at `rate` a second, lognormal in the tokens of their prompts and of their answers. `scale`: of both;
-    `patience`: seconds until the client gives up."""
+    """Requests at `rate` per second, with lognormal numbers of tokens in prompts and responses.
+
+    `scale`: factor on both; `patience`: seconds until the client gives up.
+    """
 
     def __init__(self, rate: float, seed: int, scale: float, patience: float) -> None:
         self._count = round(rate * STRETCH)
@@ -68,7 +70,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """The requests that clients sent in a stretch."""
+    """The requests that clients sent in a period."""
 
     responses: tuple[Response, ...]
 
@@ -81,11 +83,11 @@ class Got:
         return counts[name] / counts.total()
 
     def whole(self, percent: float = 99) -> float:
-        """Seconds that so many percent of the answers took at most."""
+        """Return the percentile of the whole duration, in seconds."""
         return percentile_of([item.seconds for item in self.responses], percent)
 
     def first(self, percent: float = 99) -> float:
-        """Seconds to the first byte of the answer."""
+        """Return the percentile of the time to the first byte, in seconds."""
         return percentile_of([(item.headers_at or item.finished) - item.started for item in self.responses], percent)
 
     def __add__(self, other: Got) -> Got:
@@ -93,7 +95,7 @@ class Got:
 
 
 def got(load: Load, since: float, until: float = float("inf")) -> Got:
-    """Return the answers to the requests that were sent between the two moments (`time.monotonic()`)."""
+    """Return the responses to the requests that were sent between the two times (`time.monotonic()`)."""
     return Got(tuple(item for item in load.responses if since <= item.started < until))
 
 
@@ -113,14 +115,14 @@ class Three:
 
     @contextmanager
     def load(self, rate: float, *, scale: float = 1.0, patience: float = 60.0) -> Iterator[dict[str, Steady]]:
-        """Send so many requests a second, of `Lengths`, to each proxy."""
+        """Send `rate` requests per second, of `Lengths`, to each proxy."""
         with ExitStack() as stack:
             yield {
                 name: stack.enter_context(client.steady(rate, Lengths(rate, seed, scale, patience)))
                 for seed, (name, client) in enumerate(self.clients.items(), 1)
             }
 
-    # ── What they were told ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Weights and decisions ────────────────────────────────────────────────────────────────────────────────────────
 
     def decided(self, pool: str = "pool") -> dict[str, float]:
         """Return replica → weight on the scale of capacities."""
@@ -128,8 +130,10 @@ class Three:
         return {item["name"]: item["weight"] for item in pools[pool]["replicas"]}
 
     def weights(self, members: Sequence[Engine], pool: str = "pool") -> dict[str, dict[str, int]]:
-        """Return proxy → replica → the weight in the proxy's own range. That of nginx is read from its file, and is 0
-        where the file says `down`."""
+        """Return proxy → replica → the weight in the proxy's own range.
+
+        For nginx it is read from the file, and is 0 if the replica is marked `down`.
+        """
         names = {item.port: item.name for item in members}
         envoy = self.envoy.weights(pool)
         nginx = self.nginx.config.read_text()
@@ -167,8 +171,10 @@ def _nginx_weight(parameters: str) -> int:
 
 
 def pool_by_default(members: Sequence[Engine], exporters: Sequence[Exporter] = (), **keys: Any) -> dict[str, Any]:
-    """Return a pool that names its source and a path to check, and leaves the rest to lbctl. With `exporters`, the
-    source is each replica's page there."""
+    """Return a pool that sets its source and a path to check, and otherwise uses defaults.
+
+    With `exporters`, the source is each replica's page there.
+    """
     pool = pool_of(members, health={"active": {"http": {"path": "/health"}}}, **keys)
     if not exporters:
         return {"telemetry": {"sources": [source("{host}:{port}")]}, **pool}
@@ -184,8 +190,8 @@ def source(address: str) -> dict[str, str]:
 
 @contextmanager
 def three(pool: Mapping[str, Any], **sections: Any) -> Iterator[Three]:
-    """Run all three proxies before `pool` (with the further `sections` of a fleet), once they have what was decided at
-    the start."""
+    """Run all three proxies in front of `pool` (with additional `sections` of a fleet), and wait until they have the
+    initial decisions."""
     with ExitStack() as stack:
         haproxy, nginx = stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())
         fleet = fleet_of(pool, **driven("envoy"))
@@ -205,5 +211,5 @@ def three(pool: Mapping[str, Any], **sections: Any) -> Iterator[Three]:
 
 
 def until(moment: float) -> None:
-    """Waits for it (`time.monotonic()`)."""
+    """Wait until this time (`time.monotonic()`)."""
     time.sleep(max(0.0, moment - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Requests at once, however long the machine takes: none is answered before all have arrived."""
+"""Concurrent requests on any machine: none is answered before all have arrived."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def at_once(
     served_first: int = 0,
     quiet: float = 2.0,
 ) -> list[Response]:
-    """Return the answers to these requests, of which the proxy refuses `turned_away` while the replicas answer none;
-    without a number, those that it refuses from the first arrival on until nothing changes for `quiet` seconds.
+    """Return the responses to these requests.
 
-    `served_first` come one after the other: of two at the same instant, two threads of HAProxy may both take a
-    replica's last place.
+    The proxy rejects `turned_away` of them while the replicas hold their responses. Without a number, these are the
+    rejections from the first arrival until nothing changes for `quiet` seconds.
+
+    `served_first` are sent one after the other: if two arrive at the same instant, two threads of HAProxy may both take
+    a replica's last slot.
     """
     for replica in members:
         replica.held = True

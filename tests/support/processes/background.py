@@ -1,4 +1,4 @@
-"""One event loop in a daemon thread: it carries the replicas and the clients of this process, tests wait on futures.
+"""One event loop in a daemon thread for the replicas and clients of this process; tests wait on futures.
 
 Replicas and clients share the loop, so `time.monotonic()` is one clock for both sides of a proxy.
 """
@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 TIMEOUT = 200.0
-"""Seconds that a test waits for one thing unless it says otherwise: below the time limit of a test."""
+"""Default timeout of a wait in a test, in seconds: below the time limit of a test."""
 _TURNS_OF_AN_ABORT = 2
-"""Turns of the event loop until a connection that is aborted is closed."""
+"""Turns of the event loop until an aborted connection is closed."""
 
 
 @functools.cache
@@ -28,12 +28,12 @@ def _running() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
 
 
 def start(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Starts `work`; the future cancels it, too."""
+    """Start `work`; cancelling the future cancels it."""
     return asyncio.run_coroutine_threadsafe(work, _running()[0])
 
 
 def wait(work: Coroutine[Any, Any, T], timeout: float = TIMEOUT) -> T:
-    """Return the result of `work`, which is cancelled if it takes longer than `timeout` seconds."""
+    """Return the result of `work`, which is cancelled after `timeout` seconds."""
     future = start(work)
     try:
         return future.result(timeout)
@@ -42,9 +42,9 @@ def wait(work: Coroutine[Any, Any, T], timeout: float = TIMEOUT) -> T:
 
 
 def abort_connections(host: str, port: int) -> None:
-    """Aborts what clients of this address still have open, on this loop.
+    """Abort the open client connections to this address on this loop.
 
-    A server that ends during a TLS handshake does not know of the connection, and nobody would close it.
+    A server that ends during a TLS handshake does not know of the connection and would not close it.
     """
     loop: Any = asyncio.get_running_loop()
     for transport in list(loop._transports.values()):
@@ -54,7 +54,7 @@ def abort_connections(host: str, port: int) -> None:
 
 
 def close() -> None:
-    """Ends what still runs, and the thread; the next call starts another."""
+    """End all running work, and the thread. The next call starts another thread."""
     if not _running.cache_info().currsize:
         return
     loop, thread = _running()

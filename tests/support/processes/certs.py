@@ -1,4 +1,4 @@
-"""Certificates for one test: an authority, and the leaves that it signs (ECDSA P-256, valid for two days)."""
+"""Certificates for one test: a CA, and the leaf certificates that it signs (ECDSA P-256, valid for two days)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAY = datetime.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key, as PEM files; `bundle` holds both, as HAProxy wants them."""
+    """A certificate and its key, as PEM files. `bundle` contains both, as HAProxy requires."""
 
     certificate: Path
     key: Path
@@ -27,7 +27,7 @@ class Pair:
 
 
 class Authority:
-    """A certificate authority whose files lie in `directory`; `ca` is its own certificate."""
+    """A certificate authority with its files in `directory`; `ca` is its own certificate."""
 
     def __init__(self, directory: Path, name: str = "test authority") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ class Authority:
         self.ca.write_bytes(certificate)
 
     def revoke(self, *pairs: Pair, expired: bool = False) -> bytes:
-        """Return the list of revoked certificates in PEM: those of `pairs`, and no others."""
+        """Return the revocation list in PEM. It contains exactly the certificates in `pairs`."""
         now = datetime.datetime.now(datetime.UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self._subject)
         builder = builder.last_update(now - 2 * _DAY).next_update(now + (-_DAY if expired else _DAY))
@@ -93,7 +93,7 @@ class Authority:
 
 
 def server_context(pair: Pair, client_ca: Path | None = None) -> ssl.SSLContext:
-    """Return a context for a server with that certificate; with `client_ca` it requires one from the client."""
+    """Return a context for a server with that certificate. With `client_ca` it requires a client certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
     context.load_cert_chain(pair.certificate, pair.key)
     if client_ca is not None:
@@ -102,7 +102,7 @@ def server_context(pair: Pair, client_ca: Path | None = None) -> ssl.SSLContext:
 
 
 def client_context(ca: Path, pair: Pair | None = None, alpn: Sequence[str] = ()) -> ssl.SSLContext:
-    """Return a context for a client that trusts `ca` alone, shows `pair` where it is asked, and offers `alpn`."""
+    """Return a context for a client that trusts only `ca`, sends `pair` if requested, and offers `alpn`."""
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=ca)
     if pair is not None:
         context.load_cert_chain(pair.certificate, pair.key)

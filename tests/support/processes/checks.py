@@ -1,7 +1,7 @@
-"""Health checks for tests: as often as a busy machine allows.
+"""Health checks for tests: as frequent as a busy machine allows.
 
-A replica of a test answers when its process gets processor time. One check that comes too late is therefore normal, and
-four of them in a row are not.
+A replica of a test responds when its process gets processor time. One late check is therefore normal, and four in a row
+are not.
 """
 
 from __future__ import annotations
@@ -18,4 +18,4 @@ TCP: dict[str, Any] = {
     "active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
     "passive": {"consecutive_connect_failures": 1, "ejection_time": "1s", "error_rate": {"window": "1s"}},
 }
-"""The `health` of a pool whose replicas refuse connections and return: they are out at once, and soon back."""
+"""`health` of a pool whose replicas refuse connections and return: they are ejected immediately, and return soon."""

@@ -1,6 +1,6 @@
-"""The clients of the tests: HTTP, gRPC and WebSocket, each request sent once, every failure kept.
+"""The clients of the tests: HTTP, gRPC and WebSocket. Each request is sent once, and every failure is recorded.
 
-`send…` starts something and gives a future, for what happens meanwhile; the plain names wait for it.
+`send…` starts a request and returns a future, for actions in the meantime; the plain names wait for it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.support.processes.ports import HOST
 from tests.support.processes.waiting import eventually
 
 _ANSWERED = 20.0
-"""Seconds until what was sent in a stretch of time has been answered, at most."""
+"""Maximum seconds until the requests of a period have been answered."""
 _FEW = 24
-"""Answers, of which it is certain that chance brings some to each of two replicas."""
+"""Number of responses of which some certainly go to each of two replicas."""
 
 Headers = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came back for many requests, in the order in which they ended, and on how many connections."""
+    """The results of many requests, in the order in which they ended, and the number of connections."""
 
     responses: tuple[Response, ...]
     connections: int
@@ -41,42 +41,42 @@ class Load:
 
     @property
     def failures(self) -> list[Response]:
-        """Every answer that is no whole 2xx."""
+        """Return every response that is not a complete 2xx."""
         return [response for response in self.responses if not response.ok]
 
     @property
     def statuses(self) -> Counter[int]:
-        """How often each status came; 0 is none."""
+        """Count the responses by status; 0 means no response."""
         return Counter(response.status for response in self.responses)
 
     @property
     def errors(self) -> Counter[str]:
-        """How often each transport error came (http1.Error)."""
+        """Count the transport errors (http1.Error)."""
         return Counter(response.error for response in self.responses if response.error)
 
     @property
     def by_replica(self) -> Counter[str]:
-        """Whole 2xx answers of each replica."""
+        """Count the complete 2xx responses by replica."""
         return Counter(response.replica or "" for response in self.responses if response.ok)
 
     def shares(self) -> dict[str, float]:
-        """Return the part of the whole 2xx answers that each replica gave, from 0 to 1."""
+        """Return each replica's share of the complete 2xx responses, from 0 to 1."""
         counts = self.by_replica
         return {name: count / counts.total() for name, count in sorted(counts.items())}
 
     def percentile(self, percent: float) -> float:
-        """Seconds that so many percent of all requests took at most."""
+        """Return the percentile of the duration of all requests, in seconds."""
         ordered = sorted(response.seconds for response in self.responses)
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
     def assert_no_failure(self) -> None:
-        """Fails with the first failures spelled out."""
+        """Fail with the details of the first failures."""
         assert not self.failures, f"{len(self.failures)} failures:\n" + "\n".join(map(str, self.failures[:5]))
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A WebSocket conversation: the status of the handshake, what came back, the code of the close."""
+    """A WebSocket conversation: the status of the handshake, the received messages, the close code."""
 
     status: int
     replies: tuple[str, ...] = ()
@@ -85,10 +85,10 @@ class Echo:
 
 
 class Client:
-    """Talks to one port. `tls` trusts what certs.client_context was told, `server_name` goes out as SNI.
+    """A client of one port. `tls` trusts the CA in `certs.client_context`, `server_name` is sent as SNI.
 
-    HTTP alone: from the address `source`, with the bytes of `preamble` at the start of each connection.
-    `keeps_connections`: whether loads use a connection for more than one request, unless they say themselves.
+    For HTTP: `source` is the local address, and `preamble` the first bytes of each connection. `keeps_connections`:
+    whether loads reuse connections by default.
     """
 
     keeps_connections = True
@@ -122,7 +122,7 @@ class Client:
         timeout: float = 30.0,
         chunked: bool = False,
     ) -> Future[Response]:
-        """Starts one request on a connection of its own; cancelling the future closes that connection."""
+        """Start one request on a separate connection. Cancelling the future closes that connection."""
         return background.start(self._once(Request(method, path, headers, body, chunked, timeout)))
 
     def request(
@@ -135,14 +135,16 @@ class Client:
         timeout: float = 30.0,
         chunked: bool = False,
     ) -> Response:
-        """Send one request on a connection of its own, within `timeout` seconds. With `chunked` the body has no
-        length."""
+        """Send one request on a separate connection, within `timeout` seconds.
+
+        With `chunked` the body has no length.
+        """
         response = background.wait(self._once(Request(method, path, headers, body, chunked, timeout)), timeout + 5)
         pass_millisecond()
         return response
 
     def get(self, path: str = "/", headers: Headers = (), *, timeout: float = 30.0) -> Response:
-        """Send a GET as `request` does."""
+        """Send a GET like `request`."""
         return self.request("GET", path, headers, timeout=timeout)
 
     def post(
@@ -154,7 +156,7 @@ class Client:
         timeout: float = 30.0,
         chunked: bool = False,
     ) -> Response:
-        """Send a POST as `request` does."""
+        """Send a POST like `request`."""
         return self.request("POST", path, headers, body, timeout=timeout, chunked=chunked)
 
     def send_load(
@@ -167,11 +169,12 @@ class Client:
         gap: float = 0.0,
         jitter: float = 0.1,
     ) -> Future[Load]:
-        """Starts `count` requests on `concurrency` connections, each waiting for its answer before the next.
+        """Start `count` requests on `concurrency` connections, each of which waits for its response before the next
+        request.
 
-        `request` may be a function of the number of the request. `gap` is the pause in seconds that each connection
-        keeps between two requests, give or take `jitter` of it. A connection is opened anew when it was closed between
-        two requests; one that breaks under a request is a failure of that request.
+        `request` may be a function of the number of the request. `gap` is the pause in seconds between two requests on
+        a connection, varied by `jitter` of it. A connection that was closed between two requests is reopened; a
+        connection that breaks during a request is a failure of that request.
         """
         make = request if callable(request) else lambda _: request
         keep = self.keeps_connections if keep_alive is None else keep_alive
@@ -187,7 +190,7 @@ class Client:
         gap: float = 0.0,
         jitter: float = 0.1,
     ) -> Load:
-        """Send requests as `send_load` does, and wait for the end."""
+        """Send requests like `send_load`, and wait for the end."""
         started = self.send_load(count, concurrency, request, keep_alive=keep_alive, gap=gap, jitter=jitter)
         try:
             return started.result(background.TIMEOUT)
@@ -201,7 +204,7 @@ class Client:
         *,
         keep_alive: bool | None = None,
     ) -> Steady:
-        """Send so many requests a second for as long as the block runs: `with client.steady(200) as load:`."""
+        """Send `rate` requests per second during the block: `with client.steady(200) as load:`."""
         keep = self.keeps_connections if keep_alive is None else keep_alive
         return Steady(self._target, rate, request if callable(request) else lambda _: request, keep)
 
@@ -212,11 +215,12 @@ class Client:
         return background.wait(call(self._where, method, payload, pairs, timeout))
 
     def grpc_load(self, method: str, count: int, concurrency: int = 1, payload: bytes = b"") -> list[Reply]:
-        """Make so many calls, each on a connection of its own, `concurrency` at a time."""
+        """Make `count` calls, each on a separate connection, `concurrency` at a time."""
         return background.wait(_grpc_load(self._where, method, count, concurrency, payload))
 
     def websocket(self, path: str, messages: Sequence[str], gap: float = 0.0, protocols: Sequence[str] = ()) -> Echo:
-        """Sends the messages, `gap` seconds apart, each after the reply to the one before; then closes."""
+        """Send the messages, `gap` seconds apart, each after the reply to the previous one, and close the
+        connection."""
         return background.wait(self._websocket(path, messages, gap, protocols))
 
     async def _once(self, request: Request) -> Response:
@@ -244,7 +248,7 @@ class Client:
                 for message in messages:
                     try:
                         await socket.send_str(message)
-                    except aiohttp.ClientConnectionResetError:  # the conversation was ended meanwhile
+                    except aiohttp.ClientConnectionResetError:  # the conversation has ended in the meantime
                         break
                     reply = await socket.receive(30)
                     if reply.type is not aiohttp.WSMsgType.TEXT:
@@ -256,9 +260,11 @@ class Client:
 
 
 class Steady:
-    """Requests at a constant rate, whatever becomes of the earlier ones: a slow answer delays no request, and each
-    takes an idle connection (with `keep_alive`) or a new one. Each is sent once. After the block, `load` is what came
-    back."""
+    """Requests at a constant rate: a slow response does not delay other requests.
+
+    Each takes an idle connection (with `keep_alive`) or a new one, and is sent once. After the block, `load` contains
+    the results.
+    """
 
     def __init__(self, target: Target, rate: float, make: Callable[[int], Request], keep_alive: bool = True) -> None:
         self._target = target
@@ -285,15 +291,15 @@ class Steady:
 
     @property
     def load(self) -> Load:
-        """What has come back up to now."""
+        """Return the results up to now."""
         opened = sum(connection.opened for connection in self._all)
         return Load(tuple(self._responses), opened, time.monotonic() - self._started)
 
     def since(self, moment: float) -> Load:
-        """Return the part of the load that was sent between `moment` (`time.monotonic()`) and this call, a few requests
-        at least. Waits for their answers, which are late on a busy machine."""
+        """Return the part of the load that was sent between `moment` (`time.monotonic()`) and this call, at least a few
+        requests. Waits for their responses, which are late on a busy machine."""
         until = time.monotonic()
-        with contextlib.suppress(AssertionError):  # what is never answered is for the test to judge
+        with contextlib.suppress(AssertionError):  # the test must judge requests without a response
             eventually(lambda: self._are_answered(moment, until), _ANSWERED)
         whole = self.load
         later = tuple(response for response in whole.responses if response.started >= moment)
@@ -334,8 +340,10 @@ class Steady:
 
 
 def pass_millisecond() -> None:
-    """Waits for the next millisecond of the clock. Proxies log in milliseconds: the line of a later request has a
-    later time, whichever worker writes it."""
+    """Wait for the next millisecond of the clock.
+
+    Proxies log in milliseconds, so the line of a later request has a later time, whichever worker writes it.
+    """
     now = time.time_ns() // 1_000_000
     while time.time_ns() // 1_000_000 == now:
         time.sleep(0.0002)

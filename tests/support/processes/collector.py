@@ -1,7 +1,7 @@
-"""A collector of OpenTelemetry traces: OTLP by gRPC, on a port of the system; keeps the spans that it is sent.
+"""A collector of OpenTelemetry traces: OTLP by gRPC, on a free port. It stores the received spans.
 
-The messages are read with the descriptors that xds-protos brings: they are older than the field's present name
-(`scope_spans`), and the same on the wire. The package opentelemetry-proto must not stand beside them.
+The messages are decoded with the descriptors in xds-protos. These are older than the field's current name
+(`scope_spans`), and have the same wire format. The package opentelemetry-proto must not be installed with them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span; ids in hexadecimal, `kind` by its name (SPAN_KIND_SERVER), `service` of the resource it belongs to."""
+    """One span. Ids are in hexadecimal, `kind` is its name (SPAN_KIND_SERVER), and `service` the resource's service."""
 
     name: str
     kind: str
@@ -35,7 +35,7 @@ class Span:
 
 
 class Collector:
-    """Listens inside `with collecting()`."""
+    """Listens within `with collecting()`."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -45,22 +45,22 @@ class Collector:
 
     @property
     def address(self) -> str:
-        """For a fleet file: host:port."""
+        """Address for a fleet file: host:port."""
         return f"{HOST}:{self.port}"
 
     async def export(self, request: bytes, _: Any) -> bytes:
-        """Implement TraceService/Export; the answer is an empty message."""
+        """Implement TraceService/Export. The response is an empty message."""
         self.spans.extend(_spans(request))
         return b""
 
     async def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         self._server = grpc.aio.server(handlers=[_Only(self)], options=[("grpc.so_reuseport", 1)])
         self._server.add_insecure_port(self.address)
         await self._server.start()
 
     async def stop(self) -> None:
-        """Drops all connections."""
+        """Drop all connections."""
         if self._server is not None:
             await self._server.stop(None)
         self._held.close()

@@ -1,8 +1,8 @@
-"""`lbctl serve` as a process of its own, and real Envoys that it drives.
+"""`lbctl serve` as a separate process, and real Envoys that it drives.
 
 The shortest way is `with controlling(fleet) as control, control.envoy("edge") as edge:`. The control plane keeps its
-ports over restarts, so that Envoys find it again. Every Envoy has its own admin port and directory; which listeners it
-gets is for the fleet's `proxies` to say. Of lbctl only the command, its API and its log are used.
+ports over restarts, so that Envoys find it again. Every Envoy has its own admin port and directory; the fleet's
+`proxies` determine its listeners. The harness uses only lbctl's command, API and log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Rows(dict[str, dict[str, Any]]):
 
 
 class ControlPlane:
-    """`lbctl serve` on the fleet in `files`, with its state beside it. `xds` and `api` are its ports."""
+    """`lbctl serve` with the fleet in `files`, and its state next to it. `xds` and `api` are its ports."""
 
     def __init__(self, directory: Path, options: Sequence[str] = (), module: str = "") -> None:
         self.directory = directory
@@ -56,7 +56,7 @@ class ControlPlane:
     # ── The process ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, *, ready: bool = True) -> None:
-        """Starts it; with `ready`, waits until it answers proxies."""
+        """Start it; with `ready`, wait until it serves proxies."""
         arguments = [
             *("serve", str(self.files), "--state", str(self.state)),
             *("--xds-bind", f"{HOST}:{self.xds}", "--api-bind", f"{HOST}:{self.api}", *self.options),
@@ -69,7 +69,7 @@ class ControlPlane:
             self.await_ready()
 
     def await_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Waits until /readyz says yes; fails, with the log, when it never does."""
+        """Wait until /readyz succeeds. Fails, with the log, if it never does."""
         deadline = time.monotonic() + timeout
         while not self.ready():
             self.assert_alive()
@@ -99,12 +99,12 @@ class ControlPlane:
 
     @property
     def socket(self) -> str:
-        """The address of its Unix socket, by which nodes get keys too."""
+        """Return the address of its Unix socket, on which nodes also get keys."""
         return f"unix:{self.state}/xds.sock"
 
     @property
     def memory(self) -> float:
-        """Resident now, in MB."""
+        """Return the resident memory in MB."""
         assert self.process is not None
         resident = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
         assert resident
@@ -113,26 +113,26 @@ class ControlPlane:
     # ── Its files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write(self, fleet: Fleet, name: str = "fleet.yaml") -> None:
-        """Replace the fleet's file as a whole."""
+        """Replace the fleet's file atomically."""
         self.write_text(
             yaml.dump(json.loads(json.dumps(self._with_logs(fleet))), Dumper=yaml.CSafeDumper, sort_keys=False), name
         )
 
     def _with_logs(self, fleet: Fleet) -> Fleet:
-        """Return the fleet with an own port for the traffic log of proxies that are driven."""
+        """Return the fleet with a separate port for the traffic log of driven proxies."""
         proxies, settings = fleet.get("proxies") or {}, fleet.get("control") or {}
         if "logs" in settings or not any({"config", "reload"} <= item.keys() for item in proxies.values()):
             return fleet
         return {**fleet, "control": {**settings, "logs": {"bind": f"{HOST}:{self.logs}"}}}
 
     def write_text(self, text: str, name: str = "fleet.yaml") -> None:
-        """Replace the fleet's file by any text, as a whole."""
+        """Replace the fleet's file with any text, atomically."""
         path = self.files / name
         beside = path.with_name(f".{name}.new")
         beside.write_text(text)
         beside.replace(path)
 
-    # ── What it says ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Its API ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def url(self) -> str:
@@ -156,7 +156,7 @@ class ControlPlane:
 
     @property
     def rollout(self) -> dict[str, Any]:
-        """The fleet's only rollout, once the control plane knows it: a moment after it is ready."""
+        """Return the fleet's only rollout, when the control plane has it: shortly after it is ready."""
         rows: list[dict[str, Any]] = []
 
         def is_there() -> bool:
@@ -169,11 +169,11 @@ class ControlPlane:
 
     @property
     def proxies(self) -> dict[str, dict[str, Any]]:
-        """Node id → what is known of it; `ABSENT` as the state of one that the control plane does not know yet."""
+        """Return node id → its row. The state of a node that the control plane does not know yet is `ABSENT`."""
         return _Rows({item["node"]: item for item in self.get("proxies")["proxies"]})
 
     def metrics(self) -> dict[str, float]:
-        """Series as Prometheus sees them, `name{label="value"}` → value."""
+        """Return the Prometheus series, `name{label="value"}` → value."""
         lines = self._ask("GET", "/metrics").text.splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
@@ -187,7 +187,7 @@ class ControlPlane:
         return self._ask("POST", "/api/v1/reload", json={"allow_shrink": allow_shrink}, headers=self._authorization)
 
     def explain_pick(self, question: Mapping[str, Any]) -> Any:
-        """Send POST /api/v1/picks/explain, and return the JSON of the answer."""
+        """Send POST /api/v1/picks/explain, and return the JSON of the response."""
         answer = self._ask("POST", "/api/v1/picks/explain", json=question, headers=self._authorization)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -201,7 +201,7 @@ class ControlPlane:
         return self.log_file.read_text(errors="replace")
 
     def tail(self) -> str:
-        """Return the end of its log, and of those of its Envoys."""
+        """Return the ends of its log and of its Envoys' logs."""
         return "\n".join([tail_of(self.log_file), *(f"── {item.node}\n{item.logs()}" for item in self._envoys)])
 
     def describe(self) -> str:
@@ -217,12 +217,12 @@ class ControlPlane:
 
     @property
     def envoys(self) -> tuple[XdsEnvoy, ...]:
-        """Those that run."""
+        """Return the running Envoys."""
         return tuple(self._envoys)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The node ids of those that run."""
+        """Return the node ids of the running Envoys."""
         return tuple(item.node for item in self._envoys)
 
     @contextmanager
@@ -241,10 +241,10 @@ class ControlPlane:
     ) -> Iterator[XdsEnvoy]:
         """Run a real Envoy with this node id.
 
-        `listeners` are those that it is to open: names of the fleet that was written (all of them by default), or names
+        `listeners` are the listeners that it should open: names in the written fleet (all of them by default), or names
         and ports; with `wait` it has opened them before the block begins. With `by_socket` it connects by the Unix
-        socket, as a proxy that is to get keys must, else by TCP. `bootstrap` replaces the harness's own, except for the
-        admin port.
+        socket, as a proxy that needs keys must, else by TCP. `bootstrap` replaces the harness's own bootstrap, except
+        for the admin port.
         """
         binary, admin = require("envoy"), free_port()
         directory = self.directory / f"envoy-{node}-{admin}"
@@ -283,11 +283,11 @@ def controlling(
     start: bool = True,
     module: str = "",
 ) -> Iterator[ControlPlane]:
-    """Write the fleet, and `files` next to it under their relative paths; start `lbctl serve` on it, and end it.
+    """Write the fleet, and `files` next to it under their relative paths; start `lbctl serve` with it, and end it.
 
     With `start`, the block begins when the control plane is ready. `options` are added to the command. The process is a
-    fork of one that has imported lbctl, or `python -m MODULE` in a new interpreter if a `module` is given. The test
-    fails if the process ended by itself meanwhile, unless the test stopped or killed it.
+    fork of a process that has imported lbctl, or `python -m MODULE` in a new interpreter if a `module` is given. The
+    test fails if the process ends by itself, unless the test stopped or killed it.
     """
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
     control = ControlPlane(directory, options, module)
@@ -309,8 +309,10 @@ def controlling(
 
 
 def driven(*nodes: str) -> Fleet:
-    """Return the sections `listeners` and `proxies` for Envoys of these node ids, to be merged into a fleet. Each has a
-    listener of its own name, so that a test can send a request to one Envoy among several."""
+    """Return the sections `listeners` and `proxies` for Envoys with these node ids, to be merged into a fleet.
+
+    Each has a listener with its own name, so that a test can send a request to one of several Envoys.
+    """
     return {
         "listeners": {node: {"bind": f"{HOST}:{free_port()}"} for node in nodes},
         "proxies": {node: {"kind": "envoy", "nodes": [node], "listeners": [node]} for node in nodes},
@@ -318,5 +320,5 @@ def driven(*nodes: str) -> Fleet:
 
 
 def settled(envoy: XdsEnvoy, timeout: float = START_TIMEOUT) -> None:
-    """Waits until nothing of this Envoy is warming."""
+    """Wait until nothing is warming in this Envoy."""
     eventually(lambda: envoy.warming() == 0, timeout)

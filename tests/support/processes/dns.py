@@ -1,7 +1,7 @@
-"""A DNS server that answers what a test says, A and AAAA records, on a UDP port of the system; changes hold at once.
+"""A DNS server with configurable A and AAAA records, on a free UDP port. Changes apply immediately.
 
-Another type of a known name is answered with no record, an unknown name with NXDOMAIN. An answer is no longer than the
-asking side said it takes (EDNS), else 512 bytes: then it is cut, and says so. It counts what it was asked.
+A query for another type of a known name returns no record, for an unknown name NXDOMAIN. A response is limited to the
+size in the query (EDNS), else 512 bytes, and truncated with the flag if it is longer. The server counts the queries.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from tests.support.processes.ports import HOST
 _A = 1
 _AAAA = 28
 _NXDOMAIN = 3
-_RESPONSE = 0x8480  # an authoritative answer, recursion available
+_RESPONSE = 0x8480  # an authoritative response, recursion available
 _CUT = 0x0200
 _OPT = b"\x00\x00\x29"  # the root's name and the type, 41
 _UNSAID = 512
 _TTL = 1
 _HEADER = 12
-_TO_THE_QUESTION = b"\xc0\x0c"  # a pointer to the name in it
+_TO_THE_QUESTION = b"\xc0\x0c"  # a pointer to the name in the question
 
 
 class DnsServer:
-    """Listens inside `with serving_dns()`; `names` maps a lower-case name to its addresses."""
+    """Listens within `with serving_dns()`; `names` maps a lower-case name to its addresses."""
 
     def __init__(self, names: dict[str, list[str]]) -> None:
         self.names = names
         self.asked: Counter[str] = Counter()
         self.silent = False
-        """Asked, it says nothing."""
+        """Whether it ignores queries."""
         self.port = 0
 
     @property
     def address(self) -> str:
-        """For a fleet file: host:port."""
+        """Address for a fleet file: host:port."""
         return f"{HOST}:{self.port}"
 
     def answer(self, query: bytes) -> bytes:
-        """Return the answer to one question, as far as it fits."""
+        """Return the response to one query, truncated if necessary."""
         name, end = _name(query)
         kind = int.from_bytes(query[end : end + 2])
         self.asked[name] += 1
@@ -72,7 +72,7 @@ class _Protocol(asyncio.DatagramProtocol):
 
 @contextmanager
 def serving_dns(**names: list[str]) -> Iterator[DnsServer]:
-    """Run a DNS server: `with serving_dns(**{"pool.internal": ["127.0.0.1"]}) as dns:`; then `dns.names` may change."""
+    """Run a DNS server: `with serving_dns(**{"pool.internal": ["127.0.0.1"]}) as dns:`; `dns.names` may then change."""
     server = DnsServer({name.lower(): addresses for name, addresses in names.items()})
     transport = background.wait(_listen(server))
     try:
@@ -93,7 +93,7 @@ async def _close(transport: asyncio.DatagramTransport) -> None:
 
 
 def _name(query: bytes) -> tuple[str, int]:
-    """Return the name of the question in lower case, and where it ends."""
+    """Return the name in the question in lower case, and the offset of its end."""
     labels, at = [], _HEADER
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode("latin-1").lower())
@@ -102,7 +102,7 @@ def _name(query: bytes) -> tuple[str, int]:
 
 
 def _most(query: bytes, end: int) -> int:
-    """Return how many bytes an answer may have."""
+    """Return the maximum size of a response."""
     return int.from_bytes(query[end + 3 : end + 5]) if query[end:].startswith(_OPT) else _UNSAID
 
 

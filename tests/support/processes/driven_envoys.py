@@ -1,4 +1,4 @@
-"""One control plane and two Envoys that several tests share: each test writes its own fleet."""
+"""One control plane and two Envoys, shared by several tests. Each test writes its own fleet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes.waiting import eventually
 
 
 class DrivenEnvoys:
-    """A running `lbctl serve`, and an Envoy of each protocol variant, each with the listener of its name."""
+    """A running `lbctl serve`, and an Envoy for each protocol variant, each with the listener of its name."""
 
     def __init__(self, control: ControlPlane, envoys: tuple[XdsEnvoy, XdsEnvoy], sections: Fleet) -> None:
         self.control = control
@@ -26,9 +26,9 @@ class DrivenEnvoys:
         return fleet_of(pool, **self._sections, **more)
 
     def serve(self, fleet: Fleet) -> None:
-        """Write the fleet of a test, however few of the last test's replicas it keeps, and wait for both Envoys."""
+        """Write the fleet of a test, even if it removes most of the previous replicas, and wait for both Envoys."""
         control = self.control
-        if not control.ready():  # a test that failed may have left it killed
+        if not control.ready():  # a failed test may have left it killed
             control.kill()
             control.start()
         addresses = {item["address"] for pool in fleet["pools"].values() for item in pool["replicas"]}

@@ -1,4 +1,4 @@
-"""What the proofs of the control plane share: Envoys of both variants, under load, while the fleet's file changes."""
+"""Helpers for tests of the control plane: Envoys of both variants, under load, while the fleet's file changes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from tests.support.processes.ports import HOST
 from tests.support.processes.waiting import eventually
 
 BOTH = ("delta", "sotw")
-"""The node ids of `both`, for `driven(*BOTH)`."""
+"""Node ids of `both`, for `driven(*BOTH)`."""
 _ANSWERED = 60.0
-"""Seconds until an Envoy has closed a connection, at most."""
+"""Maximum seconds until an Envoy has closed a connection."""
 
 
 @contextmanager
 def both(control: ControlPlane, *, written: bool = True) -> Iterator[tuple[XdsEnvoy, XdsEnvoy]]:
-    """Run an Envoy that is served by increments and one that is served the state of the world, each with the listener
-    of its name. With `written` their bootstraps are those of `lbctl bootstrap`, else the harness's, which reconnect
-    sooner."""
+    """Run an Envoy with incremental xDS and one with state-of-the-world xDS, each with the listener of its name.
+
+    With `written`, their bootstraps come from `lbctl bootstrap`, else from the harness, and reconnect sooner.
+    """
     files = {node: bootstrap_of_command(control, node) if written else None for node in BOTH}
     delta, sotw = BOTH
     with (
@@ -41,8 +42,10 @@ def both(control: ControlPlane, *, written: bool = True) -> Iterator[tuple[XdsEn
 
 
 def bootstrap_of_command(control: ControlPlane, node: str, *more: str) -> Mapping[str, Any]:
-    """Return what `lbctl bootstrap` writes for this node, by the socket. For the node `sotw` it is changed as by a
-    user who wants the state of the world."""
+    """Return the output of `lbctl bootstrap` for this node, by the socket.
+
+    For the node `sotw` it is changed to state-of-the-world xDS, as a user would.
+    """
     with tempfile.TemporaryDirectory() as out:
         code = run(["bootstrap", "--xds", control.socket, "--node", node, *more, "-d", out])
         assert code == 0
@@ -57,7 +60,7 @@ def loaded(
     rate: float = 200,
     request: Request = Request(),  # noqa: B008  a frozen value
 ) -> Iterator[list[Steady]]:
-    """Send so many requests a second through each, for as long as the block runs. Not one may fail."""
+    """Send `rate` requests per second through each during the block. All must succeed."""
     with ExitStack() as stack:
         loads = [stack.enter_context(envoy.client().steady(rate, request)) for envoy in envoys]
         yield loads
@@ -73,7 +76,7 @@ def next_share(load: Steady, replica: str, seconds: float) -> float:
 
 
 def change(control: ControlPlane, fleet: Fleet, *nodes: str) -> None:
-    """Writes the fleet; returns when all Envoys (or these) have accepted all of it, removals too."""
+    """Write the fleet, and wait until all Envoys (or these) have accepted all of it, including removals."""
     before = control.status["snapshot"]["version"]
     control.write(fleet)
     eventually(lambda: control.status["snapshot"]["version"] != before)
@@ -81,7 +84,8 @@ def change(control: ControlPlane, fleet: Fleet, *nodes: str) -> None:
 
 
 def synced(control: ControlPlane, *nodes: str) -> None:
-    """Wait until all Envoys that run (or these) are connected, have accepted all that is served now, and use it."""
+    """Wait until all running Envoys (or these) are connected, and have accepted and use everything that is currently
+    published."""
     version = control.status["snapshot"]["version"]
 
     def all_have_it() -> bool:
@@ -95,7 +99,8 @@ def synced(control: ControlPlane, *nodes: str) -> None:
 
 
 def await_workers(envoy: XdsEnvoy) -> None:
-    """Wait until the thread of an Envoy that serves requests uses what its main thread has accepted before this call.
+    """Wait until the Envoy thread that serves requests uses everything that its main thread has accepted before this
+    call.
 
     The main thread queues a change for that thread before it acknowledges it. A connection that the thread has closed
     came after the change, so the thread applies the change at the latest in the same turn of its event loop.

@@ -1,4 +1,5 @@
-"""A HAProxy and an nginx as operators run them beside `lbctl serve`: what a fleet says of them, and how they run."""
+"""A HAProxy and an nginx as operators run them next to `lbctl serve`: their settings in a fleet, and their
+processes."""
 
 from __future__ import annotations
 
@@ -28,20 +29,20 @@ class _Master(Haproxy):
 
 
 class Edge(Client):
-    """A proxy that is not yet started, and a client of its listener. `sections` are for the fleet that it is of."""
+    """A proxy that is not started yet, and a client of its listener. `sections` are for its fleet."""
 
     def __init__(self, name: str, directory: Path, entry: dict[str, Any]) -> None:
         super().__init__(free_port())
         self.name = name
         self.directory = directory
         self.entry = entry
-        # A reload of nginx closes idle connections, and those whose answer had begun before it, also in the moment in
-        # which a client sends its next request on one (docs/how-to/drive-haproxy-and-nginx.md).
+        # A reload of nginx closes idle connections. It also closes connections whose response began before it, even if
+        # the client is just sending its next request on one (docs/how-to/drive-haproxy-and-nginx.md).
         self.keeps_connections = entry["kind"] != "nginx"
 
     @property
     def sections(self) -> Fleet:
-        """To be merged into a fleet."""
+        """Return the sections to be merged into a fleet."""
         return {
             "listeners": {self.name: {"bind": f"{HOST}:{self.port}"}},
             "proxies": {self.name: {**self.entry, "listeners": [self.name]}},
@@ -54,7 +55,8 @@ class Edge(Client):
 
 @contextmanager
 def haproxy(name: str = "ha", *, min_interval: str = "1s", **keys: Any) -> Iterator[Edge]:
-    """Yield a directory and a section of `proxies` for HAProxy, with a Runtime API unless `keys` say otherwise."""
+    """Yield a directory and a section of `proxies` for HAProxy, with a Runtime API unless `keys` contains another
+    setting."""
     with _directory() as directory:
         reload = ["/bin/sh", "-c", f"kill -USR2 $(cat {directory}/pid)"]
         entry = {
@@ -92,7 +94,7 @@ def add(fleet: Fleet, *edges: Edge) -> Fleet:
 
 @contextmanager
 def started_edge(edge: Edge, fleet: Fleet) -> Iterator[Proxy]:
-    """Start HAProxy on what `lbctl render` makes of the fleet, and nginx on a configuration of its owner's."""
+    """Start HAProxy with the output of `lbctl render` for the fleet, and nginx with an operator's configuration."""
     process = _process(edge, fleet)
     with started(process):
         yield process
@@ -112,7 +114,7 @@ def _process(edge: Edge, fleet: Fleet) -> Proxy:
 
 
 class _WithPid(_Master):
-    """Writes the master's process id beside its configuration."""
+    """Writes the master's process id next to its configuration."""
 
     def _spawn(self, command: Sequence[str]) -> None:
         super()._spawn(command)

@@ -1,6 +1,5 @@
-"""Replicas that are inference engines: requests are batched, each step gives every one of them a token, and `/metrics`
-tells of it under vLLM's names. A slower engine takes longer for a step; a wedged one makes no more of them.
-"""
+"""Replicas that are inference engines: requests are batched, each step generates a token for every one of them, and
+`/metrics` has vLLM's names. A slower engine takes longer for a step; a wedged engine stops."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from aiohttp.web import BaseRequest
 from tests.support.processes.replicas import Replica
 
 _STEP, _EACH, _PROMPT = 29.8, 0.202, 0.0715
-"""Milliseconds: of a step, for each sequence in it, for each token of a prompt."""
+"""Milliseconds per step, per sequence in it, and per token of a prompt."""
 PAGE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{model_name="m"}} {running}
@@ -55,9 +54,11 @@ class _Sequence:
 
 
 class Engine(Replica):
-    """`speed`: 1.0 is an engine that makes a step in a third of the reference's time. `slots`: sequences in a batch.
-    Paths as of any replica, but that whatever else is asked takes `?n=` tokens (20), after a prompt of `?q=` (50); with
-    `?stream=1` the answer begins with its first token."""
+    """`speed`: an engine at 1.0 takes a third of the reference's time for a step.
+
+    `slots`: number of sequences in a batch. The paths are the same as for any replica, except that all others take
+    `?n=` tokens (20), after a prompt of `?q=` (50). With `?stream=1` the response begins with its first token.
+    """
 
     def __init__(self, name: str, *, speed: float = 1.0, slots: int = 256) -> None:
         super().__init__(name)
@@ -65,11 +66,11 @@ class Engine(Replica):
         self.slots = slots
         self.wedged = False
         self.silent = False
-        """Its exporter answers nobody."""
+        """Whether its exporter does not respond."""
         self.scrapes = 0
-        """How often its page was asked for."""
+        """Number of scrapes of its page."""
         self.more = ""
-        """Lines of its page besides its own."""
+        """Additional lines of its page."""
         self._counters: dict[str, float] = dict.fromkeys(
             ("tokens", "steps", "prompts", "first_seconds", "firsts", "between_seconds", "betweens", "finished"), 0.0
         )
@@ -80,7 +81,7 @@ class Engine(Replica):
 
     @property
     def metrics(self) -> str:
-        """Where its page is, for a fleet file."""
+        """Return the address of its page, for a fleet file."""
         return f"http://{self.address}/metrics"
 
     async def _start(self) -> None:
@@ -102,7 +103,7 @@ class Engine(Replica):
         return web.Response(status=503) if self.silent else web.Response(text=self.page())
 
     def page(self) -> str:
-        """Return the content of `/metrics` now."""
+        """Return the current content of `/metrics`."""
         running = len(self._running)
         numbers: Mapping[str, Any] = {**self._counters, "running": running, "waiting": len(self._waiting)}
         return PAGE.format(**numbers, cache=min(1.0, running / self.slots)) + self.more

@@ -1,7 +1,7 @@
-"""The files of examples/ as running proxies: only what must be of this machine is another.
+"""The files in examples/ as running proxies, with only the necessary changes for this machine.
 
-Replicas, certificates and the listener's address are of loopback, checks come sooner, ejections are shorter, and the
-proxy is of the kind under test, where the example has one stand. Everything else is what the file says.
+Replicas, certificates and the listener's address are on loopback, checks are more frequent, and ejections are shorter.
+If the example names a proxy, it has the kind under test. Everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from tests.support.processes.replicas import Replica
 
 FOLDER = ROOT / "examples"
 NAME = "inference.example.com"
-"""What the certificates are for where the example says nothing."""
+"""Default host name of the certificates."""
 
 _FORGIVEN = {"ejection_time": "3s", "error_rate": {"window": "1s"}}
-"""An ejection ends after the checks have found what is down."""
+"""An ejection ends after the checks have found that the replica is down."""
 _ELSEWHERE = re.compile(r"\b(?!127\.)\d+\.\d+\.\d+\.\d+:")
 
 
 @dataclass(frozen=True)
 class Site:
-    """A running example: its gateway, and its replicas by the names that they have in the file."""
+    """A running example: its gateway, and its replicas by their names in the file."""
 
     gateway: Gateway
     trust: SSLContext
     http: Mapping[str, Replica]
     grpc: Mapping[str, GrpcReplica]
     checked: Replica
-    """Answers the checks of pools whose health port is not the replicas'."""
+    """Answers the checks of pools with a separate health port."""
 
     def named(self, start: str) -> list[Replica]:
-        """Return the HTTP replicas whose names begin so."""
+        """Return the HTTP replicas whose names have this prefix."""
         return [replica for name, replica in self.http.items() if name.startswith(start)]
 
 
@@ -61,8 +61,10 @@ def example(
     files: Mapping[str, str] | None = None,
     change: Callable[[Fleet], None] = lambda fleet: None,
 ) -> Iterator[Site]:
-    """Starts `name` (without .yaml). `place`: the example's proxy whose region and zone count; `change` makes numbers
-    smaller that a test cannot reach."""
+    """Start `name` (without .yaml). `place`: the example's proxy that supplies region and zone.
+
+    `change` reduces numbers that a test cannot reach.
+    """
     fleet: Fleet = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     with ExitStack() as stack:
         authority = Authority(Path(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -102,7 +104,7 @@ def _replicas(
 
 
 def _pair(pool: dict[str, Any], authority: Authority) -> Pair | None:
-    """Return the certificate of a pool's replicas; `system` becomes the authority of the test."""
+    """Return the certificate of a pool's replicas; `system` becomes the CA of the test."""
     if "tls" not in pool:
         return None
     if pool["tls"]["ca"] == "system":
@@ -111,7 +113,7 @@ def _pair(pool: dict[str, Any], authority: Authority) -> Pair | None:
 
 
 def _soon(fleet: Fleet, checked: Replica) -> None:
-    """Check replicas so often that a dead one is noticed within seconds, and one that is back soon after."""
+    """Check replicas so often that a dead replica is noticed within seconds, and its return soon after."""
     for pool in (*fleet["pools"].values(), fleet.get("defaults", {}).get("pool", {})):
         active = pool.get("health", {}).get("active")
         if active is not None:
@@ -122,7 +124,7 @@ def _soon(fleet: Fleet, checked: Replica) -> None:
 
 
 def _certificates(fleet: Fleet, authority: Authority) -> dict[str, bytes]:
-    """Return the files that the fleet names, by their paths; `running` writes them."""
+    """Return the files that the fleet names, by path; `running` writes them."""
     files: dict[str, bytes] = {}
     for listener in fleet["listeners"].values():
         for number, item in enumerate(listener.get("tls", {}).get("certificates", ())):

@@ -1,6 +1,5 @@
-"""Pages that stand beside an engine: its own as another process shows it, which can be killed while the engine works on
-and can be late; one that says always the same; and one whose counter rises.
-"""
+"""Metrics pages next to an engine: the engine's page from another process, which can be killed while the engine works
+and can be delayed; a constant page; and a page with an increasing counter."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _OFTEN = 0.5
 
 
 class Exporter(Replica):
-    """`late`: it shows what the engine said so many seconds ago (before that, what it said first)."""
+    """`late`: it shows the engine's page from this many seconds ago (before that, the first page)."""
 
     def __init__(self, engine: Engine, *, late: float = 0.0) -> None:
         super().__init__(engine.name)
@@ -53,7 +52,7 @@ class Exporter(Replica):
 
 
 class Page(Replica):
-    """`text`, whoever asks."""
+    """Shows `text` to every client."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(name)
@@ -64,7 +63,7 @@ class Page(Replica):
 
 
 class Counter(Replica):
-    """A counter `work_total` with a label `pool`, which rises by `rate` a second."""
+    """A counter `work_total` with a label `pool`, which increases by `rate` per second."""
 
     def __init__(self, pool: str) -> None:
         super().__init__(pool)

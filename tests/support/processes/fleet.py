@@ -1,6 +1,6 @@
-"""From a fleet, as a dict, to a real proxy that serves it: written as YAML, rendered by the lbctl command, started.
+"""Turns a fleet, as a dict, into a real proxy that serves it: written as YAML, rendered by the lbctl command, started.
 
-The shortest way is `with running(kind, fleet_of(pool)) as gateway:`. Of lbctl only the command is called.
+The shortest way is `with running(kind, fleet_of(pool)) as gateway:`. Only lbctl's command is used.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tests.support.processes.replicas import Replica
 
 
 def bind() -> str:
-    """Return a free address for a listener, an admin port or whatever else a fleet names."""
+    """Return a free address for a listener, an admin port or another setting of a fleet."""
     return f"{HOST}:{free_port()}"
 
 
 def entry(replica: Replica | GrpcReplica, **keys: Any) -> dict[str, Any]:
-    """Return a replica as an item of a pool's `replicas`, with further keys (weight, priority, drain …)."""
+    """Return a replica as an item of a pool's `replicas`, with additional keys (weight, priority, drain …)."""
     return {"name": replica.name, "address": replica.address, **keys}
 
 
 def pool_of(replicas: Sequence[Replica | GrpcReplica], weights: Sequence[float] = (), **keys: Any) -> dict[str, Any]:
-    """Return a pool of these replicas, with their weights if given, and further keys (balance, health, connections
+    """Return a pool of these replicas, with their weights if given, and additional keys (balance, health, connections
     …)."""
     keys_of_each = [{"weight": weight} for weight in weights] or [{} for _ in replicas]
     return {"replicas": [entry(replica, **more) for replica, more in zip(replicas, keys_of_each, strict=True)], **keys}
@@ -54,9 +54,10 @@ def fleet_of(
     listener: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Fleet:
-    """Return a fleet as `tests.support.fleets.fleet_of` builds it, on a free port, with a pool of these replicas.
+    """Return a fleet from `tests.support.fleets.fleet_of`, on a free port, with a pool of these replicas.
 
-    `route` and `listener` add keys to those two; `sections` (listeners, routes, pools …) are merged in by name.
+    `route` and `listener` add keys to the route and the listener. `sections` (listeners, routes, pools …) are merged in
+    by name.
     """
     whole = pool if isinstance(pool, Mapping) else pool_of(pool)
     return fleets.fleet_of(whole, route=route, listener={"bind": bind(), **(listener or {})}, **sections)
@@ -93,7 +94,7 @@ def _with_pool_prefix(route: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What `lbctl render` did: exit code, both outputs, and the directory that it wrote to."""
+    """The result of `lbctl render`: exit code, both outputs, and its output directory."""
 
     code: int
     stdout: str
@@ -102,7 +103,7 @@ class Rendered:
 
 
 def put(directory: Path, files: Mapping[str, str | bytes]) -> None:
-    """Writes files, by relative path, into `directory`."""
+    """Write files, by relative path, into `directory`."""
     for name, content in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,8 +111,10 @@ def put(directory: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 def render(name: Binary, path: Path, directory: Path, options: Sequence[str] = ()) -> Rendered:
-    """Runs the command `lbctl render -t KIND -d directory path`; judges nothing. In this process: a thousand tests
-    would spend more time on starting Python than on their proxies."""
+    """Run the command `lbctl render -t KIND -d directory path`, without checking the result.
+
+    It runs in this process: a thousand tests would otherwise spend more time on starting Python than on their proxies.
+    """
     version = rendered_version(name)
     command = ["render", "-t", kind_of(name), "-d", str(directory), *(["--proxy-version", version] if version else [])]
     out, err = io.StringIO(), io.StringIO()
@@ -133,11 +136,11 @@ class Gateway(Client):
 
     @property
     def messages(self) -> str:
-        """What the last `lbctl render` wrote to standard error: its warnings."""
+        """Return the standard error of the last `lbctl render`: its warnings."""
         return self._rendering.messages if self._rendering else ""
 
     def fleet_text(self) -> str:
-        """Return the YAML of the fleet that was rendered last; nothing for a configuration written by hand."""
+        """Return the YAML of the last rendered fleet; empty for a handwritten configuration."""
         return tail_of(self.proxy.directory / "fleet.yaml", characters=FLEET_CHARACTERS)
 
     def connect(self, listener: str, tls: SSLContext | None = None, server_name: str | None = None) -> Client:
@@ -146,7 +149,7 @@ class Gateway(Client):
 
     def access_log(self, count: int, timeout: float = 30.0) -> list[dict[str, Any]]:
         """Return the JSON lines on the proxy's standard output, once there are `count` of them, in the order in which
-        their requests began: workers and threads write beside each other. Fails if there never are so many."""
+        their requests began: workers and threads write concurrently. Fails if there are never enough lines."""
         deadline = time.monotonic() + timeout
         while len(lines := _json_lines(self.proxy.stdout)) < count and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -154,14 +157,14 @@ class Gateway(Client):
         return sorted(lines, key=lambda line: began(self.proxy, line))
 
     def reload(self, fleet: Fleet) -> None:
-        """Renders the changed fleet, which keeps its listeners, and makes the proxy take it, without a gap."""
+        """Render the changed fleet, which keeps its listeners, and reload the proxy without a gap."""
         assert self._rendering is not None, "a configuration written by hand is reloaded by proxy.reload()"
         self._rendering.render(fleet)
         self.proxy.reload()
 
 
 class _Rendering:
-    """Where a fleet is written and rendered, again at each reload."""
+    """The directory in which a fleet is written and rendered, again at each reload."""
 
     def __init__(self, name: Binary, directory: Path, options: Sequence[str]) -> None:
         self.messages = ""
@@ -189,10 +192,10 @@ def running(
     tls: SSLContext | None = None,
     server_name: str | None = None,
 ) -> Iterator[Gateway]:
-    """Renders the fleet for this proxy, starts it, and stops it at the end; the test fails if it died meanwhile.
+    """Render the fleet for this proxy, start it, and stop it at the end. The test fails if the proxy died.
 
-    `files` lie beside the fleet's YAML under their relative paths. `options` go to `lbctl render`. `listener` (by
-    default the first), `tls` and `server_name` are for the client that the gateway is. An Envoy gets a free admin port.
+    `files` are written next to the fleet's YAML under their relative paths. `options` go to `lbctl render`. `listener`
+    (by default the first), `tls` and `server_name` are for the client of the gateway. An Envoy gets a free admin port.
     """
     binary = require(name)
     ports = {each: int(str(keys["bind"]).rsplit(":", 1)[1]) for each, keys in fleet["listeners"].items()}
@@ -209,7 +212,7 @@ def running(
 
 @contextmanager
 def serving(name: Binary, text: str, port: int, *, files: Mapping[str, str | bytes] | None = None) -> Iterator[Gateway]:
-    """Run the proxy on a configuration written by hand, for the harness's own tests; `files` lie beside it."""
+    """Run the proxy with a handwritten configuration, for the harness's own tests; `files` are written next to it."""
     with _directory() as directory:
         put(directory, files or {})
         config = directory / main_file(name)
@@ -234,7 +237,7 @@ def started(proxy: Proxy) -> Iterator[None]:
 @contextmanager
 def _directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
-    directory.chmod(0o755)  # pytest's own directories are closed to the user that nginx serves as
+    directory.chmod(0o755)  # pytest's own directories are not accessible to the user that nginx serves as
     try:
         yield directory
     finally:

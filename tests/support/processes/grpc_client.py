@@ -15,13 +15,14 @@ from tests.support.processes.ports import HOST
 _ONCE = [
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # no connection, and no waiting after a failed one, from an earlier call
+    ("grpc.use_local_subchannel_pool", 1),  # no connection, and no delay after a failed one, from an earlier call
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the status code's name, messages with their times, and the replica's name from the metadata."""
+    """The result of a call: the name of the status code, messages with their times, and the replica's name from the
+    metadata."""
 
     code: str
     details: str
@@ -31,20 +32,20 @@ class Reply:
 
     @property
     def ok(self) -> bool:
-        """The call ended with OK."""
+        """Whether the call ended with OK."""
         return self.code == "OK"
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A port of loopback; with `tls` a call trusts that context's authorities, and `server_name` goes out as SNI."""
+    """A port on loopback. With `tls`, a call trusts that context's CAs, and `server_name` is sent as SNI."""
 
     port: int
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
 
     def channel(self) -> grpc.aio.Channel:
-        """Open a connection for this client alone."""
+        """Open a connection for this client only."""
         address = f"{HOST}:{self.port}"
         if self.tls is None:
             return grpc.aio.insecure_channel(address, options=_ONCE)
@@ -56,8 +57,10 @@ class Where:
 async def call(
     where: Where, method: str, payload: bytes, metadata: tuple[tuple[str, str], ...], timeout: float
 ) -> Reply:
-    """Make one call on a connection of its own. Every call is made as a stream of replies, since one reply is one,
-    too."""
+    """Make one call on a separate connection.
+
+    Every call is made as a stream of replies, which includes single replies.
+    """
     messages, at = [], []
     async with where.channel() as channel:
         method_of: Any = channel.unary_stream(method)

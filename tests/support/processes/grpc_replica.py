@@ -1,7 +1,7 @@
-"""gRPC replicas on cleartext h2, with plain bytes: any method path is served, no generated code.
+"""gRPC replicas on cleartext h2, with plain bytes: any method path is served, without generated code.
 
 A method whose name ends in `Stream` answers the request `count` times, `gap` seconds apart (request metadata); every
-other one echoes it once. `x-replica` stands in the initial metadata. grpc.health.v1 is answered by hand.
+other method echoes it once. `x-replica` is in the initial metadata. grpc.health.v1 is implemented manually.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse: field 
 
 @dataclass(frozen=True, slots=True)
 class GrpcBehaviour:
-    """How calls are treated from now on; `code` names a gRPC status, `delay` in seconds."""
+    """The handling of calls from now on; `code` is a gRPC status name, `delay` is in seconds."""
 
     delay: float = 0.0
     code: str = "OK"
@@ -38,18 +38,18 @@ class GrpcBehaviour:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as it reached the replica."""
+    """A call as received by the replica."""
 
     method: str
     metadata: tuple[tuple[str, str | bytes], ...]
     payload: bytes
     at: float
     peer: str
-    """The other end of the connection."""
+    """The peer of the connection."""
 
 
 class GrpcReplica:
-    """One gRPC server on a port of the system; listens inside `with`; with `tls` by TLS alone."""
+    """One gRPC server on a free port. It listens within `with`; with `tls`, only over TLS."""
 
     def __init__(self, name: str, tls: Pair | None = None) -> None:
         self.name = name
@@ -60,28 +60,28 @@ class GrpcReplica:
         self.in_flight = 0
         self.seen: Log[Call] = Log(maxlen=2000)
         self.asked: Log[bytes] = Log(maxlen=2000)
-        """The requests of health checks, as they were on the wire."""
+        """Requests of health checks in their wire format."""
         self.check_metadata: Log[tuple[tuple[str, str | bytes], ...]] = Log(maxlen=2000)
-        """The metadata of the health checks."""
+        """Metadata of the health checks."""
         self._held = reserve()
         self.port = port_of(self._held)
         self._server: grpc.aio.Server | None = None
 
     @property
     def address(self) -> str:
-        """For a fleet file: host:port."""
+        """Address for a fleet file: host:port."""
         return f"{HOST}:{self.port}"
 
     def behave(self, **changes: Any) -> None:
-        """Changes the fields of `GrpcBehaviour` that are named, for calls that arrive from now on."""
+        """Change the named fields of `GrpcBehaviour`, for calls that arrive from now on."""
         self.behaviour = dataclasses.replace(self.behaviour, **changes)
 
     def refuse(self) -> None:
-        """Stops listening and drops all connections. The port stays ours."""
+        """Stop listening and drop all connections. The port stays reserved."""
         background.wait(self._stop())
 
     def accept(self) -> None:
-        """Listens again, on the same port."""
+        """Listen again on the same port."""
         background.wait(self._start())
 
     def __enter__(self) -> GrpcReplica:
@@ -107,7 +107,7 @@ class GrpcReplica:
             self._server = None
 
     async def serve(self, method: str, payload: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Yield the replies to one call of any method except those of grpc.health.v1."""
+        """Yield the replies to one call of any method except the methods of grpc.health.v1."""
         behaviour, metadata = self.behaviour, tuple(context.invocation_metadata() or ())
         self.requests += 1
         self.in_flight += 1
@@ -125,7 +125,7 @@ class GrpcReplica:
             self.in_flight -= 1
 
     async def check(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Implement grpc.health.v1.Health, with one answer for every service."""
+        """Implement grpc.health.v1.Health, with the same response for every service."""
         self.checks += 1
         self.asked.append(request)
         self.check_metadata.append(tuple(context.invocation_metadata() or ()))
@@ -148,6 +148,6 @@ class _AnyMethod(grpc.GenericRpcHandler):
 
 @contextmanager
 def grpc_replicas(*names: str, tls: Pair | None = None) -> Iterator[list[GrpcReplica]]:
-    """Starts one gRPC replica for each name: `with grpc_replicas("a", "b") as (a, b):`."""
+    """Start one gRPC replica for each name: `with grpc_replicas("a", "b") as (a, b):`."""
     with ExitStack() as stack:
         yield [stack.enter_context(GrpcReplica(name, tls)) for name in names]

@@ -49,7 +49,8 @@ class _Master(Haproxy):
 class Driven(Client):
     """A client of the fleet's only listener, with the proxy behind it and its driver.
 
-    `proxy` keys go to the fleet's entry of the proxy, and `clock` to the driver."""
+    `proxy` keys go to the fleet's entry of the proxy, and `clock` to the driver.
+    """
 
     def __init__(
         self, name: Binary, fleet: Fleet, directory: Path, proxy: Mapping[str, Any], clock: Callable[[], float]
@@ -68,18 +69,18 @@ class Driven(Client):
         self.driver: HaproxyUpdater | None = None
 
     def drive(self) -> None:
-        """Start the driver, once the proxy runs: how it is reloaded is known only then."""
+        """Start the driver when the proxy is running, because only then its reload command is known."""
         command = ["/usr/bin/env", "kill", "-USR2", str(self.proxy.process.pid)]
         self._keys.setdefault("reload", {"command": command})
         self.driver = HaproxyUpdater(self._named(), clock=self._clock)
 
     @property
     def listeners(self) -> dict[str, Any]:
-        """Those that the fleet has now."""
+        """Return the fleet's current listeners."""
         return dict(self._fleet["listeners"])
 
     def eventually_shares(self, wanted: object) -> None:
-        """Waits until the shares of a hundred requests are these, at most a minute."""
+        """Wait until the shares of a hundred requests are these, at most a minute."""
         deadline = time.monotonic() + 60
         while (shares := self.load(100, 4).shares()) != wanted:
             assert time.monotonic() < deadline, f"{shares} instead of {wanted}"
@@ -104,12 +105,12 @@ class Driven(Client):
         return background.wait(self.driver.converge(self._prepared(weights).view))
 
     def ask(self, question: str) -> str:
-        """Send one command of the Runtime API, as an operator does."""
+        """Send one Runtime API command, as an operator does."""
         return "".join(background.wait(Runtime(str(self.socket)).query(question)).texts)
 
     @property
     def worker(self) -> int:
-        """The process id of the worker that answers now, once one does: on a busy machine a worker may not answer."""
+        """Return the process id of the worker that currently responds. On a busy machine this may take a moment."""
         pids: list[int] = []
 
         def answers() -> bool:
@@ -120,8 +121,10 @@ class Driven(Client):
         return pids[0]
 
     def reload_outside(self) -> None:
-        """Reload HAProxy as an operator does behind lbctl's back, and wait until the new worker answers. A master that
-        has only just started can miss the signal."""
+        """Reload HAProxy without lbctl, as an operator might, and wait until the new worker responds.
+
+        A master that has only just started can miss the signal.
+        """
         old = self.worker
         for _ in range(12):
             self.proxy.reload()
@@ -133,7 +136,7 @@ class Driven(Client):
         raise AssertionError("no new worker")
 
     def server(self, backend: str, name: str) -> dict[str, str]:
-        """Return what `show servers state` says of the server; empty if there is none."""
+        """Return the server's row in `show servers state`; empty if there is none."""
         rows = self.ask("show servers state").splitlines()
         columns = next(row for row in rows if row.startswith("#")).split()[1:]
         servers = (dict(zip(columns, row.split(), strict=True)) for row in rows if row[:1].isdigit() and " " in row)
@@ -170,7 +173,7 @@ def driven(
 ) -> Iterator[Driven]:
     """Run this HAProxy with the fleet, and a Runtime API unless `proxy` has an `agent_check` or `runtime_api=None`.
 
-    `files` lie beside the fleet's YAML under their relative paths. `clock` returns seconds and measures the
+    `files` are written next to the fleet's YAML under their relative paths. `clock` returns seconds and measures the
     intervals between reloads.
     """
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))

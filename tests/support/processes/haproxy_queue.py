@@ -1,4 +1,4 @@
-"""How many requests wait in a HAProxy for a replica, as its Runtime API tells."""
+"""The number of requests that wait in a HAProxy for a replica, from its Runtime API."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.support.processes import background
 
 
 def with_runtime_api(fleet: Fleet, socket: str) -> Fleet:
-    """The fleet for a HAProxy that answers on `socket`."""
+    """Return the fleet for a HAProxy with its Runtime API on `socket`."""
     return {**fleet, "proxies": {"under-test": {"kind": "haproxy", "runtime_api": socket}}}
 
 
 def waiting(socket: str) -> int:
-    """The requests that wait for any replica of any pool."""
+    """Return the number of requests that wait for any replica of any pool."""
     table = "".join(background.wait(Runtime(socket).query("show stat")).texts)
     rows = csv.DictReader(table.removeprefix("# ").splitlines())
     return sum(int(row["qcur"] or 0) for row in rows if row["svname"] == "BACKEND")

@@ -1,6 +1,6 @@
-"""A machine whose nginx or HAProxy serves three sites of its own, with the distribution's stock main file.
+"""A machine whose nginx or HAProxy serves its three sites, with the distribution's stock main file.
 
-Only what needs root or other ports is changed in that file: users, paths of logs, pid files and sockets.
+Only settings that need root or other ports are changed in that file: users, paths of logs, pid files and sockets.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class HostMachine:
         self._static, self._shared = Client(static), Client(shared)
 
     def site(self) -> Response:
-        """Return the answer of the site that is files."""
+        """Return the response of the site that serves files."""
         return self._static.get("/page.txt")
 
     def answers(self) -> list[tuple[int, list[tuple[str, str]], bytes]]:
-        """Return the answers of the three sites, with all headers except the time."""
+        """Return the responses of the three sites, with all headers except the time."""
         responses = [
             self._static.get("/page.txt"),
             self._static.get("/none"),
@@ -103,7 +103,8 @@ def nginx_host(backend: Replica) -> Iterator[HostMachine]:
 
 @contextmanager
 def haproxy_host(backend: Replica) -> Iterator[HostMachine]:
-    """Run HAProxy (master and worker) with its stock haproxy.cfg and sections of its own, and a further, empty file."""
+    """Run HAProxy (master and worker) with its stock haproxy.cfg and its own sections, and an additional, empty
+    file."""
     with _directory() as directory:
         static, shared = free_port(), free_port()
         text = re.sub(r"(?m)^\s+(log /dev/log|chroot|user|group|daemon).*$", "", HAPROXY_STOCK.read_text())
@@ -123,7 +124,7 @@ class _Haproxy(Haproxy):
 @contextmanager
 def _directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
-    directory.chmod(0o755)  # closed to the user that nginx serves as
+    directory.chmod(0o755)  # not accessible to the user that nginx serves as
     try:
         yield directory
     finally:

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as it is on the wire: one request, one answer, and exactly what went wrong if something did.
+"""HTTP/1.1 at wire level: one request, one response, and the exact failure if there is one.
 
-Libraries help: they repeat a request on a broken connection, and hide where a body ended. This one never sends anything
-twice, keeps the time of every piece, and gives what had come when the connection broke.
+Libraries hide details: they repeat a request on a broken connection, and do not report where a body ended. This client
+never sends anything twice, records the time of every piece, and returns what was received when the connection broke.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PIECE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to connect; with `tls`, `server_name` is sent as SNI and is what the certificate must say.
+    """The server to connect to. With `tls`, `server_name` is sent as SNI and must match the certificate.
 
-    `source`: the address to connect from. `preamble`: bytes before the first request of each connection (not with TLS).
+    `source`: the local address. `preamble`: bytes before the first request of each connection (not with TLS).
     """
 
     port: int
@@ -39,7 +39,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent, unchanged: `path` with its query; Host and Content-Length are added where `headers` lack them.
+    """A request that is sent unchanged: `path` with its query.
+
+    Host and Content-Length are added if `headers` lack them.
 
     `chunked` sends the body in two chunks without a length; `timeout` is for the whole exchange, in seconds.
     """
@@ -52,7 +54,7 @@ class Request:
     timeout: float = 30.0
 
     def encode(self, host: str) -> bytes:
-        """Return the bytes for the wire."""
+        """Return the bytes of the request."""
         pairs = list(self.headers.items()) if isinstance(self.headers, Mapping) else list(self.headers)
         names = {name.lower() for name, _ in pairs}
         if "host" not in names:
@@ -74,7 +76,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a body and when it came (`time.monotonic()`)."""
+    """A piece of a body and its arrival (`time.monotonic()`)."""
 
     at: float
     data: bytes
@@ -82,7 +84,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A server-sent event of our replicas: its number, when it came, and how many seconds after it was sent."""
+    """A server-sent event of the test replicas: its number, its arrival, and its delay in seconds after it was sent."""
 
     number: int
     at: float
@@ -91,7 +93,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The server's side of a TLS connection: names in its certificate, its serial number, what ALPN chose."""
+    """The server's side of a TLS connection: names in its certificate, its serial number, the ALPN result."""
 
     names: tuple[str, ...]
     serial: str
@@ -100,7 +102,10 @@ class Peer:
 
 @dataclass(slots=True)
 class Response:
-    """What came back. `status` is 0 when nothing did; times are `time.monotonic()`, 0.0 when they never came."""
+    """The received response. `status` is 0 if there was none.
+
+    Times are `time.monotonic()`, or 0.0 if the event did not occur.
+    """
 
     started: float
     status: int = 0
@@ -115,32 +120,32 @@ class Response:
 
     @property
     def ok(self) -> bool:
-        """A whole answer with 2xx."""
+        """Whether the response is a complete 2xx."""
         return not self.error and 200 <= self.status < 300
 
     @property
     def body(self) -> bytes:
-        """All that came of the body."""
+        """Return the received part of the body."""
         return b"".join(chunk.data for chunk in self.chunks)
 
     @property
     def text(self) -> str:
-        """The body as UTF-8."""
+        """Return the body as UTF-8."""
         return self.body.decode()
 
     @property
     def json(self) -> Any:
-        """The body as JSON: from a replica's echo `replica`, `method`, `path`, `headers`, `body`."""
+        """Return the body as JSON. A replica's echo has `replica`, `method`, `path`, `headers`, `body`."""
         return json.loads(self.body)
 
     @property
     def replica(self) -> str | None:
-        """The name of the replica that answered; None when a proxy did."""
+        """Return the name of the replica that answered; None if a proxy did."""
         return self.header("x-replica")
 
     @property
     def seconds(self) -> float:
-        """From before connecting to the end."""
+        """Return the duration from before the connection to the end."""
         return self.finished - self.started
 
     def header(self, name: str) -> str | None:
@@ -152,7 +157,7 @@ class Response:
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
     def events(self) -> list[Event]:
-        """Return the server-sent events of a replica's `/sse`, each with the time at which its last byte came."""
+        """Return the server-sent events of a replica's `/sse`, each with the arrival of its last byte."""
         events, text = [], ""
         for chunk in self.chunks:
             *whole, text = (text + chunk.data.decode()).split("\n\n")
@@ -174,7 +179,7 @@ class _BrokenError(Exception):
 
 
 class Connection:
-    """One connection to `target`, opened by the first request, and anew only if found closed before the next."""
+    """One connection to `target`, opened by the first request, and reopened only if it is closed before the next."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -184,7 +189,7 @@ class Connection:
         self.opened = 0
 
     async def exchange(self, request: Request) -> Response:
-        """Sends the request once. Never raises for what the other side does: see `Response.error`."""
+        """Send the request once. Never raises for the server's behaviour: see `Response.error`."""
         response = Response(started=time.monotonic())
         try:
             async with asyncio.timeout(request.timeout):
@@ -217,7 +222,7 @@ class Connection:
         writer.write(request.encode(self._host))
         try:
             await writer.drain()
-        except OSError:  # an early answer, as 413, may stand in the way of the body: it is read below
+        except OSError:  # an early response, such as 413, may have interrupted the body: it is read below
             response.detail = "the request was not taken as a whole"
         await _read_head(reader, response)
         while 100 <= response.status < 200 and response.status != 101:

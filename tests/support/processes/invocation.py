@@ -1,5 +1,5 @@
-"""The command `lbctl` in this process, for tests of what a short command prints: an interpreter takes longer to start
-than the command takes to run."""
+"""The command `lbctl` in this process, for tests of short commands' output: an interpreter takes longer to start than
+the command takes to run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Invocation:
 
 
 def invoke(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Invocation:
-    """Run `lbctl ARGUMENTS`, with these variables in addition to those of this process."""
+    """Run `lbctl ARGUMENTS`, with these variables in addition to this process's environment."""
     out, err = io.StringIO(), io.StringIO()
     with patch.dict(os.environ, environment or {}), redirect_stdout(out), redirect_stderr(err):
         code = run([*arguments])

@@ -1,6 +1,6 @@
-"""A Deployment as the controllers of Kubernetes run it: pods with an address each, whose states are in EndpointSlices.
+"""A Deployment as Kubernetes' controllers run it: pods with separate addresses, whose states are in EndpointSlices.
 
-A pod that is deleted first terminates, and serves on for `grace` seconds, as one with a `preStop` pause does. Then its
+A deleted pod first terminates, and continues to serve for `grace` seconds, like a pod with a `preStop` pause. Then its
 process ends and it leaves the slice.
 """
 
@@ -31,7 +31,10 @@ class Deployment:
     """The pods of one service."""
 
     def __init__(self, api: ApiServer, directory: Path, grace: float, quiet: float) -> None:
-        """`quiet`: the seconds without a request for which a deleted pod waits after `grace`, until it ends."""
+        """Start no pods yet.
+
+        `quiet`: seconds without a request for which a deleted pod waits after `grace` before it ends.
+        """
         self.api = api
         self.grace = grace
         self._quiet = quiet
@@ -43,7 +46,7 @@ class Deployment:
         self._slices = 0
         self._crowd: list[Replica] = []
         self._kubeconfig = api.kubeconfig(directory / "kubeconfig")
-        allow(self._kubeconfig)  # it is not in the directory of the fleet
+        allow(self._kubeconfig)  # it is outside the fleet's directory
 
     def pool(self, **keys: Any) -> dict[str, Any]:
         """Return the pool that follows the deployment."""
@@ -56,7 +59,7 @@ class Deployment:
         }
 
     def start(self, count: int, node: str = "n1") -> list[str]:
-        """Start so many more pods, all of them ready at once, and return their names."""
+        """Start `count` additional pods, all of them ready immediately, and return their names."""
         names = [f"vllm-{self._made + number}" for number in range(1, count + 1)]
         for name in names:
             self._made += 1
@@ -68,7 +71,7 @@ class Deployment:
         return names
 
     def terminate(self, names: Iterable[str]) -> None:
-        """Mark pods as being deleted: they are drained, and their processes go on serving."""
+        """Mark pods as being deleted: they are drained, and their processes continue to serve."""
         self._states |= dict.fromkeys(names, "terminating")
         self.publish()
 
@@ -94,25 +97,25 @@ class Deployment:
             self.delete(list(self.pods)[count:])
 
     def roll(self, at_once: int = 1) -> None:
-        """Replaces all pods, so many at a time, the new ones first (`maxSurge`)."""
+        """Replace all pods, `at_once` at a time, the new ones first (`maxSurge`)."""
         old = list(self.pods)
         for place in range(0, len(old), at_once):
             self.start(len(old[place : place + at_once]))
             self.delete(old[place : place + at_once])
 
     def drain(self, node: str) -> None:
-        """Moves all pods of a node to another one."""
+        """Move all pods of a node to another one."""
         gone = [name for name, where in self.nodes.items() if where == node and name in self.pods]
         self.start(len(gone), node="n2")
         self.delete(gone)
 
     @property
     def in_use(self) -> set[str]:
-        """Those that should get requests."""
+        """Return the pods that should get requests."""
         return {name for name, state in self._states.items() if state == "ready"}
 
     def crowd(self, count: int) -> None:
-        """Publish a slice of so many endpoints, all of which are one process."""
+        """Publish a slice of `count` endpoints, all served by one process."""
         listener = Replica("crowd", host="0.0.0.0")
         listener.__enter__()
         self._crowd.append(listener)
@@ -120,7 +123,7 @@ class Deployment:
         self.api.put_slice(NAMESPACE, SERVICE, members, name=f"{SERVICE}-crowd", port=listener.port)
 
     def publish(self) -> None:
-        """Writes the slices as they are now."""
+        """Write the current slices."""
         names = list(self._states)
         pages = [names[place : place + _PER_SLICE] for place in range(0, len(names), _PER_SLICE)] or [[]]
         for number in range(max(len(pages), self._slices)):
@@ -139,7 +142,7 @@ class Deployment:
 
 @contextmanager
 def deployment(directory: Path, count: int, grace: float = 2.5, quiet: float = 1.0) -> Iterator[Deployment]:
-    """Run an API server, and a Deployment with so many pods."""
+    """Run an API server, and a Deployment with `count` pods."""
     with serving_api() as api:
         pods = Deployment(api, directory, grace, quiet)
         try:
@@ -151,7 +154,7 @@ def deployment(directory: Path, count: int, grace: float = 2.5, quiet: float = 1
 
 @contextmanager
 def three(pods: Deployment) -> Iterator[tuple[ControlPlane, dict[str, Client]]]:
-    """Run an Envoy, a HAProxy and an nginx before these pods, once all of them send requests there."""
+    """Run an Envoy, a HAProxy and an nginx in front of these pods, and wait until all of them send requests there."""
     with ExitStack() as stack:
         haproxy, nginx = stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())
         sections = driven("envoy")

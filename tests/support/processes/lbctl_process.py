@@ -1,9 +1,9 @@
 """The command `lbctl` as a process, without importing all of lbctl again for each.
 
-A test session starts hundreds of control planes, and each would spend half a second of the processor on imports. The
+A test session starts hundreds of control planes, and each would spend half a second of processor time on imports. The
 standard library's fork server imports lbctl once; each process is a fork of it with its own arguments, directory,
 environment and files, and the command line of a `python -m lbctl`. Forks of one server have the same hash seed: tests
-that would notice the order of sets start a new interpreter with `executed`.
+that depend on the order of sets start a new interpreter with `executed`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Protocol
 import lbctl
 
 _LEFT_OUT = ("lbctl.__main__", "lbctl.demo", "lbctl.importer", "lbctl.simulate", "lbctl.picker.__main__")
-"""Modules that run something when they are imported, or that `lbctl serve` does not use."""
+"""Modules that run code when they are imported, or that `lbctl serve` does not use."""
 
 HAPROXY_RELOADS: Mapping[str, float] = {"lbctl.apply.haproxy.reload.MIN_INTERVAL": 0.5}
-"""HAProxy is reloaded at most twice a second, instead of every five seconds."""
+"""HAProxy is reloaded at most twice per second, instead of every five seconds."""
 PICKER_ADDRESS: Mapping[str, float] = {"lbctl.serve.picker.manager._RETURN": 3.0}
-"""The address of an ended picker is left free for its own control plane for 3 s, instead of 20 s."""
+"""The address of an ended picker is reserved for its own control plane for 3 s, instead of 20 s."""
 PICKER_MAY_HANG: Mapping[str, float] = {"lbctl.serve.picker.child._SILENT": 600.0}
-"""A picker that hangs is not ended and started again after ten seconds, so that a test has time to look at it."""
+"""A hanging picker is not restarted after ten seconds, so that a test has time to examine it."""
 _constants: dict[str, float] = {}
 
 
@@ -49,14 +49,14 @@ class Process(Protocol):
 
 
 def executed(arguments: Sequence[str], log: Path, *, module: str = "lbctl") -> Process:
-    """Start `python -m lbctl ARGUMENTS` in a new interpreter; both its outputs go to the end of `log`."""
+    """Start `python -m lbctl ARGUMENTS` in a new interpreter; both its outputs are appended to `log`."""
     with log.open("ab") as out:
         command = [sys.executable, "-m", module, *arguments]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 
 def forked(arguments: Sequence[str], log: Path) -> Process:
-    """Start `lbctl ARGUMENTS` in a fork of a process that has imported lbctl; both its outputs go to the end of
+    """Start `lbctl ARGUMENTS` in a fork of a process that has imported lbctl; both its outputs are appended to
     `log`."""
     log.touch()
     inherited = (Path.cwd(), dict(os.environ), dict(_constants))
@@ -67,7 +67,8 @@ def forked(arguments: Sequence[str], log: Path) -> Process:
 
 @contextmanager
 def short_pauses(constants: Mapping[str, float]) -> Iterator[None]:
-    """Give constants of lbctl, MODULE.NAME → seconds, other values in the processes that `forked` starts in the block.
+    """Set constants of lbctl, MODULE.NAME → seconds, to other values in the processes that `forked` starts in the
+    block.
 
     It is for pauses that no setting of a fleet changes, and works for constants that are read in their module when they
     are used. Fails if lbctl has no constant of this name.
@@ -139,7 +140,7 @@ def _main(
 
 
 def _set_command_line(words: Sequence[str]) -> None:
-    """Write the words to the memory that the kernel shows as the command line: lbctl finds its processes by it."""
+    """Write the words to the memory that the kernel shows as the command line, by which lbctl finds its processes."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), the 48th and 49th field
     text = "\0".join(words).encode()

@@ -1,4 +1,4 @@
-"""The access log as a strict reader sees it: every line, exactly the contract's fields, each of its type."""
+"""A strict reader of the access log: every line has exactly the documented fields, each with its type."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _TS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)")
 
 
 def lines_of(proxy: Proxy, count: int, timeout: float = 30.0, *, listener: str | None = None) -> list[Line]:
-    """Return all lines that the proxy has written to its standard output, once there are `count` of them, or only those
-    of a listener. Each is checked, and they are in the order in which the requests began: workers and threads write
+    """Return all lines that the proxy has written to its standard output, once there are `count` of them, or only a
+    listener's lines. Each is checked, and they are in the order in which the requests began: workers and threads write
     concurrently."""
     deadline = time.monotonic() + timeout
     while len(raw := _raw(proxy, listener)) < count and time.monotonic() < deadline:
@@ -33,8 +33,10 @@ def lines_of(proxy: Proxy, count: int, timeout: float = 30.0, *, listener: str |
 
 
 def began(proxy: Proxy, line: Mapping[str, Any]) -> float:
-    """Return when the request of this line began, in ms since the epoch. nginx's `ts` is its end, that of the others
-    its beginning."""
+    """Return the start of this line's request, in ms since the epoch.
+
+    nginx's `ts` is the end, the others' the start.
+    """
     moment = datetime.fromisoformat(line["ts"]).timestamp() * 1000
     return moment - ((line["t_total"] or 0) if isinstance(proxy, Nginx) else 0)
 

@@ -1,6 +1,6 @@
-"""Several `lbctl serve` with one store: their files are equal, their names and ports are their own.
+"""Several `lbctl serve` with one store: their files are equal except for names and ports.
 
-`with members(fleet, redis.url, 3) as (a, b, c)` starts them in their order, so that the first one leads.
+`with members(fleet, redis.url, 3) as (a, b, c)` starts them in order, so that the first one leads.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ KEY = "a-key-that-all-members-sign-with"
 
 
 class MemberPlane:
-    """A member: its process, and what its API says."""
+    """A member: its process, and its API."""
 
     def __init__(self, name: str, control: ControlPlane) -> None:
         self.name = name
         self.control = control
 
     def write(self, method: str, path: str, body: Mapping[str, Any]) -> requests.Response:
-        """Write by the member's API, whoever leads."""
+        """Write through the member's API, whichever member leads."""
         headers = {"authorization": f"Bearer {TOKEN}"}
         return self.control._ask(method, f"/api/v1/{path}", json=dict(body), headers=headers)
 
@@ -44,7 +44,7 @@ class MemberPlane:
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
-        """Name → what this member knows of that one."""
+        """Return name → this member's information about the member."""
         return {item["name"]: item for item in self.control.get("members")["members"]}
 
     @property
@@ -57,7 +57,7 @@ class MemberPlane:
 
 
 def with_store(fleet: Fleet, url: str, prefix: str, lease: str, *, signed: bool = False) -> Fleet:
-    """Return the fleet with this store, the token of all members, and their key file where they sign."""
+    """Return the fleet with this store, the common token, and the key file if members sign."""
     control = {
         **(fleet.get("control") or {}),
         "store": {"url": url, "key_prefix": prefix, "lease": lease, **({"key_file": "keys"} if signed else {})},
@@ -77,9 +77,9 @@ def members(
     start: bool = True,
     signed: bool = False,
 ) -> Iterator[tuple[MemberPlane, ...]]:
-    """Run so many members. `url_of` gives the URL by which a member reaches the store, where that is not `url`.
+    """Run `count` members. `url_of` returns the URL by which a member reaches the store, if it is not `url`.
 
-    `signed`: whether they sign what they store.
+    `signed`: whether they sign stored values.
     """
     prefix = f"test:{secrets.token_hex(4)}"
     with ExitStack() as stack:
@@ -97,12 +97,12 @@ def members(
 
 
 def leader_of(planes: tuple[MemberPlane, ...]) -> MemberPlane | None:
-    """Return the member that leads; None if there is none now."""
+    """Return the leader; None if there is none now."""
     return next((item for item in planes if item.control.ready() and item.leads), None)
 
 
 def bootstrap_of_members(planes: Sequence[MemberPlane], node: str) -> dict[str, Any]:
-    """Return what `lbctl bootstrap` says for an Envoy that begins with the first of these members."""
+    """Return the output of `lbctl bootstrap` for an Envoy that starts with the first of these members."""
     with tempfile.TemporaryDirectory() as directory:
         command = ["bootstrap", "--xds", f"{HOST}:{planes[0].control.xds}", "--node", node, "-d", directory]
         for plane in planes[1:]:

@@ -1,6 +1,6 @@
-"""A real nginx that runs a configuration of its owner's, and lbctl's driver for it, in this process.
+"""A real nginx with an operator's configuration, and lbctl's driver for it, in this process.
 
-`with driving(fleet) as site:`, then `site.converge(fleet)` as the control plane would, with live weights and drains.
+`with driving(fleet) as site:`, then `site.converge(fleet)` like the control plane, with live weights and drains.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ http {{
 
 
 class Site(Client):
-    """The client of the fleet's first listener; `own`: of what nginx served before lbctl came."""
+    """The client of the fleet's first listener; `own` is a client of nginx's previous site."""
 
     keeps_connections = False
 
@@ -62,13 +62,13 @@ class Site(Client):
         return self._driver
 
     def restart_driver(self) -> None:
-        """Begin with a new driver, as after the control plane has ended and started again."""
+        """Use a new driver, as after a restart of the control plane."""
         self._driver = None
 
     def prepared(
         self, fleet: Fleet, weights: Mapping[str, float] | None = None, drained: frozenset[str] = frozenset()
     ) -> Prepared:
-        """Return what nginx should run; live weights and drains are of the pool `pool`."""
+        """Return the desired configuration; live weights and drains apply to the pool `pool`."""
         where = ["-p", f"{self.nginx.directory}/", "-c", str(self.config), "-g", "daemon off; pid nginx.pid;"]
         command = self.command or (str(self.nginx.binary), *where, "-s", "reload")
         reload = {"command": [*command], "min_interval": self.min_interval}
@@ -87,22 +87,21 @@ class Site(Client):
     def converge(
         self, fleet: Fleet, weights: Mapping[str, float] | None = None, drained: frozenset[str] = frozenset()
     ) -> NginxResult:
-        """Apply the fleet at once, and return what came of it."""
+        """Apply the fleet now, and return the result."""
         newest = self.prepared(fleet, weights, drained)
         return background.wait(self.driver.converge(newest))
 
     def put(self, files: Mapping[str, str | bytes]) -> None:
-        """Files that the fleet names."""
+        """Write the files that the fleet names."""
         put(self.files, files)
 
 
 @contextmanager
 def driving(fleet: Fleet, *, min_interval: str = "30s", command: tuple[str, ...] = ()) -> Iterator[Site]:
-    """Run nginx with what its owner wrote; nothing of the fleet is served yet. `command` replaces nginx's own
-    reload."""
+    """Run nginx with an operator's configuration, without the fleet. `command` replaces nginx's own reload."""
     port, own = int(str(next(iter(fleet["listeners"].values()))["bind"]).rsplit(":", 1)[1]), Client(free_port())
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
-    directory.chmod(0o755)  # closed to the user that nginx serves as
+    directory.chmod(0o755)  # not accessible to the user that nginx serves as
     try:
         config = directory / "etc" / "nginx.conf"
         put(directory, {"etc/nginx.conf": _OWN.format(port=own.port, own=OWN)})

@@ -1,4 +1,4 @@
-"""The picker beside a control plane: its process, its ports, and a proxy of any kind that asks it."""
+"""The picker of a control plane: its process, its ports, and a proxy of any kind that queries it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.support.processes.waiting import eventually
 from tests.support.processes.xds_envoy import XdsEnvoy
 
 CLUSTER = "picker|lbctl"
-"""The picker's cluster in an Envoy."""
+"""Picker's cluster in an Envoy."""
 KINDS = ("envoy", "haproxy", "nginx")
 EDGE = "edge"
-"""The name of the proxy that asks."""
+"""Name of the proxy that queries."""
 PICK: Mapping[str, Any] = {"algorithm": "pick", "pick": {"timeout": "20s"}}
-"""Balance of a pool. A proxy waits for the picker of a busy machine, and does not choose by `otherwise`."""
+"""Balance of a pool. The long timeout keeps a proxy on a busy machine from falling back to `otherwise`."""
 
 
 def picker_section() -> Fleet:
-    """Return the section `control` of a fleet whose picker has ports of its own."""
+    """Return the section `control` of a fleet whose picker has separate ports."""
     return {"control": {"picker": {"bind": f"{HOST}:{free_pair()}"}}}
 
 
@@ -70,18 +70,18 @@ def alone(control: ControlPlane, port: int) -> Iterator[None]:
 
 
 def key_of(control: ControlPlane) -> dict[str, str]:
-    """Return the header with the key of questions that a control plane has made."""
+    """Return the header with the picker's key that a control plane has created."""
     return {"x-lbctl-pick-key": (control.state / "picker-key").read_text().strip()}
 
 
 def open_picks(port: int) -> float:
-    """Return how many requests the picker at this port counts as in flight, by its own page of metrics."""
+    """Return how many requests the picker at this port counts as in flight, according to its metrics."""
     lines = requests.get(f"http://{HOST}:{port + 1}/metrics", timeout=30).text.splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_pick_open "))
 
 
 def pid_of(control: ControlPlane) -> int:
-    """Return the process id of the picker that a control plane has started, once it runs."""
+    """Return the process id of the picker that a control plane has started, when it is running."""
     assert control.process is not None
     children = Path(f"/proc/{control.process.pid}/task/{control.process.pid}/children").read_text().split()
     for child in children:
@@ -92,13 +92,13 @@ def pid_of(control: ControlPlane) -> int:
 
 
 def await_picker(envoy: XdsEnvoy, *, fit: bool = True) -> None:
-    """Waits until the Envoy's health check finds the picker fit, or unfit."""
+    """Wait until the Envoy's health check finds the picker healthy, or unhealthy."""
     eventually(lambda: envoy.stat(f"cluster.{CLUSTER}.membership_healthy") == int(fit))
 
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """Stop the process (SIGSTOP) inside the block."""
+    """Stop the process (SIGSTOP) within the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Ports of the system that nobody else is given while a test needs them, and who listens where. Linux only."""
+"""Free ports that are reserved while a test needs them, and the processes that listen on ports. Linux only."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _held: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Return a TCP port of loopback, kept for this process until `release`."""
+    """Return a free TCP port on loopback, reserved for this process until `release`."""
     held = reserve()
     _held.append(held)
     return port_of(held)
 
 
 def free_pair() -> int:
-    """Return the first of two TCP ports of loopback that follow each other, both kept until `release`."""
+    """Return the first of two consecutive TCP ports on loopback, both reserved until `release`."""
     while True:
         port = free_port()
         try:
@@ -35,7 +35,7 @@ def free_pair() -> int:
 
 
 def hold(*ports: int) -> None:
-    """Keeps these too. Raises OSError, and keeps none, where somebody else has one."""
+    """Reserve these too. Raises OSError, and reserves none, if another process uses one."""
     held: list[socket.socket] = []
     try:
         for port in ports:
@@ -50,7 +50,7 @@ def hold(*ports: int) -> None:
 
 
 def release() -> None:
-    """Gives back what `free_port` and `hold` kept."""
+    """Release the ports from `free_port` and `hold`."""
     while _held:
         _held.pop().close()
 
@@ -62,21 +62,22 @@ def listening(port: int) -> set[str]:
 
 
 def has_clients(port: int) -> bool:
-    """Return whether a connection to `port` is open, also one that only its server has closed yet."""
+    """Return whether a connection to `port` is open, or closed only by its server."""
     connections = (row for rows in _sockets_of_tcp() for row in rows)
     return any(row[3] in (_ESTABLISHED, _CLOSE_WAIT) and _port(row[2]) == port for row in connections)
 
 
 def has_read(port: int, client: int) -> bool:
-    """Return whether the process that listens on `port` has read all that the client on the port `client` has sent."""
+    """Return whether the process that listens on `port` has read everything that the client on the port `client` has
+    sent."""
     connections = (row for rows in _sockets_of_tcp() for row in rows)
     ours = [row for row in connections if (_port(row[1]), _port(row[2])) == (port, client)]
     return bool(ours) and all(row[4].endswith(":00000000") for row in ours)
 
 
 def _sockets_of_tcp() -> Iterator[Iterator[list[str]]]:
-    """Yield the rows of TCP and those of TCP over IPv6, read one by one: first come the sockets that listen, and then
-    thousands of connections that are closed already."""
+    """Yield the rows for TCP and for TCP over IPv6, read one by one: first the sockets that listen, then thousands of
+    connections that are already closed."""
     for name in ("tcp", "tcp6"):
         with Path("/proc/net", name).open(encoding="ascii") as table:
             next(table)
@@ -88,7 +89,7 @@ def _port(address: str) -> int:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether the process holds a socket that listens on `port`; a process that is gone does not."""
+    """Return whether the process has a socket that listens on `port`; False if the process has ended."""
     return bool(listening(port) & _sockets(pid))
 
 
@@ -112,7 +113,7 @@ def _link(descriptor: Path) -> str:
 
 
 def await_listeners(ports: Iterable[int], timeout: float = 60.0) -> list[int]:
-    """Waits until every port is listened on; the ports that still are not after `timeout` seconds."""
+    """Wait until a process listens on every port. Return the ports without a listener after `timeout` seconds."""
     missing = list(ports)
     deadline = time.monotonic() + timeout
     while missing and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The distribution's Prometheus, with the configuration and the rules of contrib/, scraping targets of a test."""
+"""The distribution's Prometheus, with the configuration and the rules in contrib/, scraping targets of a test."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Prometheus:
         return self._directory / "prometheus.log"
 
     def write(self, jobs: Mapping[str, Sequence[str]]) -> None:
-        """Write the configuration of contrib/ with these targets for its jobs, each second; a job without any is left
-        out."""
+        """Write the configuration in contrib/ with these targets for its jobs, scraped every second; jobs without
+        targets are left out."""
         config = yaml.safe_load((CONTRIB / "prometheus.yml").read_text(encoding="utf-8"))
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(CONTRIB / name) for name in config["rule_files"]]
@@ -61,13 +61,13 @@ class Prometheus:
         (self._directory / "prometheus.yml").write_text(json.dumps(config))
 
     def scrape(self, **jobs: Sequence[str]) -> None:
-        """Scrapes these targets from now on."""
+        """Scrape these targets from now on."""
         assert self._process is not None
         self.write(jobs)
         self._process.send_signal(signal.SIGHUP)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return the series that an expression gives now; fails if Prometheus refuses it."""
+        """Return the current series of an expression; fails if Prometheus rejects it."""
         answer = self._get("query", query=expression)
         assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
         series: list[dict[str, Any]] = answer["data"]["result"]
@@ -85,7 +85,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(directory: Path, **jobs: Sequence[str]) -> Iterator[Prometheus]:
-    """Runs Prometheus on contrib/prometheus/prometheus.yml, with these targets for its jobs, every second."""
+    """Run Prometheus with contrib/prometheus/prometheus.yml, with these targets for its jobs, every second."""
     server = Prometheus(f"http://{HOST}:{free_port()}", directory)
     server.write(jobs)
     server.start()
@@ -105,7 +105,7 @@ def _ready(url: str) -> bool:
 
 
 def until_series(server: Prometheus, expressions: Sequence[str], timeout: float) -> list[str]:
-    """Return the expressions that have given no series within the time, in seconds."""
+    """Return the expressions without any series within the timeout, in seconds."""
     deadline = time.monotonic() + timeout
     missing = list(expressions)
     while missing and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
-"""The real proxies as processes: started on a configuration, reloaded without a gap as operators do, always reaped.
+"""The real proxies as processes: started with a configuration, reloaded without a gap as operators do, always reaped.
 
-Ready means that the ports are listened on; nothing is sent to find that out, so no request shows up that a test did not
-make. A proxy that ended by itself fails the test, and its logs are in the failure.
+Ready means that the proxy listens on the ports; no probe is sent, so the log contains only requests of the test. A
+proxy that ended by itself fails the test, and its logs are in the failure.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.support.processes.binaries import Binary, Kind
 from tests.support.processes.ports import await_listeners, listens
 
 _START_TIMEOUT = 60.0
-"""Seconds. A machine that runs several tests at once may take many times what a proxy needs."""
+"""Seconds. A machine that runs several tests at the same time may take many times the usual duration."""
 
 
 class Proxy:
-    """A proxy that runs `config` with `directory` as its own; `ports` are those that it must listen on.
+    """A proxy that runs `config` with `directory` as its own; `ports` are those on which it must listen.
 
-    `directory` must be open to other users (0755): as root, nginx serves as another one.
+    `directory` must be accessible to other users (0755): as root, nginx serves as another user.
     """
 
     def __init__(self, binary: Path, directory: Path, config: Path, ports: Sequence[int]) -> None:
@@ -39,20 +39,20 @@ class Proxy:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The process that serves now."""
+        """Return the process that currently serves."""
         return self._processes[-1]
 
     def start(self) -> None:
-        """Starts it and waits until it listens."""
+        """Start it and wait until it listens."""
         self._spawn(self._command())
         self._await_ports()
 
     def reload(self) -> None:
-        """Makes it serve what `config` holds now; returns when the old processes accept nothing any more."""
+        """Make it serve the current `config`. Returns when the old processes no longer accept connections."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End all its processes, old generations too: SIGTERM, then SIGKILL.
+        """End all its processes, including old generations: SIGTERM, then SIGKILL.
 
         The newest is first: an Envoy waits up to ten seconds for an older generation that ends at the same time.
         """
@@ -69,7 +69,7 @@ class Proxy:
         assert code is None, f"{self.binary.name} ended by itself with {code}\n{self.logs()}"
 
     def logs(self) -> str:
-        """Return the ends of what it wrote to stderr and stdout."""
+        """Return the ends of its stderr and stdout."""
         return tail_of(self.stderr, self.stdout)
 
     def _command(self) -> list[str]:
@@ -111,7 +111,7 @@ class Nginx(Proxy):
         return [str(self.binary), *where, "-g", "daemon off; pid nginx.pid;"]
 
     def _await_ports(self) -> None:
-        """Wait for its workers too: before it has some, the master may miss a signal."""
+        """Wait for its workers too: without workers, the master may miss a signal."""
         super()._await_ports()
         deadline = time.monotonic() + _START_TIMEOUT
         while not self._workers():
@@ -134,13 +134,14 @@ class Nginx(Proxy):
 
 
 class Haproxy(Proxy):
-    """`haproxy -db`; reloaded by a second process that tells the first to finish (`-sf`)."""
+    """`haproxy -db`; reloaded by a second process that makes the first one finish (`-sf`)."""
 
     def _command(self) -> list[str]:
         return [str(self.binary), "-db", "-f", str(self.config)]
 
     def _await_ports(self) -> None:
-        """Wait for its first check too, at once after its start: a replica that fails its first one is down."""
+        """Wait for its first check too, which follows its start immediately: a replica that fails its first check is
+        down."""
         super()._await_ports()
         deadline, in_a_row = time.monotonic() + _START_TIMEOUT, 0
         while in_a_row < 2:
@@ -163,7 +164,7 @@ class Envoy(Proxy):
 
     def stop(self) -> None:
         super().stop()
-        if self._base.exists():  # what the generations shared outlives them, named by ten times the id
+        if self._base.exists():  # files shared by the generations remain, named by ten times the id
             Path(f"/dev/shm/envoy_shared_memory_{int(self._base.read_text()) * 10}").unlink(missing_ok=True)
 
     @property
@@ -200,7 +201,7 @@ def kind_of(name: Binary) -> Kind:
 
 
 def main_file(name: Binary) -> str:
-    """Return the name of the file that the proxy is started on."""
+    """Return the name of the proxy's main file."""
     return _CONFIG[kind_of(name)]
 
 
@@ -210,7 +211,7 @@ def proxy_of(name: Binary, binary: Path, directory: Path, config: Path, ports: S
 
 
 def _sleeps(pid: int) -> bool:
-    """Return whether all threads of a process and of its children wait for something."""
+    """Return whether all threads of a process and of its children are waiting."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         children = " ".join((thread / "children").read_text() for thread in threads).split()

@@ -1,9 +1,9 @@
-"""HTTP replicas that count what they get and misbehave when told to.
+"""HTTP replicas that count their requests and misbehave on demand.
 
-Paths: `/health` (its own status, counted apart) · `/sse?n=&gap=&first=&pad=` (events, seconds, further bytes in each) ·
-`/ws?replies=` (WebSocket echo, of so many messages at most) · everything else is echoed as JSON: replica, method, path
-(raw, with query), headers (list of pairs), body (as latin-1). Every answer carries the header `x-replica`.
-`Expect: 100-continue` is met.
+Paths: `/health` (its own status, counted separately) · `/sse?n=&gap=&first=&pad=` (events, seconds, additional bytes in
+each) · `/ws?replies=` (WebSocket echo, of at most this number of messages) · everything else is echoed as JSON:
+replica, method, path (raw, with query), headers (list of pairs), body (as latin-1). Every response has the header
+`x-replica`. `Expect: 100-continue` is supported.
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ from tests.support.processes.ports import HOST
 
 T = TypeVar("T")
 _REMEMBERED = 2000
-_AT_ONCE = 0.01  # seconds; a shutdown with 0 would wait for idle connections without end
+_AT_ONCE = 0.01  # seconds; a shutdown with 0 would wait for idle connections forever
 _TURNS_OF_AN_ACCEPT = 3
-"""Turns of the event loop from the accept of a connection until the server has it. A shutdown before would miss it, and
-Python 3.11 gives a listener that is closed before no transport, but leaves the connection open."""
-_GONE = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing sends RST
+"""Turns of the event loop from the accept of a connection until the server has it.
+
+A shutdown before would miss it, and Python 3.11 gives a listener that is closed before no transport, but leaves the
+connection open.
+"""
+_GONE = struct.pack("ii", 1, 0)  # SO_LINGER without time: closing sends RST
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How a replica treats requests from now on; times in seconds.
+    """How a replica treats requests from now on; times are in seconds.
 
-    `fault`, once the whole request was read: `reset` sends RST and no byte, `close` FIN and no byte, `truncate` half of
-    the body that was announced, then RST. `sse` and WebSockets know `delay` and `fault` too; `/health` only `health`.
+    `fault`, after the whole request was read: `reset` sends RST and no byte, `close` FIN and no byte, `truncate` half
+    of the announced body, then RST. `sse` and WebSockets support `delay` and `fault` too; `/health` only `health`.
     """
 
     delay: float = 0.0
@@ -52,13 +55,13 @@ class Behaviour:
     health: int = 200
     health_body: str = "ok"
     statuses: tuple[int, ...] = ()
-    """Taken in turns, instead of `status`."""
+    """Used in turn, instead of `status`."""
     headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request as it reached the replica; `path` is raw, `connection` numbers the replica's connections from 1."""
+    """A request as received by the replica; `path` is raw, `connection` numbers the replica's connections from 1."""
 
     method: str
     path: str
@@ -73,16 +76,16 @@ class Seen:
 
 
 class Log(deque[T]):
-    """Requests that a server has seen. A test may iterate over them while others come: a `deque` would raise."""
+    """Requests that a server has received. A test may iterate over them while others arrive: a `deque` would raise."""
 
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(super().__iter__()))
 
 
 class Replica:
-    """One HTTP/1.1 server; listens inside `with`; closes connections idle for `keep_alive`.
+    """One HTTP/1.1 server; listens within `with`; closes connections that are idle for `keep_alive`.
 
-    On a port of the system, or on `port` of another loopback address (`host`): replicas behind one DNS name share it.
+    It uses a free port, or `port` on another loopback address (`host`): replicas behind one DNS name share it.
     """
 
     def __init__(
@@ -99,19 +102,19 @@ class Replica:
         self.keep_alive = keep_alive
         self.behaviour = Behaviour()
         self.held = False
-        """While it is true, no request is answered; checks are."""
+        """While true, only checks are answered."""
         self.paused = False
-        """While it is true, each stream of events stops after its first event."""
+        """While true, each stream of events stops after its first event."""
         self.requests = 0
         self.checks = 0
         self.in_flight = 0
         self.max_in_flight = 0
         self.abandoned = 0
-        """Requests whose client went away before the answer was done."""
+        """Number of requests whose client disconnected before the response was complete."""
         self.connections = 0
         self.seen: Log[Seen] = Log(maxlen=_REMEMBERED)
         self.checked: Log[Seen] = Log(maxlen=_REMEMBERED)
-        """The requests for `/health`."""
+        """Requests for `/health`."""
         self._tls = tls
         self._held = reserve(port, host)
         self.port = port_of(self._held)
@@ -121,25 +124,25 @@ class Replica:
 
     @property
     def address(self) -> str:
-        """For a fleet file: host:port."""
+        """Address for a fleet file: host:port."""
         return f"{self.host}:{self.port}"
 
     def behave(self, **changes: Any) -> None:
-        """Changes the fields of `Behaviour` that are named, for requests that arrive from now on."""
+        """Change the named fields of `Behaviour`, for requests that arrive from now on."""
         self.behaviour = dataclasses.replace(self.behaviour, **changes)
 
     def forget(self) -> None:
-        """Counts from zero again; what is in flight stays."""
+        """Reset the counters; requests in flight are not affected."""
         self.requests = self.checks = self.abandoned = self.connections = 0
         self.max_in_flight = self.in_flight
         self.seen.clear()
 
     def refuse(self) -> None:
-        """Stops listening and drops all connections: new ones are refused. The port stays ours."""
+        """Stop listening and drop all connections: new ones are refused. The port stays reserved."""
         background.wait(self._stop())
 
     def accept(self) -> None:
-        """Listens again, on the same port."""
+        """Listen again on the same port."""
         background.wait(self._start())
 
     def __enter__(self) -> Replica:
@@ -252,7 +255,7 @@ class Replica:
         response = web.StreamResponse(headers={"x-replica": self.name, "content-length": str(len(body))})
         await response.prepare(request)
         await response.write(body[: len(body) // 2])
-        await asyncio.sleep(0.05)  # what RST overtakes is lost
+        await asyncio.sleep(0.05)  # data that RST overtakes is lost
         return await self._break(request, "reset")
 
     async def _events(self, request: BaseRequest, behaviour: Behaviour) -> web.StreamResponse:
@@ -291,6 +294,6 @@ def _seen(request: BaseRequest, body: bytes, connection: int) -> Seen:
 
 @contextmanager
 def replicas(*names: str, keep_alive: float = 75.0, tls: ssl.SSLContext | None = None) -> Iterator[list[Replica]]:
-    """Starts one replica for each name: `with replicas("a", "b") as (a, b):`."""
+    """Start one replica for each name: `with replicas("a", "b") as (a, b):`."""
     with ExitStack() as stack:
         yield [stack.enter_context(Replica(name, keep_alive=keep_alive, tls=tls)) for name in names]

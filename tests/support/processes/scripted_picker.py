@@ -1,6 +1,6 @@
-"""A picker that does what a test says: it names replicas, dies, hangs, answers nonsense; it remembers its questions.
+"""A picker that a test controls: it names replicas, dies, hangs, or sends invalid responses, and records its queries.
 
-For Envoys it also has the service of gRPC to which they report the ends of requests.
+For Envoys it also has the gRPC service to which they report the ends of requests.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _READY = b"HTTP/1.1 200 OK\r\ncontent-length: 19\r\n\r\nlbctl picker ready\n"
 Pick = Callable[["Asked"], str | None]
 
 _END = re.compile(rb"\"?(?:pick|left)\"?[=:] ?\"(?:late-)?(id-[0-9]+|[0-9a-f-]{36})\"")
-"""The id of a pick, as HAProxy and as nginx report it; nginx also those that a request has left for a fallback."""
+"""Id of a pick as HAProxy and nginx report it. nginx also reports ids that a request has left for a fallback."""
 _MOVED = re.compile(rb'retries="\+|"moved":true')
-"""How they report that another replica had the request."""
+"""Their report that another replica served the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question. `headers` has lower-case names."""
+    """One query. `headers` has lower-case names."""
 
     target: str
     headers: Mapping[str, str]
@@ -52,13 +52,13 @@ class ScriptedPicker:
         self.pick = pick
         self.addresses = addresses
         self.raw: bytes | None = None
-        """What is answered instead of a pick."""
+        """Response in place of a pick."""
         self.delay = 0.0
         self._numbers = itertools.count()
         self.asked: list[Asked] = []
         self.ended: list[str] = []
         self.moved: list[str] = []
-        """Those of `ended` whose request another replica had."""
+        """Ids in `ended` whose request another replica served."""
         self._listener: socket.socket | None = None
         self._connections: set[socket.socket] = set()
         self._running = threading.Event()
@@ -74,7 +74,7 @@ class ScriptedPicker:
         self._reader.start()
 
     def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, self.port + 1))
@@ -83,7 +83,7 @@ class ScriptedPicker:
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def kill(self) -> None:
-        """Closes the port and every connection, as the end of the process does."""
+        """Close the port and every connection, like the end of the process."""
         if self._listener is not None:
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
@@ -93,22 +93,22 @@ class ScriptedPicker:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def hang(self) -> None:
-        """Accepts connections and says nothing, neither there nor on old ones."""
+        """Accept connections but send nothing, neither there nor on old ones."""
         self._running.clear()
 
     def slow(self) -> None:
-        """Answers long after everybody has given up."""
+        """Respond after all timeouts have expired."""
         self.delay = 5.0
 
     def heal(self) -> None:
-        """Answers again."""
+        """Respond again."""
         self.delay, self.raw = 0.0, None
         self.kill()
         self._running.set()
         self.start()
 
     def close(self) -> None:
-        """Closes both ports."""
+        """Close both ports."""
         self.kill()
         self._running.set()
         self._closed.set()
@@ -256,7 +256,7 @@ def _asked(frame: spop_frames.Frame) -> Asked:
 
 
 def free_port_pair() -> int:
-    """Return a port for `control.picker.bind`, whose next one is free too."""
+    """Return a port for `control.picker.bind` whose next port is free too."""
     for _ in range(_TRIES):
         port = free_port()
         try:
@@ -269,7 +269,7 @@ def free_port_pair() -> int:
 
 @contextmanager
 def scripted_picker(port: int, pick: Pick, addresses: Mapping[str, str] | None = None) -> Iterator[ScriptedPicker]:
-    """Run a picker that answers from the start. `addresses` is replica → address, where an Envoy asks."""
+    """Run a picker that responds from the start. `addresses` is replica → address, if an Envoy queries it."""
     picker = ScriptedPicker(port, pick, addresses or {})
     picker.start()
     try:

@@ -1,6 +1,6 @@
 """Proxies and replicas that several tests of one process share.
 
-`shared` is `running` for tests that only send requests: a proxy that already runs with the same fleet is used again.
+`shared` is `running` for tests that only send requests: a proxy that already runs the same fleet is reused.
 `shared_replicas` is `replicas`, for the fleets of such tests. Tests that reload the proxy, stop a replica or use up a
 limit start their own.
 """
@@ -25,7 +25,7 @@ from tests.support.processes.log_lines import began
 from tests.support.processes.replicas import Behaviour, Replica
 
 _MAX_PROXIES = 6
-"""Proxies that wait for a next test, in each process of pytest."""
+"""Maximum number of idle proxies kept for later tests, in each process of pytest."""
 _PORT_KEYS = ("bind", "admin")
 
 
@@ -64,7 +64,7 @@ class SharedGateway(Gateway):
 def shared(
     name: Binary, fleet: Fleet, *, files: Mapping[str, str | bytes] | None = None, options: Sequence[str] = ()
 ) -> Iterator[Gateway]:
-    """Yield a gateway as `running` does, of a proxy that runs this fleet already if there is one.
+    """Yield a gateway like `running`, with a proxy that already runs this fleet if there is one.
 
     If the block of a test fails, the proxy is stopped. The block of a fixture does not fail with a test.
     """
@@ -85,14 +85,14 @@ def shared(
         with ExitStack() as stack:
             stack.push(proxy.stack.pop_all())
             raise
-    if other := _proxies.pop(key, None):  # of a block within this one
+    if other := _proxies.pop(key, None):  # left by a block within this one
         other.stack.close()
     _proxies[key] = proxy
 
 
 @contextmanager
 def shared_replicas(*names: str) -> Iterator[list[Replica]]:
-    """Yield a replica for each name as `replicas` does, with its counters at zero and its default behaviour."""
+    """Yield a replica for each name like `replicas`, with its counters at zero and its default behaviour."""
     for name in names:
         if name not in _replicas:
             _replicas[name] = Replica(name)
@@ -113,7 +113,7 @@ def close() -> None:
 
 
 def _key(name: Binary, fleet: Fleet, files: Mapping[str, str | bytes], options: Sequence[str]) -> str:
-    """Return what two proxies that can stand in for each other have in common: all but their ports."""
+    """Return the common properties of two interchangeable proxies: everything except their ports."""
     digests = {
         path: hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
         for path, content in files.items()

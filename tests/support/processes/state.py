@@ -1,4 +1,4 @@
-"""The state of a running `lbctl serve` that cannot be written."""
+"""Makes the state of a running `lbctl serve` read-only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.processes.control import ControlPlane
 
 @contextmanager
 def refusing(control: ControlPlane) -> Iterator[None]:
-    """Let the database take no new value and no changed one, as with a full disk."""
+    """Make the database reject new and changed values, as with a full disk."""
     database = sqlite3.connect(control.state / "lbctl.db", isolation_level=None, timeout=60)
     for event in ("INSERT", "UPDATE"):
         database.execute(

@@ -1,4 +1,4 @@
-"""A TCP proxy between a process and a server, which can be cut: then nothing passes, and no connection is closed."""
+"""A TCP proxy between a process and a server that can be cut: then no data passes, and no connection is closed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.processes.ports import HOST, free_port
 
 
 class TcpProxy:
-    """Passes bytes to `target`, a port of this machine, unless it is `cut`."""
+    """Forwards bytes to `target`, a port on this machine, unless it is `cut`."""
 
     def __init__(self, target: int) -> None:
         self.port = free_port()
@@ -47,7 +47,7 @@ class TcpProxy:
 
 @contextmanager
 def tcp_proxy(target: int) -> Iterator[TcpProxy]:
-    """Run a proxy to this port of this machine."""
+    """Run a proxy to this port on this machine."""
     proxy = TcpProxy(target)
     background.wait(proxy.start())
     try:

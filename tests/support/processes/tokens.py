@@ -1,4 +1,4 @@
-"""JSON Web Tokens as an issuer makes them, and as those who are none would like to: signed with RSA or P-256."""
+"""JSON Web Tokens, valid ones and forged ones: signed with RSA or P-256."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Issuer:
     ec: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec_key("issuer"))
 
     def jwks(self) -> str:
-        """Return the public keys, as `jwks_file` holds them."""
+        """Return the public keys as the content of `jwks_file`."""
         r, e = self.rsa.public_key().public_numbers(), self.ec.public_key().public_numbers()
         first = {"kty": "RSA", "kid": "r1", "use": "sig", "alg": "RS256", "n": _number(r.n, 256), "e": _number(r.e, 3)}
         second = {"kty": "EC", "kid": "e1", "use": "sig", "alg": "ES256", "crv": "P-256"}
         return json.dumps({"keys": [first, {**second, "x": _number(e.x, 32), "y": _number(e.y, 32)}]})
 
     def rs256(self, header: Mapping[str, object] | None = None, **claims: Any) -> str:
-        """Return a token by RS256; `header` and `claims` change the good ones, and None takes one away."""
+        """Return a token by RS256; `header` and `claims` replace the valid values, and None removes one."""
         return signed({"alg": "RS256", "kid": "r1", **(header or {})}, _claims(claims), self.rsa)
 
     def es256(self, header: Mapping[str, object] | None = None, **claims: Any) -> str:
@@ -54,11 +54,11 @@ class Issuer:
         return signed({"alg": "ES256", "kid": "e1", **(header or {})}, _claims(claims), self.ec)
 
     def unsigned(self, alg: str = "none", signature: str = "") -> str:
-        """Return a token with good claims that nobody signed."""
+        """Return a token with valid claims and without a valid signature."""
         return f"{_text({'alg': alg, 'kid': 'r1'}, _claims({}))}.{signature}"
 
     def with_public_key_as_secret(self) -> str:
-        """Return a token by HS256 with the PEM of the public key as its secret: valid for a verifier that believes a
+        """Return a token by HS256 with the PEM of the public key as its secret: valid for a verifier that trusts a
         token's own `alg`."""
         encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         text = _text({"alg": "HS256", "kid": "r1"}, _claims({}))
@@ -68,8 +68,8 @@ class Issuer:
 
 
 def signed(header: Mapping[str, object], claims: Mapping[str, object] | str, key: Key) -> str:
-    """Return a compact JWS by RS256 or ES256, as the key is, whatever the header says; the claims may be JSON as
-    written."""
+    """Return a compact JWS by RS256 or ES256, according to the key and independent of the header; the claims may be
+    JSON as written."""
     text = _text(header, claims)
     if isinstance(key, rsa.RSAPrivateKey):
         return f"{text}.{b64(key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"

@@ -1,4 +1,4 @@
-"""`lbctl up` as a process, its directories below one that is the test's own, and what it has printed."""
+"""`lbctl up` as a process with its directories below the test's own, and its output."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Up:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables of a process of it."""
+        """Return the environment variables of its processes."""
         return os.environ | self.own_env
 
     @property
     def own_env(self) -> dict[str, str]:
-        """Everything that it writes lies in the folder, and every process of it has the folder in its variables.
+        """It writes only below the folder, and every process of it has the folder in its variables.
 
-        The programs of this environment, `lbctl` among them, are found by their names.
+        The programs of this environment, including `lbctl`, are found by name.
         """
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
         places = {"TMPDIR": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state"), "PATH": path}
         return places | {"LBCTL_SERVE_API_BIND": f"{HOST}:{self.api}" if self.api else ""}
 
     def start(self, *options: str, script: str = 'exec "$@"') -> None:
-        """Start it by a script of bash whose arguments are the command."""
+        """Start it from a bash script whose arguments are the command."""
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
                 ["bash", "-c", script, "bash", sys.executable, "-m", "lbctl", "up", *options],
@@ -54,7 +54,7 @@ class Up:
             )  # fmt: skip
 
     def await_ready(self) -> str:
-        """Waits until it says that it can be used; all that it has said to standard output."""
+        """Wait until it reports that it is ready. Return everything on standard output."""
         deadline = time.monotonic() + _START_TIMEOUT
         while "dashboard" not in (output := self.out.read_text()):
             assert self.running, f"it has ended\n{self.err.read_text()}"
@@ -68,7 +68,7 @@ class Up:
 
     @property
     def key(self) -> str:
-        """The key that it has made and shown."""
+        """Return the key that it has created and shown."""
         (key,) = _KEY.findall(self.out.read_text())
         return str(key)
 
@@ -82,7 +82,7 @@ class Up:
         return self.process.wait(_START_TIMEOUT)
 
     def run(self, *options: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a second command beside it, which ends by itself."""
+        """Run a second command next to it, which ends by itself."""
         return subprocess.run(
             [sys.executable, "-m", "lbctl", "up", *options],
             cwd=self.folder, env=self.env | dict(env or {}), capture_output=True, text=True, timeout=_START_TIMEOUT,
@@ -90,10 +90,10 @@ class Up:
         )  # fmt: skip
 
     def processes(self) -> dict[int, str]:
-        """Return the id and the command line of every process that it has started, and its own."""
+        """Return the id and the command line of its process and of every process that it has started."""
         command_lines = {}
         for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # it has ended in the meantime
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if line and str(self.folder).encode() in (entry / "environ").read_bytes() + line.encode():
                     command_lines[int(entry.name)] = line
@@ -102,7 +102,7 @@ class Up:
 
 @contextmanager
 def alone_at_the_first_port() -> Iterator[None]:
-    """Keeps other tests from choosing a port as `up --from` does, before this one has it."""
+    """Prevent other tests from choosing a port like `up --from`, before this test has its port."""
     with (Path(tempfile.gettempdir()) / "lbctl-tests-first-port.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -110,7 +110,7 @@ def alone_at_the_first_port() -> Iterator[None]:
 
 @contextmanager
 def up(folder: Path) -> Iterator[Up]:
-    """Prepare a run that is not started yet, and end it with the block, however it went."""
+    """Prepare a run that is not started yet, and end it with the block in any case."""
     folder.chmod(0o755)
     run = Up(folder)
     try:

@@ -1,4 +1,4 @@
-"""Waiting for what happens sooner or later: a check that takes a replica out, an ejection that ends."""
+"""Waits for eventual results, for example an ejection by a check, or the end of an ejection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def eventually(condition: Callable[[], bool], timeout: float = 60.0, pause: float = 0.05) -> None:
-    """Wait until the condition holds, asked every `pause` seconds. Fails if it does not within `timeout` seconds."""
+    """Wait until the condition holds, checked every `pause` seconds. Fails if it does not within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"not true within {timeout} s"
@@ -15,7 +15,7 @@ def eventually(condition: Callable[[], bool], timeout: float = 60.0, pause: floa
 
 
 def at_rest(count: Callable[[], int], quiet: float = 0.5) -> int:
-    """Return the count once it has not changed for `quiet` seconds, so that what was on its way has arrived."""
+    """Return the count when it has not changed for `quiet` seconds, so that everything in transit has arrived."""
     before, since = count(), time.monotonic()
 
     def still() -> bool:

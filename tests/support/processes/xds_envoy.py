@@ -1,4 +1,4 @@
-"""Real Envoys whose configuration comes by xDS: their bootstrap, and what their admin port says of them."""
+"""Real Envoys whose configuration comes by xDS: their bootstrap, and their admin interface."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ START_TIMEOUT = 120.0
 
 @dataclass(frozen=True, slots=True)
 class XdsTls:
-    """What an Envoy needs to speak TLS with the control plane."""
+    """TLS files of an Envoy for the control plane."""
 
     ca: Path
     pair: Pair | None = None
 
 
 class XdsEnvoy(Envoy):
-    """An Envoy whose configuration comes by xDS. `listeners`: name → port that it is to open."""
+    """An Envoy whose configuration comes by xDS. `listeners`: name → port that it should open."""
 
     def __init__(
         self, binary: Path, directory: Path, config: Path, node: str, admin: int, listeners: Mapping[str, int]
@@ -46,7 +46,7 @@ class XdsEnvoy(Envoy):
         self.listeners = dict(listeners)
 
     def await_listeners(self, timeout: float = START_TIMEOUT) -> None:
-        """Waits until this very process listens on all its ports."""
+        """Wait until this process listens on all its ports."""
         pid = self.process.pid
         deadline = time.monotonic() + timeout
         while missing := [name for name, port in self.listeners.items() if not listens(pid, port)]:
@@ -85,11 +85,11 @@ class XdsEnvoy(Envoy):
         return {item["name"]: item["value"] for item in stats if "name" in item}
 
     def stat(self, name: str) -> int:
-        """Return one counter or gauge; 0 if it was never counted."""
+        """Return one counter or gauge; 0 if it does not exist."""
         return self.stats(f"^{re.escape(name)}$").get(name, 0)
 
     def hosts(self, cluster: str) -> dict[str, dict[str, Any]]:
-        """Address → the host as /clusters tells it (weight, health_status, hostname, stats …)."""
+        """Return address → the host in /clusters (weight, health_status, hostname, stats …)."""
         whole = json.loads(self.ask("/clusters?format=json")).get("cluster_statuses", [])
         return {
             _where(host["address"]): host
@@ -99,17 +99,17 @@ class XdsEnvoy(Envoy):
         }
 
     def weights(self, cluster: str) -> dict[str, int]:
-        """Address → weight in effect."""
+        """Return address → effective weight."""
         return {where: host.get("weight", 0) for where, host in self.hosts(cluster).items()}
 
     def config_dump(self) -> dict[str, Any]:
-        """Return the whole configuration, endpoints too."""
+        """Return the whole configuration, including endpoints."""
         dump: dict[str, Any] = json.loads(self.ask("/config_dump?include_eds"))
         return dump
 
     def resources(self) -> dict[str, dict[str, Any]]:
-        """Return what came by xDS as kind → name → message, without what differs between two Envoys with the same
-        content: times, versions, the order."""
+        """Return the xDS resources as kind → name → message, without differences between two Envoys with the same
+        content: times, versions, order."""
         resources: dict[str, dict[str, Any]] = {kind: {} for kind in ("cds", "eds", "lds", "rds", "sds")}
         for part in self.config_dump()["configs"]:
             for item in part.get("dynamic_active_clusters", []):
@@ -125,12 +125,13 @@ class XdsEnvoy(Envoy):
         return resources
 
     def warming(self) -> int:
-        """Return how many clusters and listeners wait for something."""
+        """Return how many clusters and listeners are warming."""
         stats = self.stats("warming_clusters|total_listeners_warming")
         return sum(stats.values())
 
     def updates(self, kind: str = "") -> Counter[str]:
-        """Return how often something was taken and refused, as `cds.update_success`; by `kind` alone if it is given."""
+        """Return how often resources were accepted and rejected, for example `cds.update_success`; only for `kind` if
+        it is given."""
         wanted = r"(update_success|update_rejected|update_attempt)$"
         counts: Counter[str] = Counter()
         for name, value in self.stats(wanted).items():
@@ -152,7 +153,7 @@ def bootstrap_of(
     tls: XdsTls | None = None,
 ) -> dict[str, Any]:
     """Return a bootstrap with clusters and listeners by ADS from 127.0.0.1:xds, or from the Unix socket of that path,
-    to which Envoy connects again soon after the connection is lost."""
+    to which Envoy reconnects soon after the connection is lost."""
     retry = {"retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"}}
     services = [{"envoy_grpc": {"cluster_name": CONTROL_PLANE, "retry_policy": retry}}]
     source = {"ads": {}, "resource_api_version": "V3"}
