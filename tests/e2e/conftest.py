@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: `kind` runs a test on every proxy that it does not name itself."""
+"""Fixtures of the end-to-end tests: `kind` runs a test on every proxy unless the test names kinds itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is marked `e2e`. Its coverage is not measured: what it runs of lbctl runs in other processes."""
+    """Mark all tests here as `e2e`. Their coverage is not measured, because they run lbctl in other processes."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.e2e)
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Each proxy in turn; `@pytest.mark.parametrize("kind", ["haproxy", "envoy"])` names fewer."""
+    """Return each proxy in turn; `@pytest.mark.parametrize("kind", ["haproxy", "envoy"])` selects fewer."""
     chosen: Kind = request.param
     return chosen
 

@@ -1,7 +1,7 @@
 """`lbctl render --check` works without root, for a fleet with every key.
 
-Under root the command runs as the user nobody in a copy of the project. If nobody may not run this Python, the test
-uses the Python of the system.
+As root, the test runs the command as the unprivileged user `nobody` in a copy of the project. If that user cannot run
+this Python, the test uses the system's Python.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_proxy_that_cannot_start_is_reported(project_copy: Path) -> None:
 
 
 def python(project_copy: Path) -> str:
-    """Return a Python that the user nobody may run, and that has the packages of lbctl."""
+    """Return a Python that the unprivileged user may run, and that has the packages of lbctl."""
     executable = next((path for path in (sys.executable, "/usr/bin/python3") if _works(path, project_copy)), None)
     if executable is None:
         pytest.skip("the user nobody cannot read this Python, and the system's has another version")

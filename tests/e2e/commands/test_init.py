@@ -22,7 +22,7 @@ def every_kind() -> str:
 
 @pytest.fixture(scope="module")
 def with_tls(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The fleet of a server with TLS, whose authority the system trusts."""
+    """Return the fleet of a server with TLS, whose CA the system trusts."""
     authority = Authority(tmp_path_factory.mktemp("tls"))
     context = fake.server_context(authority.issue("localhost", ["localhost", "127.0.0.1"]))
     with serving(fake.vllm(), tls=context) as (server,):

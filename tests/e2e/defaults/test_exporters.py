@@ -1,4 +1,4 @@
-"""All exporters are killed, before Envoy, HAProxy and nginx, with the settings of a fleet that says nothing."""
+"""All exporters are killed, with Envoy, HAProxy and nginx, and the default settings of a fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.processes.waiting import eventually
 
 @pytest.mark.timeout(300)
 def test_killed_exporters_zero_no_weight_and_fail_no_request() -> None:
-    """One replica is slow before, so that there is a weight to go back from."""
+    """One replica is slow before, so that there is a changed weight to return from."""
     with ExitStack() as stack:
         members = stack.enter_context(engines(*"abcd", slots=48))
         exporters = [stack.enter_context(Exporter(item)) for item in members]

@@ -1,5 +1,4 @@
-"""A replica flaps between idle and full, before Envoy, HAProxy and nginx, with the settings of a fleet that says
-nothing."""
+"""A replica flaps between idle and full, with Envoy, HAProxy and nginx, and the default settings of a fleet."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from tests.support.processes.http1 import Request
 from tests.support.processes.waiting import eventually
 
 _DOWN, _UP = 0.5, 0.1
-"""`max_step`, of the capacity."""
+"""`max_step`, relative to the capacity."""
 _SLOTS = 32
 _OTHERS = Request("POST", "/v1/completions?n=60&q=400", timeout=60.0)
 
 
 @pytest.mark.timeout(240)
 def test_flapping_replica_moves_less_than_a_step_per_interval() -> None:
-    """What fills it comes past the proxies."""
+    """The load that fills it does not pass through the proxies."""
     decisions: list[tuple[float, float]] = []
 
     with engines(*"abcd", slots=_SLOTS) as members, three(pool_by_default(members)) as site:

@@ -1,4 +1,4 @@
-"""A replica joins, before Envoy, HAProxy and nginx, with the settings of a fleet that says nothing."""
+"""A replica joins, with Envoy, HAProxy and nginx, and the default settings of a fleet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.support.processes.engines import Engine, engines
 from tests.support.processes.fleet import entry
 
 _COLD = 30.0
-"""Seconds in which it works at a quarter of its speed."""
+"""Seconds in which it runs at a quarter of its speed."""
 _RATE = 16.0
 _ANSWER_TIMEOUT = 20.0
-"""Seconds until a client gives up: the longest answer takes as long on the cold replica when it is alone there."""
+"""Seconds until a client gives up: the longest response takes as long on the cold replica when it is alone there."""
 _FAIR = 1 / 5
 
 

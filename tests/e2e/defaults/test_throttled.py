@@ -1,4 +1,4 @@
-"""One replica throttled to half, before Envoy, HAProxy and nginx, with the settings of a fleet that says nothing."""
+"""One replica is throttled to half, with Envoy, HAProxy and nginx, and the default settings of a fleet."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.processes.exporters import Exporter
 _EIGHT, _FIVE = "abcdefgh", "abcde"
 _SLOTS = 48
 _RATE = 24.0
-"""At each proxy: together about 0.55 of what five engines can do."""
+"""Requests per second at each proxy: together about 0.55 of the capacity of five engines."""
 _RATE_OF_EIGHT, _LONGER = 30.0, 1.25
-"""The same of eight, with longer requests."""
+"""The same for eight engines, with longer requests."""
 _FAIR = 0.5 / 7.5
 _SETTLED = 10.0
 _LATE = 30.0
@@ -27,7 +27,10 @@ _LATE = 30.0
 
 @pytest.mark.timeout(300)
 def test_throttled_replica_gets_a_fair_share_soon() -> None:
-    """Of eight. Even at its fair share every fifteenth request is at a replica that takes twice as long."""
+    """There are eight replicas.
+
+    Even at its fair share, every fifteenth request is at a replica that takes twice as long.
+    """
     with engines(*_EIGHT, slots=_SLOTS) as members, three(pool_by_default(members)) as site:
         with site.load(_RATE_OF_EIGHT, scale=_LONGER) as loads:
             until(time.monotonic() + _SETTLED + STRETCH)
@@ -62,7 +65,7 @@ def test_late_samples_make_no_share_swing() -> None:
             members[0].speed = 0.5
             until(time.monotonic() + _LATE + 30)
             assert all(each["a"] < 0.9 * each["b"] for name, each in site.weights(members).items() if name != "nginx")
-            until(time.monotonic() + 2 * MIN_INTERVAL)  # what nginx is reloaded for has lasted for one
+            until(time.monotonic() + 2 * MIN_INTERVAL)  # changes that make nginx reload have lasted for one interval
             late = time.monotonic()
             assert all(each["a"] < 0.9 * each["b"] for each in site.weights(members).values())
             until(late + STRETCH)
@@ -74,7 +77,7 @@ def test_late_samples_make_no_share_swing() -> None:
 
 
 def _all(loads: Mapping[str, Steady], since: float) -> Got:
-    """Of all proxies, in a stretch."""
+    """Return the results of all proxies in a period."""
     return sum((got(load.load, since, since + STRETCH) for load in loads.values()), Got(()))
 
 
@@ -84,5 +87,5 @@ def _no_failure(loads: Mapping[str, Steady]) -> None:
 
 
 def _variation(shares: Sequence[Sequence[float]]) -> float:
-    """The coefficient of variation of each replica's share over time, on average."""
+    """Return the mean coefficient of variation of each replica's share over time."""
     return fmean(pstdev(each) / fmean(each) for each in shares)

@@ -1,4 +1,4 @@
-"""Active checks take a replica out before a client meets it, and bring it back."""
+"""Active checks eject a replica before a client reaches it, and readmit it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.processes.waiting import eventually
 
 _OFTEN = {**OFTEN, "healthy_threshold": 2}
 _PAUSE = 0.2
-"""Seconds between two looks at the replicas that answer."""
+"""Seconds between two polls of the replicas that answer."""
 _CHECKING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 
@@ -67,7 +67,7 @@ def test_pool_without_ready_replica_answers_503(kind: Kind) -> None:
 
 @_CHECKING
 def test_tcp_check_finds_a_replica_that_refuses_connections(kind: Kind) -> None:
-    """No retries and no ejection here: without the check every second request would fail."""
+    """There are no retries and no ejections here: without the check, every second request would fail."""
     never = {"consecutive_connect_failures": 1000, "consecutive_5xx": 1000}
     with replicas("a", "b") as (a, b):
         checked = _pool([a, b], tcp={})
@@ -131,7 +131,7 @@ def test_check_sends_the_configured_host(kind: Kind) -> None:
 
 @_CHECKING
 def test_grpc_replica_is_checked_by_http_on_another_port(kind: Kind) -> None:
-    """As Triton's are: calls on one port, `/v2/health/ready` by HTTP/1.1 on another."""
+    """Like Triton's replicas: calls on one port, `/v2/health/ready` by HTTP/1.1 on another."""
     with grpc_replicas("a") as (a,), replicas("probe") as (probe,):
         health = {"active": {**_OFTEN, "http": {"path": "/health"}, "port": probe.port}}
         with running(kind, fleet_of(pool_of([a], protocol="grpc", health=health))) as gateway:

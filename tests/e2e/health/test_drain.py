@@ -1,4 +1,4 @@
-"""A drained replica finishes what it has and gets nothing new."""
+"""A drained replica finishes its requests and gets no new ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_fully_drained_pool_answers_503(kind: Kind) -> None:
 def test_drain_finishes_running_requests(kind: Kind) -> None:
     """Streams and slow requests run on the replica while it is drained; further requests arrive on kept connections.
 
-    For nginx the client keeps no connections, because a reload closes idle ones while a request may be on its way."""
+    With nginx the client keeps no connections, because a reload closes idle ones while a request may be in transit.
+    """
     with replicas("a", "b") as (a, b), running(kind, fleet := fleet_of(_pool(a, b))) as gateway:
         for replica in (a, b):
             replica.behave(delay=1.0)

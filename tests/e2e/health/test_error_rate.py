@@ -33,7 +33,7 @@ def _pool(members: list[Replica], rate: dict[str, Any] | None = None, **passive:
 
 
 def _send_errors(clients: Sequence[tuple[Client, str]], seconds: float) -> None:
-    """Send some hundred requests a second to each client and path, so that each window of a second has enough."""
+    """Send several hundred requests per second to each client and path, so that each window of a second has enough."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         loads = [client.send_load(40, 2, Request("POST", path, body=b"{}"), gap=0.02) for client, path in clients]

@@ -1,4 +1,4 @@
-"""A replica that fails what clients send is left out for a while, and the other of two goes on."""
+"""A replica that fails clients' requests is ejected for a while, and the other replica continues to serve."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_ejection_ends(kind: Kind) -> None:
 
 
 def test_envoy_never_ejects_both_of_two() -> None:
-    """A client whose requests make every replica fail must not take the service from the others."""
+    """A client whose requests make every replica fail must not make the service unavailable to others."""
     with (
         replicas("a", "b") as (a, b),
         running("envoy", fleet_of(_pool([a, b], ejection_time="60s"))) as gateway,
@@ -86,8 +86,10 @@ def test_status_400_and_429_do_not_count_as_failures(kind: Kind) -> None:
 
 
 def test_replica_that_refuses_connections_is_ejected_and_returns(kind: Kind) -> None:
-    """The log counts the first attempts, which are repeated on the other replica. No request tries the replica again
-    until its ejection ends."""
+    """The log counts the first attempts, which are repeated on the other replica.
+
+    No request tries the replica again until its ejection ends.
+    """
     with (
         replicas("a", "b") as (a, b),
         running(kind, fleet_of(_pool([a, b], ejection_time="2s", max_ejection="100%"))) as gateway,

@@ -1,4 +1,4 @@
-"""Active checks by lbctl: real replicas fail and recover, and nginx sends them nothing meanwhile."""
+"""Active checks by lbctl: real replicas fail and recover, and nginx sends them nothing in the meantime."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_added_replica_is_out_until_its_check_passes() -> None:
         b.behave(health=200)
         eventually(lambda: checker.out == frozenset())
         checker.use_pools(_pool([a]))
-        checks = at_rest(lambda: b.checks)  # one may be on its way
+        checks = at_rest(lambda: b.checks)  # a check may be in progress
         time.sleep(0.6)
         assert b.checks == checks
 
@@ -248,7 +248,7 @@ class _Silent:
 
     @property
     def connections(self) -> int:
-        """Connections since the last `forget`."""
+        """Return the number of connections since the last `forget`."""
         with suppress(BlockingIOError):
             while True:
                 self._taken.append(self._listener.accept()[0])

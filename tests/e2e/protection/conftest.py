@@ -1,4 +1,4 @@
-"""The end of the proxies that the tests of this package share."""
+"""Stops the proxies that the tests of this package share."""
 
 from __future__ import annotations
 

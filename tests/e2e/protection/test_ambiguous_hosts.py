@@ -1,6 +1,6 @@
-"""A host or a method that two servers could read in two ways is refused by every proxy, as is a request without a host.
+"""Every proxy rejects a host or a method that two servers could read differently, and a request without a host.
 
-What the proxy compares with `match.hosts` and what the replica gets must be the same host.
+The host that the proxy compares with `match.hosts` and the host that the replica gets must be the same.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_http_0_9_request_reaches_no_replica(kind: Kind) -> None:
 
 
 def test_target_with_a_different_host_is_refused(kind: Kind) -> None:
-    """Envoy replaces the Host by the target's before it chooses a route: that is the host that the replica gets."""
+    """Envoy replaces the Host by the target's before it chooses a route: the replica gets that host."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
         for target in _TARGETS:
             assert _status(gateway, f"GET {target} HTTP/1.1", "Host: h") in (b"400", b"401"), target

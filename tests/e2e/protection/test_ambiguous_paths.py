@@ -1,7 +1,7 @@
-"""A path that two servers could read in two ways is answered 400 by every proxy; every other path arrives as written.
+"""Every proxy answers 400 to a path that two servers could read differently; every other path arrives unchanged.
 
-What the proxy compares with its routes and what the replica gets must be the same path: otherwise an open route lets a
-request in, and the replica serves a protected one.
+The path that the proxy compares with its routes and the path that the replica gets must be the same. Otherwise an open
+route accepts a request, and the replica serves a protected one.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ ODD = (
     "a}", "^a$", ".*", "a.c", "a|b", "a+b", "(", "[a-z]", "~a", "~*a", "default", "hostnames", "volatile", "-f", "<x>",
     "`id`", "a#b", "Bearerx", "ÿ".encode().hex(), "=" * 40, "k" * 256,
 )  # fmt: skip
-"""Keys of characters that mean something in one of the three languages, or in all."""
+"""Keys with characters that have a meaning in one of the three languages, or in all."""
 
 
 @contextmanager

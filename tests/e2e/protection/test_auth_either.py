@@ -1,4 +1,4 @@
-"""API keys and tokens on one route: either is sufficient, and a request with neither is refused."""
+"""API keys and tokens on one route: either is sufficient, and a request with neither is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users with passwords: a known pair is accepted as that tenant; any other request is asked for one."""
+"""Users with passwords: a known pair is accepted as that tenant; any other request gets a challenge."""
 
 from __future__ import annotations
 

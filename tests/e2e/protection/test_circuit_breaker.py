@@ -16,7 +16,10 @@ from tests.support.processes.replicas import Replica, replicas
 def _burst(
     kind: Kind, members: list[Replica], refused: int | None, quiet: float = 0.5, **breaker: Any
 ) -> list[Response]:
-    """The answers to twelve requests at once, of which `refused` are refused while the others are served or wait."""
+    """Return the responses to twelve concurrent requests.
+
+    The proxy rejects `refused` of them while the others are served or wait.
+    """
     served = sum(breaker.get("per_replica", {}).values()) * len(members) if kind == "haproxy" else 0
     with running(kind, fleet_of(pool_of(members, circuit_breaker=breaker))) as gateway:
         return at_once([(gateway, Request())] * 12, members, refused, served_first=served, quiet=quiet)
@@ -33,7 +36,10 @@ def _assert_refused_in_json(answers: list[Response], refused: int) -> None:
 
 @pytest.mark.parametrize("limit", ["max_requests", "max_connections"])
 def test_replica_has_no_more_in_flight_than_its_limit(kind: Kind, limit: str) -> None:
-    """With nginx no request waits. With the others as many wait as are served, and with a limit of connections all."""
+    """With nginx, no request waits.
+
+    With the others, as many wait as are served, and with a limit of connections all.
+    """
     refused_at_once = {"nginx": 8, "haproxy": 4 if limit == "max_requests" else None, "envoy": None}[kind]
     with replicas("a", "b") as pool:
         quiet = 2.0 if (kind, limit) == ("envoy", "max_requests") else 0.5
@@ -58,7 +64,7 @@ def test_requests_beyond_the_replica_limits_wait(kind: Kind) -> None:
 
 
 def test_haproxy_limits_waiting_requests() -> None:
-    """Four are served, three wait, five are answered at once."""
+    """Four are served, three wait, five are answered immediately."""
     with replicas("a", "b") as pool:
         answers = _burst("haproxy", pool, 5, per_replica={"max_requests": 2}, max_pending_requests=3)
     _assert_refused_in_json(answers, 5)

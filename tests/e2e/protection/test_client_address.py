@@ -1,4 +1,4 @@
-"""Forwarding headers of a trusted balancer count; those of a stranger on the same listener do not."""
+"""Forwarding headers of a trusted balancer are used; a stranger's on the same listener are not."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_headers_of_a_stranger_are_ignored(kind: Kind) -> None:
 
 
 def test_nearest_untrusted_address_is_the_client(kind: Kind) -> None:
-    """Addresses before it were written by that client and do not count."""
+    """Addresses before it were written by that client and are ignored."""
     with shared_replicas("a") as pool, shared(kind, _trusting_fleet(pool)) as gateway:
         _from(gateway, _BALANCER, {"x-forwarded-for": f"192.0.2.66, {_CLIENT}, 198.51.100.2"})
         (line,) = gateway.access_log(1)
@@ -107,7 +107,7 @@ def test_client_may_be_in_a_trusted_network(kind: Kind) -> None:
 
 @pytest.mark.parametrize("header", [None, "x-real-ip", "x-client-ip"])
 def test_forged_header_line_does_not_evade_the_limit(kind: Kind, header: str | None) -> None:
-    """A limit by client holds, whatever a line that the client wrote before the balancer's own contains."""
+    """A limit by client applies, whatever a client's line before the balancer's own contains."""
     name = header or "x-forwarded-for"
     with replicas("a") as (a,):
         fleet = _trusting_fleet([a], header)

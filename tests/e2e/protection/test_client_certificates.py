@@ -25,7 +25,7 @@ _FIRST, _OTHER = "first.example.com", "other.example.com"
 
 
 class _Site:
-    """A listener with two certificates, the authority of its clients, and another one."""
+    """A listener with two certificates, the CA of its clients, and another CA."""
 
     def __init__(self, directory: Path) -> None:
         servers = Authority(directory / "servers", "servers")

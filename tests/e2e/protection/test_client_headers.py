@@ -1,4 +1,4 @@
-"""Forwarding headers that a client forges and lbctl's internal headers reach no replica."""
+"""Forged forwarding headers and lbctl's internal headers do not reach a replica."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INTERNAL = ("x-lbctl-internal-tenant", "X-Lbctl-Internal-Token", "x_lbctl_inter
 
 
 def _sent(seen: Seen) -> list[tuple[str, str]]:
-    """The headers with the value that only the client of these tests sends."""
+    """Return the headers with the value that only the client of these tests sends."""
     return [(name, value) for name, value in seen.headers if "forged" in value]
 
 

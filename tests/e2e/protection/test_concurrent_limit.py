@@ -51,7 +51,7 @@ def test_requests_beyond_the_limit_are_refused_at_once(kind: Kind) -> None:
 
 @_CAN
 def test_consecutive_requests_are_unlimited(kind: Kind) -> None:
-    """On connections that stay open: it is requests that count."""
+    """Connections stay open: only requests count."""
     with _limited(kind, {"by": "all", "concurrent": 4}) as (gateway, _):
         load = gateway.load(60, concurrency=4)
     load.assert_no_failure()
@@ -100,7 +100,7 @@ def test_rate_and_concurrent_limit_both_hold(kind: Kind) -> None:
         assert _statuses(at_once([(gateway, Request())] * 3, [a], 1)) == {200: 2, 429: 1}
         statuses = [gateway.get().status for _ in range(6)]
     assert statuses == sorted(statuses)
-    assert 2 <= statuses.count(200) <= 3  # nginx counts the one that was refused for the other reason
+    assert 2 <= statuses.count(200) <= 3  # nginx counts the request that was rejected for the other reason
 
 
 @_CAN

@@ -1,4 +1,4 @@
-"""JSON Web Tokens must be signed by a key of the set, be in force, and have the right issuer and audience.
+"""JSON Web Tokens must be signed by a key in the set, be valid now, and have the right issuer and audience.
 
 nginx cannot verify them and closes such a route.
 """
@@ -34,7 +34,7 @@ _JWT: Mapping[str, Any] = {
 def _protected(
     kind: Kind, jwt: Mapping[str, Any] = _JWT, jwks: str | None = None, **keys: Any
 ) -> Iterator[tuple[Gateway, Replica]]:
-    """`keys`: further ones of the route and, under `auth`, of its auth."""
+    """Run a gateway. `keys`: additional keys of the route and, under `auth`, of its auth."""
     route = {"auth": {"jwt": dict(jwt), "forward_tenant": "x-tenant", **keys.pop("auth", {})}, **keys}
     open_ = {"match": {"path_prefix": "/open"}, "pool": "pool"}
     files = {"here": "", **({"jwks.json": _ISSUER.jwks() if jwks is None else jwks} if jwks != "" else {})}

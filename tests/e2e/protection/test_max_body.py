@@ -29,8 +29,10 @@ def test_body_above_the_limit_is_a_413(kind: Kind) -> None:
 
 @pytest.mark.parametrize("size", [_LIMIT + 1, 30 * _LIMIT])
 def test_chunked_body_does_not_evade_the_limit(kind: Kind, size: int) -> None:
-    """HAProxy counts what its buffer holds, and requires a length for more. It closes the connection at once, so that
-    a reset may overtake its answer to a large body."""
+    """HAProxy counts the bytes in its buffer, and requires a length for more.
+
+    It closes the connection immediately, so that a reset may overtake its response to a large body.
+    """
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         answer = gateway.post(body=b"x" * size, chunked=True)
         assert gateway.post(body=b"x").ok
@@ -93,7 +95,7 @@ def test_limit_may_exceed_the_default_of_the_proxy(kind: Kind) -> None:
     """nginx would stop at 1 MiB, Envoy's buffer filter at 1 MiB, HAProxy at its buffer."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener("5MiB"))) as gateway:
         assert gateway.post(body=b"x" * (4 << 20)).ok
-        # one that closes at once may reset the connection under what is still on its way, before its answer is read
+        # a proxy that closes immediately may reset the connection while data is in transit, before its response is read
         assert gateway.post(body=b"x" * (6 << 20)).status in ((413, 0) if kind == "haproxy" else (413,))
     assert [len(seen.body) for seen in a.seen] == [4 << 20]
 

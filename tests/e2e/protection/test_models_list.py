@@ -29,7 +29,7 @@ _VALID: list[tuple[str, dict[str, str]]] = [
     ("service", {"authorization": "Bearer known"}),
 ]
 _CLOSED = {"nginx": {"token", "either"}, "haproxy": {"service"}, "envoy": set[str]()}
-"""The routes whose protection a proxy cannot express."""
+"""Routes whose protection a proxy cannot express."""
 
 
 def test_list_of_models_needs_the_credentials(kind: Kind) -> None:

@@ -20,7 +20,7 @@ _POST = Request("POST", "/v1/chat", body=b"{}")
 def test_failing_requests_do_not_empty_the_pool(
     kind: Kind, fault: Literal["status", "reset"], names: tuple[str, ...]
 ) -> None:
-    """Prompts that crash every engine, sent again and again; the replicas are well for everybody else."""
+    """One client repeatedly sends prompts that crash every engine; the replicas are healthy for all other clients."""
     with contextlib.ExitStack() as stack:
         members = stack.enter_context(replicas(*names))
         gateway = stack.enter_context(running(kind, fleet_of(pool_of(members))))
@@ -34,7 +34,7 @@ def test_failing_requests_do_not_empty_the_pool(
 
 
 def test_haproxy_ejects_a_replica_that_refuses_connections() -> None:
-    """By default failed connections eject, which no request can cause, and the TCP check brings the replica back."""
+    """By default, failed connections eject, which no request can cause, and the TCP check readmits the replica."""
     with (
         replicas("a", "b") as (a, b),
         running("haproxy", fleet_of(pool_of([a, b], balance={"algorithm": "round_robin"}))) as gateway,

@@ -1,7 +1,7 @@
 """A protected model cannot be reached by a body that the proxy and the replica read differently.
 
-The route `secret` protects the model of that name, beside an open one. What a replica could read of a request is every
-reading that some server is known to have; wherever one of them is `secret`, the request must not have been let in.
+The route `secret` protects the model of that name, next to an open one. The possible readings of a request are all
+readings that some server is known to have. If one of them is `secret`, the request must not have been accepted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _two_pool_fleet(secret: Replica, other: Replica, routes: Mapping[str, Any], 
 def _protected(
     kind: Kind, routes: Mapping[str, Any] | None = None, **listener: Any
 ) -> Iterator[tuple[Gateway, Replica, Replica]]:
-    """The gateway, the replica of the protected model and the open one."""
+    """Return the gateway, the replica of the protected model and the open one."""
     routes = routes or {"secret": _secret(auth=_AUTH), "open": _open()}
     with (
         shared_replicas("secret", "open") as (secret, other),
@@ -72,7 +72,7 @@ def _protected(
 
 
 def _readings(seen: Seen) -> Iterator[str]:
-    """Every model that some server might read in this request."""
+    """Yield every model that some server might read in this request."""
     kind = next((value for name, value in seen.headers if name.lower() == "content-type"), "")
     bodies = [seen.body]
     if seen.body[:2] == b"\x1f\x8b":
@@ -95,7 +95,7 @@ def _texts(body: bytes, kind: str) -> Iterator[str]:
 
 
 def _json_models(text: str) -> Iterator[str]:
-    """By the first of two keys and by the last, in any case, with or without what follows the object."""
+    """Yield the models by the first and the last of two keys, in any case, with or without text after the object."""
     for pick in (dict, lambda items: dict(reversed(items))):
         decoder = json.JSONDecoder(object_pairs_hook=lambda items, pick=pick: _folded(pick, items), strict=False)
         start = text.find("{")
@@ -272,7 +272,7 @@ _CHATS: list[dict[str, Any]] = [
 
 
 def _spellings(chat: Mapping[str, Any], model: str) -> list[bytes]:
-    """The model first and last, as clients of several languages write JSON."""
+    """Return bodies with the model first and last, as clients in several languages write JSON."""
     first, last = {"model": model, **chat}, {**chat, "model": model}
     texts = [json.dumps(first), json.dumps(last), json.dumps(first, indent=2), json.dumps(last, separators=(",", ":"))]
     texts += [json.dumps(last, ensure_ascii=False) + "\r\n", json.dumps(first).replace("/", "\\/")]

@@ -57,7 +57,7 @@ _LIMITS: dict[str, list[dict[str, Any]]] = {
     "two-listeners": [_limit("2/m")],
     "matches": [_limit("3/m")],
 }
-"""The name of a route → its limits."""
+"""Maps a route to its limits."""
 _WITH_KEYS = ("tenant", "own-rates", "several", "keyed")
 _MATCHES = {
     "match": {"path_prefix": "/matches", "hosts": ["one.example.com", "two.example.com"]},
@@ -81,7 +81,7 @@ def _statuses(client: Client, path: str, count: int, headers: Sequence[tuple[str
 
 
 def _refused(client: Client, path: str) -> Response:
-    """Return a 429 for one of many requests at once, of which not all can have passed."""
+    """Return a 429 for one of many concurrent requests, of which not all can have passed."""
     refusals: list[Response] = []
 
     def any_refused() -> bool:
@@ -101,7 +101,7 @@ def _assert_refused(response: Response) -> None:
 
 @pytest.fixture(scope="module", params=KINDS)
 def limited(request: pytest.FixtureRequest) -> Iterator[Gateway]:
-    """A proxy with a route for each of `_LIMITS`, two listeners, and a trusted balancer."""
+    """Run a proxy with a route for each of `_LIMITS`, two listeners, and a trusted balancer."""
     with replicas("a", "b") as (a, b):
         routes = _routes(_LIMITS)
         routes["matches"] |= _MATCHES
@@ -123,7 +123,7 @@ def gateway(limited: Gateway) -> Gateway:
 
 @pytest.fixture
 def kind(limited: Gateway, request: pytest.FixtureRequest) -> Kind:
-    """The kind of the running proxy."""
+    """Return the kind of the running proxy."""
     running_kind: Kind = request.node.callspec.params["limited"]
     return running_kind
 
@@ -164,7 +164,7 @@ def test_request_after_retry_after_is_served(gateway: Gateway) -> None:
 
 
 def test_retry_after_of_a_slow_rate(gateway: Gateway, kind: Kind) -> None:
-    """One request in two seconds; the slower of two limits; a quick limit. HAProxy states at least a second."""
+    """One request in two seconds; the slower of two limits; a fast limit. HAProxy returns at least one second."""
     paths = ("/two-seconds", "/slower-of-two", "/half-second")
     delays = [_refused(gateway, path).header_list("retry-after") for path in paths]
     if kind == "haproxy":
@@ -247,7 +247,7 @@ def test_limit_applies_to_its_route_only(gateway: Gateway) -> None:
 
 
 def test_route_on_two_listeners_has_one_limit(gateway: Gateway, kind: Kind) -> None:
-    """Envoy counts by listener, and lbctl warns of it."""
+    """Envoy counts by listener, and lbctl warns about it."""
     assert _statuses(gateway, "/two-listeners", 2) == [200, 200]
     expected = [200, 200, 429] if kind == "envoy" else [429] * 3
     assert _statuses(gateway.connect("second"), "/two-listeners", 3) == expected
@@ -255,7 +255,7 @@ def test_route_on_two_listeners_has_one_limit(gateway: Gateway, kind: Kind) -> N
 
 
 def test_route_with_several_matches_has_one_limit(gateway: Gateway) -> None:
-    """Each host and each pool may be a rule of its own for the proxy."""
+    """Each host and each pool may be a separate rule for the proxy."""
     pairs = [("one", "0"), ("two", "0"), ("one", "1"), ("two", "1"), ("one", "0")]
     requests = [{"host": f"{host}.example.com", "x-other": other} for host, other in pairs]
     answers = [gateway.get("/matches", headers) for headers in requests]

@@ -18,9 +18,9 @@ _AUTH = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"}
 _FILES = {"keys": "sk-abc: acme\n"}
 _OPEN, _GUARDED = 299, 298
 _REFUSED = (400, 414)
-"""The status of a path that the engine gave up on, and of a request line that is too long."""
+"""Status of a path on which the engine gave up, and of a request line that is too long."""
 _MAX_PATH_BYTES = {"nginx": 8_300, "haproxy": 16_500, "haproxy-2.8": 16_500, "envoy": 16_500}
-"""Bytes of a path that exceeds the request line of all proxies but Envoy."""
+"""Length in bytes of a path that exceeds the request line of all proxies except Envoy."""
 _STRIDE = 173
 _AROUND = 48
 """Every length within this many bytes of the first refused one is tried."""
@@ -28,7 +28,7 @@ _AROUND = 48
 
 @dataclass(frozen=True)
 class Nasty:
-    """An expression and the paths that it matches: `start`, so many of `period`, `end`."""
+    """An expression and the paths that it matches: `start`, repetitions of `period`, `end`."""
 
     regex: str
     start: str
@@ -36,7 +36,7 @@ class Nasty:
     end: str = ""
 
     def path(self, size: int) -> str:
-        """The longest that has at most `size` bytes."""
+        """Return the longest path that has at most `size` bytes."""
         room = size - len(self.start) - len(self.end)
         return self.start + self.period * max(1, room // len(self.period)) + self.end
 
@@ -55,7 +55,7 @@ _NASTY = {
 
 @contextmanager
 def _beside_an_open_route(name: Binary) -> Iterator[Gateway]:
-    """Routes of the proxy's own answers: one for each expression, and one for everything else."""
+    """Return routes with the proxy's own responses: one for each expression, and one for everything else."""
     routes: dict[str, Any] = {
         each: {"match": {"path_regex": item.regex}, "respond": {"status": _GUARDED, "body": ""}}
         for each, item in _NASTY.items()
@@ -72,7 +72,7 @@ def _status(gateway: Gateway, path: str) -> int:
 
 
 def _first_refused(gateway: Gateway, item: Nasty, most: int) -> int:
-    """The size from which on the answer is another one than for a short path; `most` if there is none."""
+    """Return the minimum size whose response differs from a short path's; `most` if there is none."""
     low, high = 64, most
     while low < high:
         middle = (low + high) // 2
@@ -140,7 +140,8 @@ def test_open_expression_passes_matching_paths_only(kind: Kind) -> None:
 
 
 def test_only_requests_for_the_rule_are_refused(kind: Kind) -> None:
-    """More specific rules come first; one of another method, host or header asks nothing of the expression."""
+    """More specific rules come first; a request with another method, host or header does not evaluate the
+    expression."""
     regex = "/api(/[a-z0-9]+)+"
     long = "/api" + "/a" * 2000
     answers = {"status": _GUARDED, "body": ""}

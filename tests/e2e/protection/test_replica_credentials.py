@@ -1,4 +1,4 @@
-"""`credentials`: replicas that ask for a key get it with requests, checks and scrapes, and nobody else sees it."""
+"""`credentials`: replicas that require a key get it with requests, checks and scrapes, and nothing else shows it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _APART = {
 
 
 def _fleet(keyed: Replica, spare: Replica, calls: GrpcReplica) -> Fleet:
-    """Route to the replica with a key, with another one as its fallback and the other way round, and to a gRPC one."""
+    """Return a fleet with a route to the replica with a key, with another one as its fallback and the other way round,
+    and to a gRPC one."""
     auth = {"api_keys": {"file": "keys"}, "forward_credentials": True}
     pools: dict[str, Any] = {
         "keyed": {
@@ -58,7 +59,7 @@ def _fleet(keyed: Replica, spare: Replica, calls: GrpcReplica) -> Fleet:
 
 
 def _assert_keyed(seen: Any, path: str) -> None:
-    """The request has the key in the place of the client's, and everything else that the client sent."""
+    """Check that the request has the key in place of the client's, and everything else that the client sent."""
     assert [value for name, value in seen.headers if name.lower() == "authorization"] == [_KEY]
     assert (seen.path, seen.header("x-api-key")) == (path, "x-of-client")
 
@@ -76,12 +77,12 @@ def test_requests_and_checks_of_a_pool_have_its_key(kind: Kind) -> None:
             _assert_keyed(keyed.seen[-1], "/forward/x?q")
             eventually(lambda: gateway.get("/back/x", _CLIENT).replica == "spare")
             _assert_clients(spare.seen[-1], "/back/x")
-            if kind != "haproxy":  # which mirrors nothing
+            if kind != "haproxy":  # it does not mirror
                 assert gateway.get("/copied/x", _CLIENT).replica == "spare"
                 _assert_clients(spare.seen[-1], "/copied/x")
                 eventually(lambda: keyed.seen[-1].path == "/copied/x")
                 _assert_keyed(keyed.seen[-1], "/copied/x")
-            if kind != "nginx":  # whose clients of gRPC need TLS, and which checks nothing
+            if kind != "nginx":  # its gRPC clients need TLS, and it has no active checks
                 eventually(lambda: keyed.checks and spare.checks and calls.checks and gateway.grpc("/s.S/Echo").ok)
                 assert dict(calls.seen[-1].metadata)["x-api-key"] == _KEY
                 assert {dict(item).get("x-api-key") for item in calls.check_metadata} == {_KEY}
@@ -135,7 +136,7 @@ def test_serve_sends_the_key_and_shows_it_nowhere() -> None:
             a.forget()
             a.checked.clear()
             if {client.get("/v1/x", _CLIENT).status for client in clients.values()} != {200}:
-                return set()  # a check was late, and the replica is out
+                return set()  # a check was late, and the replica is ejected
             eventually(lambda: len({seen.header("user-agent") for seen in a.checked}) == 2, pause=0.2)
             eventually(lambda: any(seen.path == "/metrics" for seen in a.seen), pause=0.2)
             return {seen.header("authorization") for seen in (*a.seen, *a.checked)}

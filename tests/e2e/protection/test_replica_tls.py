@@ -1,4 +1,4 @@
-"""TLS to the replicas: their certificate must come from the configured authority and contain the configured name."""
+"""TLS to the replicas: their certificate must come from the configured CA and contain the configured name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TLS = {"ca": "tls/ca.crt", "server_name": _NAME}
 
 
 class _Pki:
-    """Two authorities of the same name. `files` has the first and a client certificate, for the fleet."""
+    """Two CAs with the same name. `files` contains the first and a client certificate, for the fleet."""
 
     def __init__(self, directory: Path) -> None:
         self.authority, self.other = Authority(directory / "one"), Authority(directory / "two")
@@ -56,7 +56,7 @@ class _Pki:
 
 
 class _Gateway(NamedTuple):
-    """A proxy in front of a pool for each kind of certificate. `names` are the server names that "good" was sent."""
+    """A proxy in front of a pool for each kind of certificate. `names` are the server names that "good" received."""
 
     gateway: Gateway
     replicas: Mapping[str, Replica]

@@ -1,6 +1,6 @@
 """Keys of clients are only in the key file and in one rendered file that only its owner can read.
 
-They are not in the main configuration, in the output of lbctl, or in a log of the proxy, whatever goes wrong.
+They are not in the main configuration, in the output of lbctl, or in a log of the proxy, even after errors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _keyed_fleet(address: str, **auth: Any) -> Fleet:
 
 @contextmanager
 def _used(kind: Kind, *options: str, **auth: Any) -> Iterator[tuple[Gateway, str]]:
-    """Yield a gateway after requests that were accepted, refused, limited and aborted; and a token among them."""
+    """Yield a gateway after requests that were accepted, rejected, limited and aborted; and a token among them."""
     token = Issuer().rs256()
     files = {"keys": _FILE, "jwks.json": Issuer().jwks()}
     with replicas("a") as (a,):

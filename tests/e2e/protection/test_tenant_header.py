@@ -107,7 +107,7 @@ def _tenant_fleet(address: str) -> Fleet:
 
 
 def _h2(port: int, body: bytes | None, trailers: bool, *more: tuple[str, str]) -> str:
-    """The status of a POST with `more` headers; "" where the connection ends. `body`: None sends no DATA frame."""
+    """Return the status of a POST with `more` headers; "" if the connection ends. `body`: None sends no DATA frame."""
     client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     client.initiate_connection()
     head = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "h"), ("x-key", "sk-abc"), *more]
@@ -126,7 +126,7 @@ def _h2(port: int, body: bytes | None, trailers: bool, *more: tuple[str, str]) -
 
 
 class _Recording(socketserver.BaseRequestHandler):
-    """Keep all bytes of a request until the peer is silent, and answer 200."""
+    """Stores all bytes of a request until the peer is silent, and answers 200."""
 
     received: list[bytes]
 
@@ -141,7 +141,7 @@ class _Recording(socketserver.BaseRequestHandler):
 
 @contextmanager
 def _recorder(received: list[bytes]) -> Iterator[str]:
-    """Yield the address of a server that keeps the bytes of requests, including trailers."""
+    """Yield the address of a server that stores the bytes of requests, including trailers."""
     handler = type("Handler", (_Recording,), {"received": received})
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))

@@ -1,4 +1,4 @@
-"""TLS at a listener: SNI selects the certificate, old protocols are refused, HTTP/2 is offered unless disabled."""
+"""TLS at a listener: SNI selects the certificate, old protocols are rejected, HTTP/2 is offered unless disabled."""
 
 from __future__ import annotations
 

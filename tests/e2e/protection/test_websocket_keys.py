@@ -39,7 +39,7 @@ def _fleet(replica: Replica) -> dict[str, Any]:
 
 
 def _asked(gateway: Gateway, protocols: str, path: str = "/", **headers: str) -> Response:
-    """Ask for a WebSocket; the replica echoes such a request as any other."""
+    """Request a WebSocket; the replica echoes such a request like any other."""
     handshake: Headers = {**_HANDSHAKE, "sec-websocket-protocol": protocols, **headers}
     return gateway.get(path, handshake)
 

@@ -1,4 +1,4 @@
-"""The API of a running `serve`: answers are as its OpenAPI document says, and its events tell every change."""
+"""The API of a running `serve`: responses match its OpenAPI document, and its events report every change."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def fleet(*weights: int) -> Fleet:
 
 @dataclass
 class Stream:
-    """A client of the stream of events, which reads in a thread of its own."""
+    """A client of the stream of events, which reads in a separate thread."""
 
     response: requests.Response
     events: queue.SimpleQueue[tuple[str, str, Any]] = field(default_factory=queue.SimpleQueue)
     ended: threading.Event = field(default_factory=threading.Event)
 
     def read(self) -> None:
-        """Parse the stream; every event must be of the type that the document gives it."""
+        """Parse the stream; every event must have its type in the document."""
         fields: dict[str, str] = {}
-        with suppress(requests.RequestException, OSError, AttributeError):  # urllib3's, where the test closes it
+        with suppress(requests.RequestException, OSError, AttributeError):  # urllib3's errors when the test closes it
             for line in self.response.iter_lines(chunk_size=1, decode_unicode=True):
                 if line:
                     name, _, value = line.partition(": ")
@@ -63,7 +63,7 @@ class Stream:
         self.ended.set()
 
     def next(self, name: str) -> tuple[str, Any]:
-        """The id and the data of the next event of this name."""
+        """Return the id and the data of the next event of this name."""
         end = time.monotonic() + _TIMEOUT
         while True:
             number, event, data = self.events.get(timeout=max(0.001, end - time.monotonic()))

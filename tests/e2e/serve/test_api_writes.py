@@ -1,4 +1,4 @@
-"""Writes to the API of a running `serve` by those who may not: each is refused, and nothing has changed."""
+"""Unauthorized writes to the API of a running `serve`: each is rejected, and nothing has changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def control() -> Iterator[ControlPlane]:
 
 
 def headers(control: ControlPlane, **more: str) -> dict[str, str]:
-    """The headers of a good write, with others in their place; an empty one is left out."""
+    """Return the headers of a valid write, with replacements; an empty one is left out."""
     good = {"host": f"{HOST}:{control.api}", "authorization": f"Bearer {OPERATOR}", "content-type": "application/json"}
     return {name: value for name, value in (good | more).items() if value}
 
@@ -41,7 +41,7 @@ def headers(control: ControlPlane, **more: str) -> dict[str, str]:
 def send(
     control: ControlPlane, method: str, path: str, sent: Mapping[str, str], body: bytes = DRAIN
 ) -> tuple[int, str]:
-    """Send exactly this, and return the status and the rest of the answer."""
+    """Send exactly this, and return the status and the rest of the response."""
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "connection: close"]
     if "content-length" not in sent and "transfer-encoding" not in sent:
         lines.append(f"content-length: {len(body)}")
@@ -51,7 +51,7 @@ def send(
 
 
 def answer(opened: socket.socket) -> Answer:
-    """Read the answer to its end."""
+    """Read the response to its end."""
     received = b""
     with suppress(ConnectionError):
         while part := opened.recv(65536):
@@ -110,7 +110,7 @@ def test_streamed_gigabyte_gets_413_before_its_end(control: ControlPlane) -> Non
     with socket.create_connection((HOST, control.api), timeout=60) as opened:
         opened.sendall("\r\n".join(lines).encode() + b"\r\n\r\n")
         with suppress(ConnectionError):
-            answered = select.poll()  # select() takes no descriptor above 1023
+            answered = select.poll()  # select() does not accept descriptors above 1023
             answered.register(opened, select.POLLIN)
             while sent < GIGABYTE and not answered.poll(0):
                 opened.sendall(chunk)

@@ -34,7 +34,7 @@ def test_audit_log_has_authors_and_detects_removed_records(tmp_path: Path, capsy
     anna.write_text("token-of-anna\n")
     viewer.write_text("token-of-viewer\n")
     with (
-        replicas("a", "b") as members,  # a replica that is down is a record of its own
+        replicas("a", "b") as members,  # a replica that is down would add a record
         controlling(
             fleet_of(pool_of(members), control={"api": {"token_file": "tokens"}}), files={"tokens": _TOKENS}
         ) as control,

@@ -38,7 +38,7 @@ def browser() -> Iterator[Page]:
 
 @pytest.fixture
 def page(browser: Page, control: ControlPlane) -> Iterator[Page]:
-    """The dashboard, live, in a window of usual size; it must complain of nothing."""
+    """Return the live dashboard in a window of usual size; it must not report any problem."""
     browser.open("about:blank")
     browser.problems.clear()
     browser.requested.clear()
@@ -50,7 +50,7 @@ def page(browser: Page, control: ControlPlane) -> Iterator[Page]:
 
 
 def fleet(replicas: int, port: int | None = None):  # type: ignore[no-untyped-def]
-    """Return a fleet with replicas at which nobody listens, or that are all at one port."""
+    """Return a fleet with replicas that do not listen, or that are all on one port."""
     members = [{"name": f"r{number}", "address": f"{HOST}:{port or 1 + number}"} for number in range(replicas)]
     return fleet_of({"replicas": members})
 
@@ -61,14 +61,14 @@ def show(page: Page, control: ControlPlane, view: str = "fleet") -> None:
 
 
 def leave(page: Page) -> None:
-    """Leaves a control plane that has ended, whose dashboard complains of that until then."""
+    """Leave the page of a control plane that has ended, which reports problems until then."""
     page.open("about:blank")
     page.problems.clear()
     page.requested.clear()
 
 
 def state_of(replica: str) -> str:
-    """JavaScript for the state in the row of this replica."""
+    """Return JavaScript for the state in the row of this replica."""
     return (
         "[...document.querySelectorAll('.rows .tr:not([hidden])')]"
         f".find((row) => row.querySelector('.name .text').textContent === {json.dumps(replica)})?.dataset.state"
@@ -94,7 +94,7 @@ def token_of(control: ControlPlane) -> str:
 
 
 def test_change_of_a_replica_is_shown_live(page: Page, control: ControlPlane) -> None:
-    page.wait(f"{state_of('r1')} === 'down'")  # nobody listens at its address
+    page.wait(f"{state_of('r1')} === 'down'")  # no process listens at its address
     drain(control, "r1")
     page.wait(f"['drained', 'draining'].includes({state_of('r1')})")
     undrain(control, "r1")
@@ -133,7 +133,7 @@ def test_drain_dialog_needs_a_reason_and_a_token(page: Page, control: ControlPla
     show_log = "document.querySelector('.log')?.innerText ?? ''"
     page.evaluate("location.hash = 'log'")
     page.wait(f"({show_log}).includes('a broken fan') && ({show_log}).includes('alice')")
-    page.wait(f"({show_log}).split('a broken fan').length === 2")  # one line for one act
+    page.wait(f"({show_log}).split('a broken fan').length === 2")  # one line for one action
 
 
 def test_dialogs_set_a_share_a_split_and_an_earlier_fleet(page: Page) -> None:
@@ -194,7 +194,7 @@ def _set_a_share_a_split_and_an_earlier_fleet(page: Page, files: dict[str, Any])
 
 
 def press_button(page: Page, label: str, within: str = "main") -> None:
-    """Click the first button with this text that is seen."""
+    """Click the first visible button with this text."""
     buttons = f"[...document.querySelectorAll({json.dumps(f'{within} button')})]"
     page.wait(
         f"{buttons}.some((each) => each.classList.toggle('pressed', each.checkVisibility() && each.textContent === "
@@ -204,7 +204,7 @@ def press_button(page: Page, label: str, within: str = "main") -> None:
 
 
 def submit(page: Page, **fields: str) -> None:
-    """Fill these fields of the dialog, and wait until its action is done."""
+    """Submit the dialog with these values, and wait until its action is complete."""
     for name, text in fields.items():
         page.fill(f"#dialog input[name='{name}']", text)
     page.click("#dialog button[type=submit]")
@@ -348,6 +348,6 @@ def test_thousand_replicas_scroll_without_a_long_task(page: Page) -> None:
 
 
 def busy(page: Page) -> float:
-    """Seconds of the processor that the page's main thread has used."""
+    """Return the processor time of the page's main thread in seconds."""
     metrics = {item["name"]: item["value"] for item in page.call("Performance.getMetrics")["metrics"]}
     return float(metrics["TaskDuration"])

@@ -1,4 +1,4 @@
-"""The views of the dashboard in a real Chromium, over a fake fleet that has everything they show."""
+"""The views of the dashboard in a real Chromium, with a fake fleet that contains all displayed features."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def browser() -> Iterator[Page]:
 
 @contextmanager
 def answering(fleet: MovingFleet, token: Path) -> Iterator[str]:
-    """The URL of the dashboard of this fleet, which a loop in a thread answers."""
+    """Yield the URL of this fleet's dashboard, which a loop in a thread serves."""
     loop, started, ended = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     urls: list[str] = []
 
@@ -50,7 +50,7 @@ def answering(fleet: MovingFleet, token: Path) -> Iterator[str]:
 
 @pytest.fixture
 def fleet(browser: Page, tmp_path: Path) -> Iterator[MovingFleet]:
-    """A fake fleet whose dashboard is open; the page complains of nothing."""
+    """Yield a fake fleet whose dashboard is open; the page must not report any problem."""
     token = tmp_path / "token"
     token.write_text(f"alice:operate:{TOKEN}\n")
     fake = MovingFleet()

@@ -1,4 +1,4 @@
-"""A control plane with few file descriptors, and somebody who holds connections to its API."""
+"""A control plane with few file descriptors, and a client that holds connections to its API."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _limits(control: ControlPlane) -> tuple[int, int]:
 
 
 def _limited(control: ControlPlane, soft: int, hard: int) -> None:
-    """Starts it under these limits."""
+    """Start it under these limits."""
     assert control.process is not None
     resource.prlimit(control.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_soft_limit_is_raised_at_start() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    low = len(list(Path("/proc/self/fd").iterdir())) + 100  # these tests' own process has to go on under it
+    low = len(list(Path("/proc/self/fd").iterdir())) + 100  # the test process itself must continue under it
     assert low < min(before[1], 65_536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
     try:
@@ -73,7 +73,7 @@ def test_failed_accepts_are_logged_once() -> None:
             held = stack.enter_context(socket.socket())
             held.connect((HOST, control.api))
         eventually(lambda: "cannot be accepted" in control.log)
-        time.sleep(2.5)  # it tries again every second
+        time.sleep(2.5)  # it retries every second
         assert control.log.count("cannot be accepted") == 1
         assert "system resource" not in control.log
         assert len(control.log) < 20_000

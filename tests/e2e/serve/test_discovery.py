@@ -1,4 +1,5 @@
-"""The control plane resolves, the proxies do not: pools behind DNS names, and names as addresses of fixed replicas."""
+"""The control plane resolves names, and the proxies do not: pools behind DNS names, and host names of fixed
+replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def _fleet(port: int, dns: DnsServer, **keys: Any) -> Fleet:
 
 
 def _beside(first: Replica, name: str, host: str) -> Replica:
-    """Return another replica on the same port, as replicas of one name have."""
+    """Return another replica on the same port, like the replicas of one name."""
     return Replica(name, host=host, port=first.port)
 
 

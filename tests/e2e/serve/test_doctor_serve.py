@@ -20,7 +20,7 @@ from tests.support.processes.waiting import eventually
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """The address of a replica that accepts connections."""
+    """Yield the address of a replica that accepts connections."""
     with socket.create_server((HOST, 0)) as listening:
         yield f"{HOST}:{listening.getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""A replica is drained by the file, and what it then still has does not end: HAProxy ends it at the deadline."""
+"""A replica is drained by the file, and its remaining request does not end: HAProxy ends it at the deadline."""
 
 from __future__ import annotations
 

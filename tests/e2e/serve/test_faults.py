@@ -1,4 +1,4 @@
-"""Each fault of docs/reference/faults.md is driven with real proxies, and shows as its row says."""
+"""Each fault in docs/reference/faults.md is caused with real proxies, and has the effects in its row."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tests.support.stores import RedisServer
 pytestmark = pytest.mark.e2e
 _GENERATE = Request("POST", "/v1/completions?n=20", timeout=20.0)
 _NO_PROGRAMS = {f"LBCTL_{kind}": "/nowhere" for kind in ("ENVOY", "HAPROXY", "NGINX")}
-"""The programs are not asked for their versions: that takes time."""
+"""Paths without programs: asking for their versions takes time."""
 _SLOW = 6
-"""How many times as long as the page says a busy machine may take."""
+"""Maximum factor by which a busy machine may be slower than the page states."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ ROWS = _rows()
 
 
 def _shows(control: ControlPlane, row: Row) -> str:
-    """Return what does not show the fault as the row says; empty where everything does."""
+    """Return the effects in the row that the fault does not have; empty if it has all of them."""
     server = ["--server", control.url]
     status = invoke(["status", "--check", *server])
     pattern = row.status.replace("[", "[[]").replace("…", "*") + ("" if row.status.endswith("…") else "*")
@@ -198,12 +198,12 @@ SHARED: dict[str, Callable[[Site], AbstractContextManager[None]]] = {
     "a proxy rejects the configuration": _rejected,
     "a replica is wedged": _wedged,  # the last one: the replica is on trial for a while after it
 }
-"""Fault → drives it at the shared site."""
+"""Maps a fault to the function that causes it at the shared site."""
 
 
 @contextmanager
 def _proxies_gone(count: int) -> Iterator[ControlPlane]:
-    """Run two Envoys of one entry, of which so many end."""
+    """Run two Envoys of one entry, of which `count` end."""
     with replicas("a", "b") as members, ExitStack() as stack:
         fleet = fleet_of({"replicas": [entry(item) for item in members]}, **driven("edge-1"))
         fleet["proxies"] = {"edge": {"kind": "envoy", "nodes": ["edge-*"], "instances": 2}}
@@ -229,7 +229,7 @@ def _picker_gone() -> Iterator[ControlPlane]:
 
 @contextmanager
 def _picker_never_asked() -> Iterator[ControlPlane]:
-    """Run a HAProxy with a configuration of before, without questions, which the Runtime API cannot change."""
+    """Run a HAProxy with an earlier configuration without the picker, which the Runtime API cannot change."""
     with replicas("a", "b") as members, edges.haproxy() as ha:
         pool = {"replicas": [entry(item) for item in members]}
         before = edges.add(fleet_of(pool), ha)
@@ -264,7 +264,10 @@ def _store_gone() -> Iterator[ControlPlane]:
 
 @contextmanager
 def _disk_full() -> Iterator[ControlPlane]:
-    """Let no file of the process grow: to SQLite that is a full disk. What it cannot save is that a replica is down."""
+    """Prevent all files of the process from growing: for SQLite that is a full disk.
+
+    The unsaved change is that a replica is down.
+    """
     with replicas("a", "b", "c") as members:
         fleet = fleet_of({"replicas": [entry(item) for item in members]})
         with controlling(fleet) as control:
@@ -284,7 +287,7 @@ OWN: dict[str, Callable[[], AbstractContextManager[ControlPlane]]] = {
     "the store is gone": _store_gone,
     "the disk is full": _disk_full,
 }
-"""Fault → drives it at a site of its own, and yields that one's control plane."""
+"""Maps a fault to the function that causes it at a separate site, and yields that site's control plane."""
 
 
 @pytest.mark.parametrize("fault", [*SHARED, *OWN])

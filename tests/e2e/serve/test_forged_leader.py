@@ -1,4 +1,4 @@
-"""Another client of the store names its own address as that of the leader: no follower sends it a token."""
+"""Another client of the store announces its own address as the leader's: no follower sends it a token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stores import RedisServer
 
 
 class Thief:
-    """An address that keeps what it is sent, and answers as if all went well."""
+    """A server that stores everything it receives, and always answers with success."""
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
@@ -42,7 +42,7 @@ class Thief:
 
 
 def _redirected(text: str, url: str) -> str:
-    """Return a stored text with this address, and with its old signature where it has one."""
+    """Return a stored text with this address, and with its old signature if it has one."""
     start = min(at for at in (text.find("["), text.find("{")) if at >= 0)
     row = json.loads(text[start:])
     if isinstance(row, list):
@@ -54,7 +54,7 @@ def _redirected(text: str, url: str) -> str:
 
 @contextmanager
 def _forging(port: int, url: str) -> Iterator[None]:
-    """Rewrite the leader's sign of life and its announcement thirty times a second."""
+    """Rewrite the leader's announcements thirty times per second."""
     store = Redis(HOST, port, decode_responses=True)
     prefix = next(iter(store.scan_iter("*:announcements"))).removesuffix("announcements")
     ended = threading.Event()

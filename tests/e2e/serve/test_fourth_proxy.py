@@ -1,7 +1,7 @@
-"""A fourth kind of proxy, added by a package and a line in each registry, is a proxy to every command.
+"""A fourth kind of proxy, added by a package and a line in each registry, works with every command.
 
-Each command runs in a process of its own, with the kind registered before anything else: a place that knows kinds by
-name fails here.
+Each command runs in a separate process, with the kind registered before anything else: code that knows kinds by name
+fails here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fragment that `lbctl serve` drives beside three other sites, with own lines that change, break and are mended."""
+"""A fragment that `lbctl serve` drives next to three other sites, with own lines that change, break and are fixed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _in_sync(control: ControlPlane) -> None:
 
 
 def _named(control: ControlPlane, text: str) -> None:
-    """Waits until the proxy's status or the log of `serve` has the text."""
+    """Wait until the proxy's status or the log of `serve` contains the text."""
     eventually(lambda: text in control.proxies["edge"].get("reason", "") or text in control.log)
 
 
@@ -56,7 +56,8 @@ def _own_line_of(client: Client) -> list[str]:
 
 
 def _accepted_within(host: HostMachine, fleet: Fleet, kind: str, own: str, line: str) -> None:
-    """`lbctl render --within` accepts the fragment in the host's own file, and refuses another place and bad lines."""
+    """Check that `lbctl render --within` accepts the fragment in the host's own file, and rejects another place and bad
+    lines."""
     folder = host.main.parent / "fleet"
     put(folder, {own: line.format("x"), "keys": "of-acme: acme\n"})
     command = ["render", "-t", kind, "-d", str(folder / "out"), str(write_fleet(folder, fleet)), "--within"]

@@ -1,4 +1,4 @@
-"""A HAProxy that asks for its weights, and runs another file than the control plane would render now."""
+"""A HAProxy with agent checks that runs another file than the control plane would render now."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _fleet(members: list[Replica], edge: Edge, *, drained: str = "") -> Fleet:
             replica["drain"] = True
     fleet = fleet_of(pool)
     del fleet["listeners"]["gateway"]
-    logs = {"bind": f"{HOST}:{edge.port}"}  # by UDP, so that the file that is rendered is that of the control plane
+    logs = {"bind": f"{HOST}:{edge.port}"}  # by UDP, so that the rendered file is the control plane's file
     return {**fleet, **edge.sections, "control": {"logs": logs}}
 
 
 def _first_port() -> int:
-    """Return the first of five ports in a row, reserved until all tests end, below those that the system gives away."""
+    """Return the first of five consecutive ports, reserved until all tests end, below the system's dynamic ports."""
     while True:
         port = random.randrange(20_000, 32_000)
         with suppress(OSError):  # another process has one of them
@@ -45,7 +45,7 @@ def _first_port() -> int:
 
 @contextmanager
 def _driven(count: int, **entry: Any) -> Iterator[tuple[Edge, ControlPlane, list[Replica]]]:
-    """A HAProxy that asks. `entry`: what its entry has of `config` and `reload`; None takes it away."""
+    """Run a HAProxy with agent checks. `entry`: `config` and `reload` of its entry; None removes a key."""
     with ExitStack() as stack:
         members = stack.enter_context(replicas(*[f"v{each}" for each in range(count)]))
         edge = stack.enter_context(edges.haproxy(agent_check={"bind": f"127.0.0.1:{_first_port()}"}))
@@ -76,12 +76,12 @@ def _third(*names: str) -> Any:
 
 
 def _assert_shares(edge: Edge, shares: Any) -> None:
-    """Waits until the requests go as the answers say: HAProxy asks every two seconds."""
+    """Wait until the requests follow the agent's responses: HAProxy queries every two seconds."""
     eventually(lambda: _shares(edge) == shares)
 
 
 def test_stale_file_gets_no_replica_the_answers_of_another() -> None:
-    """Also after a restart, which knows nothing of the ports before but what that file says."""
+    """This includes a restart, after which only that file contains the previous ports."""
     with _driven(5, reload=None) as (edge, control, members):
         assert _shares(edge) == _third("v0", "v1", "v2", "v3", "v4")
         left = _fleet([members[0], *members[2:]], edge, drained="v2")

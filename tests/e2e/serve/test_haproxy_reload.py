@@ -1,4 +1,7 @@
-"""HAProxy's file and reload: for what its Runtime API cannot do. A reload that fails restores the old file."""
+"""HAProxy's file and reload, for changes that its Runtime API does not support.
+
+A failed reload restores the old file.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def version(request: pytest.FixtureRequest) -> Binary:
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reloads follow each other after half a second."""
+    """Allow a reload every half second."""
     monkeypatch.setattr(reload, "MIN_INTERVAL", 0.5)
 
 
@@ -65,7 +68,7 @@ def test_changed_route_is_reloaded_and_live_weights_stay(version: Binary, two: l
 def test_failed_reload_keeps_old_worker_and_restores_the_file(
     version: Binary, two: list[Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried again after `RETRY_AFTER`."""
+    """It is retried after `RETRY_AFTER`."""
     impatient = partial(reload.HaproxyReloader, start_timeout=3.0)
     monkeypatch.setattr(driver, "HaproxyReloader", impatient)
     pool = pool_of(two, (10, 10), **ROUND_ROBIN)
@@ -121,7 +124,7 @@ def test_without_runtime_api_drains_reload_sooner_than_weights(version: Binary, 
 
 
 def _no_time() -> float:
-    """A clock that shows no time between two reloads, however long the machine takes for them."""
+    """Return a constant time, so that no time passes between two reloads on any machine."""
     return 0.0
 
 

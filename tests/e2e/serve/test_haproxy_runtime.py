@@ -1,4 +1,5 @@
-"""HAProxy's servers, moved while it serves: by its Runtime API, without a reload and without a lost request."""
+"""HAProxy's servers are changed while it serves: through its Runtime API, without a reload and without a lost
+request."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from tests.support.processes.waiting import eventually
 ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "1s"}}
 STREAM = Request(path="/sse?n=40&gap=0.1")
 PATIENT: dict[str, Any] = {"http": {"path": "/health"}, "interval": "1s", "timeout": "1s", "unhealthy_threshold": 100}
-"""Checks that find a replica fit at once, and unfit only after longer than a busy machine keeps it waiting."""
+"""Checks that find a replica healthy immediately, and unhealthy only after longer than a busy machine delays it."""
 
 
 @pytest.fixture(params=(VERSIONS[0], *(pytest.param(newer, marks=pytest.mark.nightly) for newer in VERSIONS[1:])))
 def version(request: pytest.FixtureRequest) -> Binary:
-    """Each HAProxy in turn; `test_haproxy_slots` runs on each in all runs."""
+    """Return each HAProxy in turn; `test_haproxy_slots` runs on each in all runs."""
     binary: Binary = request.param
     return binary
 

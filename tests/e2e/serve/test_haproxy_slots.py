@@ -1,4 +1,5 @@
-"""Replicas come and go while HAProxy serves: without a reload, without a lost request, under their own names."""
+"""Replicas are added and removed while HAProxy serves: without a reload, without a lost request, under their own
+names."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.support.processes.scripted_picker import free_port_pair, scripted_pic
 from tests.support.processes.waiting import eventually
 
 NAMES = tuple(f"r{number:02}" for number in range(12, 0, -1))
-"""The newest come first in the file, so that nothing in it may follow from the first replica."""
+"""The newest come first in the file, so that nothing in it may depend on the first replica."""
 CHECKED: dict[str, Any] = {
     "balance": {"algorithm": "round_robin"},
     "slow_start": {"window": "1s"},

@@ -1,4 +1,4 @@
-"""The fleets that a running control plane has served, and a rollback to one of them before a real Envoy."""
+"""The previously published fleets of a running control plane, and a rollback to one of them with a real Envoy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _fleet(edge: Fleet, *members: Replica, **more: Any) -> Fleet:
 
 
 def _reaches(envoy: XdsEnvoy, *names: str) -> None:
-    """Waits until the Envoy sends its requests to these replicas: its workers have a fleet after it has accepted it."""
+    """Wait until the Envoy sends its requests to these replicas: its workers get a fleet after it has accepted it."""
     eventually(lambda: set(envoy.client().load(60).by_replica) == set(names))
 
 

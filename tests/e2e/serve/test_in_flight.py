@@ -1,4 +1,4 @@
-"""Deep health of an engine that exposes no load: the proxies' own counts show that requests wait there."""
+"""Deep health of an engine without load metrics: the proxies' own counters show that requests wait there."""
 
 from __future__ import annotations
 

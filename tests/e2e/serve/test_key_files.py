@@ -22,7 +22,7 @@ from tests.support.processes.tokens import ISSUER, Issuer, bearer
 from tests.support.processes.waiting import eventually
 
 _HOLD = 0.7
-"""Seconds in which requests would fail if damage reached a proxy."""
+"""Seconds in which requests would fail if the damage reached a proxy."""
 _KEYS = "".join(f"sk-of-{number}: tenant{number}\n" for number in range(10))
 _GOOD = Request("GET", "/", [("authorization", "Bearer sk-of-9")], timeout=20.0)
 
@@ -52,7 +52,7 @@ class Site:
         return invoke(["status", "--check", "--server", self.control.url])
 
     def restore(self) -> None:
-        """Serve the fleet and the keys that it began with."""
+        """Restore the initial fleet and keys."""
         self.deploy(self.fleet, "fleet.yaml")
         self.deploy(_KEYS)
 
@@ -93,7 +93,7 @@ def site(running_site: Site) -> Site:
 
 @contextmanager
 def _no_client_refused(site: Site) -> Iterator[None]:
-    """Send requests with a good key through each proxy. The test fails if one is refused.
+    """Send requests with a valid key through each proxy. The test fails if one is rejected.
 
     Each has its own connection: a reload closes idle ones, even while a client begins to use them again.
     """
@@ -159,7 +159,7 @@ def test_fleet_with_wrong_key_file_path_is_not_served(site: Site) -> None:
 
 @dataclass(frozen=True)
 class TokenSite:
-    """An Envoy that admits the tokens of one issuer."""
+    """An Envoy that accepts the tokens of one issuer."""
 
     control: ControlPlane
     client: Client

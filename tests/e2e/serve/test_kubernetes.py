@@ -1,4 +1,4 @@
-"""A pool of the pods of a Deployment: requests follow the pods on all three proxies, and none fails."""
+"""A pool of a Deployment's pods: requests follow the pods on all three proxies, and none fails."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def exit_code(control: ControlPlane) -> int:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[ControlPlane]:
-    """A control plane for tests that do not end it and bear with what others have logged."""
+    """Yield a control plane for tests that do not end it and tolerate log lines of other tests."""
     with controlling(fleet_without_proxies()) as control:
         yield control
 

@@ -24,7 +24,7 @@ from tests.support.processes.waiting import at_rest, eventually
 
 _SHORT_CHECKS = {"lbctl.serve.drivers.nginx._CHECK_INTERVAL": 0.5, "lbctl.serve.drivers.haproxy._CHECK_INTERVAL": 0.5}
 _SHORT_PAUSES = {"lbctl.apply.nginx.reload_schedule.PAUSE": 1.0}
-"""Between urgent reloads of nginx."""
+"""Seconds between urgent reloads of nginx."""
 _GENERATE = Request("POST", "/v1/completions?n=10", timeout=20.0)
 
 
@@ -105,7 +105,7 @@ def test_agent_checks_carry_weights_without_runtime_api() -> None:
 
 
 def test_lbctl_checks_the_replicas_of_nginx() -> None:
-    """With `fail_open` a failure of all checks keeps none out."""
+    """With `fail_open`, a failure of all checks ejects none."""
     active = {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 2}
     health = {"active": active, "fail_open": True}
     with short_pauses(_SHORT_PAUSES), engines("a", "b") as members, edges.nginx(min_interval="10m") as ng:

@@ -184,11 +184,11 @@ _WRONG_WEIGHTS = {
     "NaN": "is not a number above 0", "Infinity": "is not a number above 0", "0": "is not a number above 0",
     "1e9": "at most 1000000", '"3"': "value is not a number", "true": "value is not a number",
 }  # fmt: skip
-"""JSON of a weight → the error."""
+"""Maps the JSON of a weight to the error."""
 
 
 def _set_weight(control: ControlPlane, value: str) -> tuple[int, str]:
-    """Set a weight to this JSON by the API, and return the status and the body of the answer."""
+    """Set a weight to this JSON by the API, and return the status and the body of the response."""
     token = (control.state / "api-token").read_text().strip()
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
     body = f'{{"kind": "weight", "pool": "pool", "replica": "a", "value": {value}}}'

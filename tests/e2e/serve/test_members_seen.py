@@ -1,4 +1,4 @@
-"""State of members in answers, events and metrics, also while the store is unavailable."""
+"""The state of members in responses, events and metrics, including while the store is unavailable."""
 
 from __future__ import annotations
 

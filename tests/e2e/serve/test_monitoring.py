@@ -70,7 +70,8 @@ def test_panels_are_unique_and_use_the_chosen_data_source() -> None:
 
 
 def _fleet(old: list[Engine], new: list[Engine], exporter: str, site: edges.Edge) -> Fleet:
-    """A fleet with the GPU of `exporter` in the old pool, where deep health is quick; that of the new pool is away."""
+    """Return a fleet with the GPU of `exporter` in the old pool, whose deep health reacts quickly; the new pool's GPU
+    is unavailable."""
 
     def telemetry(gpu: str) -> dict[str, Any]:
         sources = [
@@ -94,7 +95,7 @@ def _fleet(old: list[Engine], new: list[Engine], exporter: str, site: edges.Edge
 
 
 def _unknown_names(control: ControlPlane) -> set[str]:
-    """Metrics of lbctl that a query names and that `serve` does not export."""
+    """Return the lbctl metrics in queries that `serve` does not export."""
     with requests.Session() as session:
         session.trust_env = False
         page = session.get(f"{control.url}/metrics", timeout=30).text
@@ -105,7 +106,7 @@ def _unknown_names(control: ControlPlane) -> set[str]:
 
 
 def _queries() -> Iterator[str]:
-    """The queries of the dashboard, those that fill its variables, and the recorded ones."""
+    """Yield the queries of the dashboard, of its variables, and of the recording rules."""
     board = _dashboard()
     for target in _targets(board):
         yield _filled(target["expr"])

@@ -1,4 +1,4 @@
-"""Whatever clients send, HAProxy and nginx pass it on unchanged, the picker answers, and no pick stays open."""
+"""For any input from clients, HAProxy and nginx forward it unchanged, the picker responds, and no pick stays open."""
 
 from __future__ import annotations
 

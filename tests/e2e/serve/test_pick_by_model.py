@@ -1,4 +1,4 @@
-"""The picker is asked when routes are told apart by the model that the body names, and about no other requests."""
+"""The picker is queried for routes that are distinguished by the model in the body, and for no other requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _chat(kind: str, model: str, session: str = "s") -> Request:
 
 
 def _content_length(response: Response) -> int:
-    """Return the `content-length` that the replica got; a body that arrives in chunks has none."""
+    """Return the `content-length` that the replica got; a chunked body has none."""
     headers = {name.lower(): value for name, value in response.json["headers"]}
     return int(headers["content-length"])
 

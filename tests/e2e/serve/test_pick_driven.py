@@ -1,4 +1,5 @@
-"""HAProxy and nginx under `serve` use its real picker: sessions stay, drains apply, and every end is reported."""
+"""HAProxy and nginx under `serve` use its real picker: sessions stay on their replicas, drains apply, and every end is
+reported."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def test_sessions_stay_until_a_drain_and_every_end_is_reported(kind: str) -> Non
             credentials = ["--server", control.url, "--token-file", str(control.state / "api-token")]
             assert invoke([*drain, *credentials]).code == 0
             eventually(lambda: all("a" not in names for names in homes().values()))
-            if kind == "haproxy":  # which says in its statistics that it has no such request
+            if kind == "haproxy":  # its statistics report that it has no such request
                 eventually(lambda: control.metric("lbctl_pick_lost_ends_total") == 1.0)
                 eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
 

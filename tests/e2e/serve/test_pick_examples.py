@@ -1,4 +1,4 @@
-"""The examples about picking, with a picker: their pools as the files have them, on replicas of loopback."""
+"""The examples about picking, with a picker: their pools as in the files, with replicas on loopback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def _request(**fields: Any) -> Request:
 
 
 def _homes(control: ControlPlane, client: Client, requests: list[Request]) -> set[str]:
-    """Return which replicas answer these requests, one after the other, each once the end of the last was reported."""
+    """Return which replicas answer these requests.
+
+    They are sequential, each after the report of the previous one's end.
+    """
     homes, picker = set[str](), int(control.status["picker"]["listens"].rpartition(":")[2])
     for request in requests:
         load = client.load(1, 1, request)

@@ -1,4 +1,4 @@
-"""Unfit replicas are never picked, and no client chooses its replica: a real picker with each proxy."""
+"""Unavailable replicas are never picked, and no client chooses its replica: a real picker with each proxy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.processes.waiting import at_rest, eventually
 _CHECK = {
     "http": {"path": "/health"}, "interval": "5s", "timeout": "5s", "unhealthy_threshold": 1, "healthy_threshold": 1
 }  # fmt: skip
-"""A replica that a busy machine keeps waiting for a moment is not down, at its first check either."""
+"""A replica that a busy machine delays for a moment is not down, not even at its first check."""
 FORGED = (
     ("x-lbctl-pick", "hidden"), ("x-lbctl-pick-id", "0"), ("x-lbctl-proxy", "forged"), ("x-lbctl-body-length", "9"),
     ("x-gateway-destination-endpoint-subset", "10.0.0.1:1"),
@@ -29,7 +29,7 @@ FORGED = (
 
 
 class _Gpus(Replica):
-    """DCGM's page of each replica, at its name; `codes` are its XIDs."""
+    """DCGM's page of each replica, by name; `codes` are its XIDs."""
 
     def __init__(self) -> None:
         super().__init__("gpus")
@@ -47,7 +47,7 @@ def _turn(number: int) -> Request:
 
 
 def _load(client: Client) -> set[str]:
-    """Send three requests of each of twelve sessions, and return the replicas that answered."""
+    """Send three requests in each of twelve sessions, and return the replicas that answered."""
     load = client.load(36, 4, lambda number: _turn(number % 12), keep_alive=False)
     load.assert_no_failure()
     return set(load.by_replica)
@@ -106,7 +106,7 @@ def test_client_headers_bypass_no_limits_and_versions(kind: str) -> None:
 
 
 def _limit(client: Client, version: tuple[str, str], pool: tuple[Replica, Replica]) -> None:
-    """Check that the request of a session whose replica has one already goes to the other replica."""
+    """Check that the request of a session whose replica is full goes to the other replica."""
     session = [version, ("x-session-id", "busy")]
     while True:
         for replica in pool:
@@ -118,7 +118,7 @@ def _limit(client: Client, version: tuple[str, str], pool: tuple[Replica, Replic
         second = client.post("/", b"{}", session)
         if not waiting.done():
             break
-        # A busy machine: the first request had ended before the second one came.
+        # On a busy machine, the first request had ended before the second one arrived.
     assert second.replica == other.name
     assert waiting.result(60).replica == home.name
 
@@ -159,7 +159,7 @@ def test_slow_start_follows_an_outage_and_not_a_drain(kind: str, capsys: pytest.
         with picked(kind, pool) as (control, client):
 
             def shares() -> dict[str, float]:
-                """Of requests of no session, one after another."""
+                """Return the shares of sequential requests without a session."""
                 load = client.load(60, 1, lambda _: Request("POST", "/", (), b"{}"), keep_alive=False)
                 load.assert_no_failure()
                 return load.shares()

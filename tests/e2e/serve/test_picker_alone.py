@@ -1,4 +1,5 @@
-"""`lbctl picker` on another machine, as the picker of an InferencePool: an Envoy as Kubernetes gateways set it up."""
+"""`lbctl picker` on another machine, as the picker of an InferencePool: an Envoy as Kubernetes gateways configure
+it."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def _gateway(port: int, picker: int, pool: Sequence[Replica], subset: Sequence[s
 
 
 def _homes(gateway: Gateway) -> dict[str, set[str | None]]:
-    """Session → who answered it."""
+    """Return session → the replicas that answered it."""
 
     def turn(number: int) -> Request:
         body = json.dumps({"model": "m", "prompt": f"{number % 6} " * 400}).encode()

@@ -1,4 +1,5 @@
-"""A picker that hangs: `status` and the metrics say so within seconds, and what it has cost is counted on after it."""
+"""A picker that hangs: `status` and the metrics report it within seconds, and its costs are included in later
+counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A picker that strangers could ask is not started: the log, `status` and `lint` say so, and `serve` goes on."""
+"""A picker that would be open to strangers is not started: the log, `status` and `lint` report it, and `serve`
+continues."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _pool(members: list[Replica]) -> Fleet:
 
 
 def _decisions_after_one_more(control: ControlPlane, section: Fleet) -> float:
-    """Ask the picker of a control plane once, and return its count of decisions once this one is in it."""
+    """Query the picker of a control plane once, and return its count of decisions once this one is included."""
     host, port = section["control"]["picker"]["bind"].split(":")
     url = f"http://{host}:{int(port) + 1}/pick/pool"
     assert requests.get(url, headers=key_of(control), timeout=10).status_code == 200
@@ -79,7 +79,7 @@ def test_proxies_of_second_serve_never_use_the_first_picker() -> None:
 
 
 def _is_picked(control: ControlPlane, client: Client, kind: str) -> bool:
-    """Send requests through this proxy, and return whether the picker has decided one of this proxy."""
+    """Send requests through this proxy, and return whether the picker has decided one of them."""
     client.load(10, 2).assert_no_failure()
     return any(row["proxy"] == kind for row in control.get("picks")["samples"])
 
@@ -104,7 +104,7 @@ def test_restarted_serve_gets_its_picker_address_back() -> None:
 
 @contextmanager
 def _holders(bind: Address) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
-    """Two processes of which each has the one socket that listens at the address, by process id."""
+    """Run two processes of which exactly one listens at the address, and yield them by process id."""
     with socket.create_server((bind.host, bind.port)) as listening, ExitStack() as stack:
         command, passed = ["sleep", "300"], (listening.fileno(),)
         holders = [stack.enter_context(subprocess.Popen(command, pass_fds=passed)) for _ in range(2)]
@@ -175,7 +175,7 @@ def test_second_serve_runs_its_picker_at_another_address() -> None:
 
 
 def _free_triple() -> int:
-    """Return the first of three ports that follow each other."""
+    """Return the first of three consecutive ports."""
     while True:
         port = free_pair()
         try:
@@ -228,7 +228,7 @@ def test_standalone_picker_at_the_address_is_used(capsys: pytest.CaptureFixture[
                         rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
                         return {rows[f"{what} {HOST}:{port}"]["state"] for what in ("picker", "control.picker.bind")}
 
-                    eventually(lambda: states() == {"ok"})  # a picker that stalls just then answers too late
+                    eventually(lambda: states() == {"ok"})  # a picker that stalls at this moment responds too late
             eventually(lambda: control.status["picker"]["running"])
 
 

@@ -1,4 +1,4 @@
-"""Requests that a proxy refuses itself are a problem of `status`: load shedding, and a full pool."""
+"""Requests that a proxy itself rejects are a problem in `status`: load shedding, and a full pool."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 _LONG = 120.0
-"""Seconds in which a rollout of some intervals is over, on a busy machine too."""
+"""Maximum seconds of a rollout with a few intervals, even on a busy machine."""
 _KINDS = ("envoy", "haproxy", "nginx")
 _ROUTES = ("good", "bad", *(f"slow-{kind}" for kind in _KINDS))
 _PASSIVE = {"consecutive_5xx": 1000, "consecutive_connect_failures": 1000, "error_rate": {"min_requests": 100000}}
@@ -117,7 +117,7 @@ def _one_envoy(name: str, **analysis: Any) -> Iterator[tuple[ControlPlane, Clien
 
 
 def _in_sync(control: ControlPlane) -> None:
-    """Wait until all proxies have what is published at that moment."""
+    """Wait until all proxies have the currently published fleet."""
 
     def all_have_it() -> bool:
         version, rows = control.status["snapshot"]["version"], control.proxies
@@ -127,7 +127,7 @@ def _in_sync(control: ControlPlane) -> None:
 
 
 def _rollout(control: ControlPlane, route: str) -> dict[str, Any]:
-    """Return the rollout of the route, once the control plane has one: a moment after it is ready."""
+    """Return the rollout of the route, when the control plane has it: shortly after it is ready."""
     rows: dict[str, dict[str, Any]] = {}
 
     def has_row() -> bool:
@@ -159,7 +159,7 @@ def _in_phase(control: ControlPlane, route: str, phase: str) -> None:
 
 
 def _only(control: ControlPlane, loads: list[Steady], pool: str) -> None:
-    """Wait until all proxies send all requests to the pool, and check that it stays so."""
+    """Wait until all proxies send all requests to the pool, and check that this does not change."""
     _in_sync(control)
     eventually(lambda: all(set(load.since(time.monotonic()).by_replica) == {pool} for load in loads))
     began = time.monotonic()
@@ -306,7 +306,7 @@ def test_wait_reports_each_step_and_the_end_of_a_rollout(capsys: pytest.CaptureF
             assert run(["rollout", "promote", "chat", "--wait", *credentials]) == 3
             failing.join()
         messages = capsys.readouterr().err
-        # which of the two is found first depends on where an interval ends
+        # their order depends on the end of an interval
         reason = "(its errors are more than chance explains|nearly all of its requests failed)"
         assert re.search(rf"step 2 is bad, {reason}: new ", messages)
         assert "(100.00 %), old 0 of " in messages

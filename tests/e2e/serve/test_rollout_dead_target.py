@@ -1,7 +1,7 @@
-"""Rollouts to a pool whose replicas are dead, before or in the middle, on Envoy, HAProxy and nginx.
+"""Rollouts to a pool whose replicas are dead, initially or in the middle, on Envoy, HAProxy and nginx.
 
-One control plane with one proxy of each kind serves all rollouts of this module. Each proxy has routes of its own, so
-that what it reports decides alone.
+One control plane with one proxy of each kind serves all rollouts of this module. Each proxy has separate routes, so
+that only its own reports decide.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.support.processes.waiting import eventually
 
 _KINDS = ("envoy", "haproxy", "nginx")
 _LONG = 60.0
-"""Seconds in which a rollout has ended, on a busy machine too."""
+"""Maximum seconds of a rollout, even on a busy machine."""
 _CHECKED = {"health": {"active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 6}}}
-"""A replica that a busy machine keeps waiting for some seconds is not down. The first check decides alone."""
+"""A replica that a busy machine delays for some seconds is not down. Only the first check decides."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def test_own_errors_of_a_proxy_end_an_allowed_rollout(kind: str, site: Site) -> 
         bad = [item for item in row["analysis"]["evaluations"] if item["verdict"] == "bad"]
         assert len(bad) == 2
         assert all(item["new"]["rate"] == 1 and item["old"]["errors"] == 0 for item in bad), bad
-        new, old = bad[1]["new"]["requests"], bad[1]["old"]["requests"]  # in the first one old reports may be late
+        new, old = bad[1]["new"]["requests"], bad[1]["old"]["requests"]  # in the first one, old reports may be late
         assert 0.2 < new / old < 1, "each request counts once"
         assert any(action.endswith("unavailable target allowed") for action in site.actions(route))
         eventually(lambda: set(load.since(time.monotonic() - 0.5).by_replica) == {f"{route}-old"}, _LONG)

@@ -39,14 +39,15 @@ class Site:
         self.clients = clients
 
     def begin(self, route: str, **rollout: Any) -> None:
-        """Add a rollout to the route, once all proxies have the fleet, so that none of its holds passes meanwhile."""
+        """Add a rollout to the route when all proxies have the fleet, so that none of its hold times passes in the
+        meantime."""
         self.await_sync()
         self.fleet["routes"][route]["rollout"] = {"to": f"{route}-new", **rollout}
         self.control.write(self.fleet)
         assert self.rollout(route)["to"] == f"{route}-new"
 
     def rollout(self, route: str) -> dict[str, Any]:
-        """Return the rollout of the route, once the control plane has one: a moment after it is ready."""
+        """Return the rollout of the route, when the control plane has it: shortly after it is ready."""
         rows: dict[str, dict[str, Any]] = {}
 
         def has_row() -> bool:
@@ -57,7 +58,7 @@ class Site:
         return rows[route]
 
     def await_sync(self) -> None:
-        """Wait until all three proxies have what is published now."""
+        """Wait until all three proxies have the currently published fleet."""
 
         def all_have_it() -> bool:
             version, rows = self.control.status["snapshot"]["version"], self.control.proxies
@@ -128,8 +129,11 @@ def _actions(control: ControlPlane) -> list[str]:
 
 
 def _only(loads: list[Steady], pool: str) -> None:
-    """Wait until all requests go to this pool, and check that it stays so. On a connection that was kept over its
-    reload, HAProxy's old process answers one more request and closes the connection."""
+    """Wait until all requests go to this pool, and check that this does not change.
+
+    On a connection that was kept over its reload, HAProxy's old process answers one more request and closes the
+    connection.
+    """
     eventually(lambda: all(set(load.since(time.monotonic()).by_replica) == {pool} for load in loads))
     began = time.monotonic()
     time.sleep(1)

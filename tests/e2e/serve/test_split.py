@@ -1,4 +1,4 @@
-"""`lbctl split set`: the split of a route by hand, on Envoy, HAProxy and nginx at once."""
+"""`lbctl split set`: manual splits of a route, on Envoy, HAProxy and nginx at the same time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _split(control: ControlPlane, *words: str) -> int:
 
 
 def _in_sync(control: ControlPlane) -> None:
-    """Wait until all three proxies have what is published now."""
+    """Wait until all three proxies have the currently published fleet."""
     version = control.status["snapshot"]["version"]
     eventually(lambda: all(control.proxies[name].get("last_good") == version for name in ("edge", "ha", "ng")))
 

@@ -1,4 +1,5 @@
-"""The state of a running control plane: what it cannot keep it does not acknowledge, and damage does not end it."""
+"""The state of a running control plane: changes that cannot be saved are not acknowledged, and damage does not end
+it."""
 
 from __future__ import annotations
 

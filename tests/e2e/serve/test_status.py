@@ -48,7 +48,7 @@ def test_check_waits_for_the_next_reload_of_nginx(capsys: pytest.CaptureFixture[
             eventually(lambda: control.proxies["ng"]["state"] == "WAITING")
             assert run(["status", "proxies", "--check", "--server", control.url]) == 3
             assert "ng is WAITING: its next reload is due" in capsys.readouterr().err
-            fleet["listeners"]["ng"]["max_body"] = "2MiB"  # which nginx is reloaded for at once
+            fleet["listeners"]["ng"]["max_body"] = "2MiB"  # this makes nginx reload immediately
             control.write(fleet)
             assert run(["status", "proxies", "--check", "--wait", "1m", "--expect", "1", "--server", control.url]) == 0
             assert "SYNCED" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def _rows(control: ControlPlane) -> dict[str, dict[str, Any]]:
 
 
 def _counted(control: ControlPlane, what: str = "requests") -> dict[tuple[str, str], float]:
-    """Return (replica, proxy) → the total of the metric."""
+    """Return (replica, proxy) → total of the metric."""
     totals: dict[tuple[str, str], float] = {}
     for series, value in control.metrics().items():
         name, _, labels = series.partition("{")
@@ -171,7 +171,7 @@ def test_counters_continue_after_reloads() -> None:
         with _driving(fleet, ha, ng) as control:
             ng.load(1)
             eventually(lambda: _pool(control)["silent"] == [])
-            for listener in ("ha", "ng"):  # what only a reload can change
+            for listener in ("ha", "ng"):  # changes that need a reload
                 fleet["listeners"][listener]["max_body"] = "2MiB"
             for site in (ha, ng):
                 site.load(50, 2).assert_no_failure()
@@ -214,7 +214,7 @@ def test_forged_log_lines_are_dropped_and_counted() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
 
                 def are_dropped() -> bool:
-                    for text in forged:  # few at once: the system drops what the socket has no room for
+                    for text in forged:  # few at a time: the system drops datagrams if the socket's buffer is full
                         sender.sendto(text.encode(), (host, int(port)))
                     return control.metric("lbctl_traffic_log_dropped_total") > 200
 

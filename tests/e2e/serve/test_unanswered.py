@@ -1,4 +1,4 @@
-"""Replicas that accept connections and answer nothing are found by the requests that the proxies report."""
+"""Replicas that accept connections but never answer are detected by the requests that the proxies report."""
 
 from __future__ import annotations
 

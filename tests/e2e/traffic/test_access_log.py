@@ -35,7 +35,7 @@ def _fleet(members: list[Replica], **more: Any) -> Fleet:
 
 
 class _Site:
-    """A proxy with a listener, a route and replicas for each test that needs no settings of its own."""
+    """A proxy with a listener, a route and replicas for each test that uses the shared settings."""
 
     def __init__(self, gateway: Gateway, members: Mapping[str, list[Replica]]) -> None:
         self.gateway = gateway
@@ -162,7 +162,7 @@ def test_http2_method_cannot_inject_fields(kind: Kind, tmp_path: Path) -> None:
 
 
 def _ask_http2(port: int, context: ssl.SSLContext, method: str) -> None:
-    """Send one request with any method, and wait until the proxy has answered or ended the connection."""
+    """Send one request with any method, and wait until the proxy has responded or ended the connection."""
     config = h2.config.H2Configuration(header_encoding=False, validate_outbound_headers=False)
     client = h2.connection.H2Connection(config)
     client.initiate_connection()
@@ -346,12 +346,12 @@ def test_line_has_the_name_of_its_listener(kind: Kind) -> None:
 
 
 def _milliseconds(answer: Response) -> float:
-    """Return how long the client waited for the whole answer, in ms."""
+    """Return how long the client waited for the whole response, in ms."""
     return answer.seconds * 1000
 
 
 def _throw(port: int, request: bytes) -> None:
-    """Send the bytes, and wait until the proxy answers or closes."""
+    """Send the bytes, and wait until the proxy responds or closes the connection."""
     with socket.create_connection((HOST, port), timeout=10) as client:
         try:
             client.sendall(request)

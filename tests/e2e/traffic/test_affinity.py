@@ -1,4 +1,4 @@
-"""A client stays with its replica by a cookie, which reveals nothing of the fleet and cannot be forged."""
+"""A cookie keeps a client on its replica, reveals nothing about the fleet, and cannot be forged."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_cookie_reveals_nothing_of_the_replica(kind: Kind) -> None:
 
 
 def _readings(value: str) -> list[bytes]:
-    """Return the value as it is, and decoded in each way that fits."""
+    """Return the value as it is, and decoded in each applicable way."""
     plain = unquote(value).encode()
     readings = [value.encode(), plain]
     for decode in (base64.b64decode, base64.urlsafe_b64decode, bytes.fromhex):
@@ -263,7 +263,7 @@ def test_response_header_rules_keep_the_cookie(kind: Kind) -> None:
 
 
 def _others(answer: Response) -> list[str]:
-    """Return the cookies other than that of the affinity."""
+    """Return the cookies other than the affinity cookie."""
     return [value for value in answer.header_list("set-cookie") if not value.startswith(f"{_NAME}=")]
 
 

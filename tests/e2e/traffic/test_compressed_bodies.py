@@ -1,4 +1,4 @@
-"""A compressed body is read for its model, or refused with the reason; it never goes to another pool."""
+"""A compressed body is decoded to read its model, or rejected with the reason; it never goes to another pool."""
 
 from __future__ import annotations
 

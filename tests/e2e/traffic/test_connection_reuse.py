@@ -18,7 +18,7 @@ _POST = Request("POST", "/v1/chat", body=b"{}")
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
 def test_connections_to_replicas_serve_many_requests(kind: Kind) -> None:
-    """Clients open a connection for each request; those to the replicas stay open."""
+    """Clients open a connection for each request; connections to the replicas stay open."""
     with replicas("a", "b") as pool, running(kind, fleet_of(pool)) as gateway:
         load = gateway.load(120, 4, _POST, keep_alive=False)
     load.assert_no_failure()
@@ -54,7 +54,8 @@ def test_idle_connection_is_closed_in_time(kind: Kind) -> None:
 
 
 def test_haproxy_opens_a_connection_for_each_http1_request() -> None:
-    """HAProxy cannot close idle connections before a server does, and a POST on one that was just closed would fail."""
+    """HAProxy cannot close idle connections before a server does, and a POST on a connection that was just closed would
+    fail."""
     with replicas("a") as (a,), running("haproxy", fleet_of([a])) as gateway:
         gateway.load(50, 2, _POST).assert_no_failure()
     assert a.connections == 50

@@ -1,4 +1,4 @@
-"""Envoy's hash of a prompt's beginning: alike prompts stay together, and the body arrives as it was sent."""
+"""Envoy's hash of a prompt's beginning: similar prompts go to the same replica, and the body arrives unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever Envoy answers by itself is JSON of one form; what the fleet says itself stays as it is."""
+"""Envoy's own responses are JSON in one format; the fleet's own responses are unchanged."""
 
 from __future__ import annotations
 

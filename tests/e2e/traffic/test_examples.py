@@ -1,6 +1,6 @@
-"""Each file of examples/ runs on each proxy, and does what its first comment promises.
+"""Each file in examples/ runs on each proxy, and does what its first comment promises.
 
-If a proxy does not support a part, the test shows what happens instead, and that lbctl reports it.
+If a proxy does not support a part, the test shows the replacement, and that lbctl reports it.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def _ramp_in_two_seconds(fleet: Fleet) -> None:
 
 
 def test_mixed_gpus_share_by_capacity(kind: Kind) -> None:
-    """The capacities are 11, 11, 2 × 4 and 2.7, 2.7; each request takes as long on all of them here.
+    """The capacities are 11, 11, 2 × 4 and 2.7, 2.7; each request takes equally long on all of them here.
 
-    A replica whose checks a busy machine answers late is down and ramps up again: its share is right after that.
+    A replica whose checks a busy machine answers late is down and ramps up again: its share is correct after that.
     """
     whole = 11 + 11 + 8 + 2.7 + 2.7
     wanted = {"h100-0": 11, "h100-1": 11, "a100-0": 8, "l40s-0": 2.7, "l40s-1": 2.7}
@@ -187,8 +187,10 @@ _CONVERSATIONS = 80
 
 
 def _homes(client: Client) -> dict[str, str]:
-    """Return the replica of each conversation, after two turns that went to the same one. The requests are sequential:
-    of concurrent ones some may go on to another replica."""
+    """Return the replica of each conversation, after two turns that went to the same one.
+
+    The requests are sequential: some concurrent ones may go to another replica.
+    """
     count = _CONVERSATIONS
     load = client.load(2 * count, 1, lambda number: Request("POST", _CHAT, {"x-session-id": f"s-{number % count}"}))
     load.assert_no_failure()
@@ -250,7 +252,7 @@ def test_adapters_works_without_a_picker(kind: Kind) -> None:
 
 
 def _keys() -> dict[str, str]:
-    """Return tenant → key: the sample file names the words that its hashes are of."""
+    """Return tenant → key: the sample file contains the words from which its hashes are computed."""
     text = (FOLDER / "keys" / "tenants.yaml").read_text(encoding="utf-8")
     tenants = re.findall(r"^sha256:\w+: (\w+)$", text, re.MULTILINE)
     return {tenant: f"example-key-of-{tenant}-not-a-secret" for tenant in tenants}

@@ -59,7 +59,7 @@ def test_one_of_three_replicas_keeps_all_requests(kind: Kind) -> None:
                 _settled(client, {"c"})
             after = {name: client.load(80, 8, _POST) for name, client in clients.items()}
     for name in fleets:
-        if kind == "haproxy":  # which tries another replica than the last, and so at first the two dead ones in turn
+        if kind == "haproxy":  # it tries another replica than the last, and therefore first the two dead ones in turn
             assert during[name].statuses[200] >= 80, name
             assert set(during[name].statuses) <= {200, 503}, name
         else:
@@ -114,7 +114,7 @@ def test_post_that_reached_a_replica_is_not_repeated(kind: Kind) -> None:
             answers = [gateway.connect(fault).post(body=_POST.body) for _ in range(6)]
             statuses = Counter(answer.status for answer in answers)
             assert statuses == Counter({502: a.requests + b.requests, 200: spare.requests}), fault
-            assert answers[0].status == 502, fault  # later both may be out, and then the fallback serves
+            assert answers[0].status == 502, fault  # later both may be ejected, and then the fallback serves
 
 
 def test_error_of_a_replica_is_passed_on(kind: Kind) -> None:
@@ -171,7 +171,7 @@ def test_request_to_the_fallback_is_mirrored_once(kind: Kind) -> None:
         with running(kind, fleet) as gateway:
             a.refuse()
             _settled(gateway, {"spare"})
-            at_rest(lambda: shadow.requests)  # copies may be on their way
+            at_rest(lambda: shadow.requests)  # copies may be in transit
             for replica in (spare, shadow):
                 replica.forget()
             gateway.load(20, 1, _POST).assert_no_failure()
@@ -198,7 +198,7 @@ def test_one_replica_keeps_all_requests_without_checks(kind: Kind) -> None:
             a.refuse()
             b.refuse()
             load = gateway.load(100, 4, _POST)
-    if kind != "haproxy":  # which tries another than the last, and so at first the two dead ones by turns
+    if kind != "haproxy":  # it tries another replica than the last, and therefore first the two dead ones in turn
         load.assert_no_failure()
     assert (load.statuses[200] >= 90, set(load.by_replica), spare.requests) == (True, {"c"}, 0)
 

@@ -1,4 +1,4 @@
-"""A proxy takes each free text of a fleet literally, whatever its characters."""
+"""A proxy takes each free text of a fleet literally, with any characters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUES = (
     "]", "<", "?",
     "str(x)", "if TRUE", "unless", "|| TRUE", "x" * 1024,
 )  # fmt: skip
-"""For values of headers: printable ASCII, and what has a meaning in one of the three languages."""
+"""Header values: printable ASCII, and text with a meaning in one of the three languages."""
 BODIES = (
     *VALUES, " a ", "a\nb", "\ta\n\n", "a\nlisten evil\n", "}}\nssl_engine x;\nhttp{", '{"error": {"code": "gone"}}',
     "é✓", "a\\\nb", "x" * 2000,
@@ -43,7 +43,7 @@ REGEXES = {
     r"/\$x;\}?": ("/$x;", "/x;"),
     r"/[^/]+\s?/end$": ("/any/end", "/a/b/end"),
 }
-"""An expression, a path that it matches, and one that it does not."""
+"""Maps an expression to a path that it matches, and a path that it does not match."""
 
 
 def _routes(**routes: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -55,7 +55,7 @@ def _fleet(replica: Replica, routes: dict[str, dict[str, Any]]) -> Fleet:
 
 
 def _wrong(gateway: Gateway, paths: dict[str, str]) -> list[str]:
-    """What was answered by something else than was expected: path → body."""
+    """Return path → body for responses that differ from the expected ones."""
     got = {path: gateway.get(path) for path in paths}
     return [
         f"{path}: {got[path].status} {got[path].body!r}"

@@ -58,7 +58,7 @@ def test_messages_of_a_stream_arrive_as_they_are_sent(kind: Kind, tmp_path: Path
     with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path) as gateway:
 
         def arrive_apart() -> bool:
-            """A busy machine may deliver two messages of a stream at once, a proxy that holds them back always does."""
+            """A busy machine may deliver two messages of a stream together; a proxy that buffers always does."""
             reply = gateway.grpc(_STREAM, b"token", count="5", gap="0.2")
             assert (reply.code, reply.messages) == ("OK", (b"token",) * 5)
             return min(later - earlier for earlier, later in pairwise(reply.at)) > 0.1
@@ -105,9 +105,7 @@ def test_calls_spread_and_survive_a_refusing_replica(kind: Kind, tmp_path: Path)
     with grpc_replicas("a", "b") as (a, b), _over_tls(kind, [a, b], tmp_path) as gateway:
         assert {reply.replica for reply in gateway.grpc_load(_ECHO, 12, 3)} == {"a", "b"}
         b.refuse()
-        eventually(
-            lambda: not has_clients(b.port)
-        )  # what is sent on a connection that ends is lost, and not sent again
+        eventually(lambda: not has_clients(b.port))  # data sent on a connection that ends is lost, and not sent again
         replies = gateway.grpc_load(_ECHO, 12, 4)
         messages = gateway.messages
     assert ("tries no other replica" in messages) == loses

@@ -1,4 +1,4 @@
-"""The same text on the next HAProxy: what every fleet needs, with traffic, on 2.8 too."""
+"""The same configuration on the next HAProxy: the features that every fleet needs, with traffic, on 2.8 too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness itself: what a test would conclude from it is true, with configurations written by hand."""
+"""The harness itself: its results are correct, checked with handwritten configurations."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_replica_refuses_and_returns_on_its_port() -> None:
 
 
 def test_stopping_replica_closes_a_new_connection() -> None:
-    """What the garbage collector finds open fails the test that runs then, whichever it is."""
+    """Objects that the garbage collector finds open would fail whichever test runs at that time."""
 
     async def connect_and_stop(replica: Replica) -> socket.socket:
         connection = socket.create_connection((HOST, replica.port))  # the event loop accepts it in its next turn

@@ -1,4 +1,4 @@
-"""With `hash` a key stays with its replica, keys spread, and a bound spills hot keys."""
+"""With `hash`, a key stays on its replica, keys are distributed, and a bound spills hot keys."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _KEYS = 120
 _BY_HEADER = {"header": "X-User"}
 
 _MOVED_BY_MAGLEV = 3
-"""Upper bound of the keys that Envoy moves from replicas that stay when another replica goes. Maglev moves about one in
-a thousand; which ones depends on the ports of the replicas. The other proxies move none."""
+"""Maximum number of keys that Envoy moves from remaining replicas when another replica is removed. Maglev moves about
+one in a thousand; which ones depends on the ports of the replicas. The other proxies move none."""
 
 _Requests = Callable[[str], Request]
 
@@ -44,14 +44,14 @@ def _pool(members: list[Replica], key: dict[str, Any] = _BY_HEADER, **more: Any)
 
 
 def _homes(client: Client, make: _Requests = _header, count: int = _KEYS) -> dict[int, str]:
-    """Return the replica of each key. The requests use one connection, so that the answers are in order."""
+    """Return the replica of each key. The requests use one connection, so that the responses are in order."""
     load = client.load(count, 1, lambda number: make(f"u{number}"))
     load.assert_no_failure()
     return {number: response.replica or "" for number, response in enumerate(load.responses)}
 
 
 def _assert_only_moved_from(gone: str, before: dict[int, str], after: dict[int, str], kind: Kind) -> None:
-    """Fail unless all keys of the replica `gone` have moved, and those of the others have not."""
+    """Fail unless all keys of the replica `gone` have moved, and no other keys."""
     assert gone in before.values()
     assert gone not in after.values()
     moved = [number for number in before if before[number] not in (gone, after[number])]
@@ -132,7 +132,7 @@ def test_hot_key_without_a_bound_stays_with_one_replica(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_bound_spills_a_hot_key(kind: Kind) -> None:
-    """20 at once on four replicas: the mean is 5, and 1.25 × 5, rounded up, is 7.
+    """20 concurrent requests on four replicas: the mean is 5, and 1.25 × 5, rounded up, is 7.
 
     Not every proxy counts a request whose connection is still being opened, so that one or two more are possible.
     """
@@ -151,7 +151,7 @@ def test_bound_spills_a_hot_key(kind: Kind) -> None:
 
 @pytest.mark.parametrize("dead", [0, 1])
 def test_bound_leads_no_request_to_a_dead_replica_alone(dead: int) -> None:
-    """The other replica is at its bound, so HAProxy takes the dead one for the next try too, until it is out."""
+    """The other replica is at its bound, so HAProxy uses the dead one for the next attempt too, until it is ejected."""
     with replicas("a", "b") as pool, running("haproxy", fleet_of(_pool(pool, bounded_load=1.05))) as gateway:
         alive = pool[1 - dead]
         alive.held = True

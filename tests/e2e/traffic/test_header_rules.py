@@ -85,7 +85,7 @@ _CORS = {"access-control-allow-origin": "https://chat.example.com", "x-price": "
 
 
 def _refusing(pool: list[Replica]) -> Fleet:
-    """Return routes whose requests the proxy refuses: no key, above a limit, no replica, after silence."""
+    """Return routes whose requests the proxy rejects: no key, above a limit, no replica, after a timeout."""
     headers = {"response": {"set": _CORS}}
     nobody = {"replicas": [{"name": "nobody", "address": bind()}]}
     routes: dict[str, dict[str, Any]] = {

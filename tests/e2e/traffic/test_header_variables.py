@@ -1,4 +1,4 @@
-"""Variables in the headers that a route sets: what the replica and the client get, whatever a client sends."""
+"""Variables in the headers that a route sets: the values for the replica and the client, for any request."""
 
 from __future__ import annotations
 

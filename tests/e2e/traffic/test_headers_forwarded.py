@@ -31,7 +31,10 @@ def started() -> Iterator[_Start]:
 
 
 def _addresses(seen: Seen) -> list[str]:
-    """Return the addresses in x-forwarded-for, "peer" for this machine. Envoy may use another one of its addresses."""
+    """Return the addresses in x-forwarded-for, with "peer" for this machine.
+
+    Envoy may use another one of its addresses.
+    """
     values = ",".join(value for name, value in seen.headers if name.lower() == "x-forwarded-for")
     return ["peer" if _is_here(address) else address for address in re.split(r"\s*,\s*", values)]
 

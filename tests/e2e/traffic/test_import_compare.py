@@ -1,4 +1,4 @@
-"""`lbctl import --compare`: the configuration and its fleet, run by the real proxy, treat requests alike."""
+"""`lbctl import --compare`: the real proxy runs the configuration and its fleet, and both handle requests alike."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_nothing_compared_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_haproxy_of_a_wheel_is_compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its libraries are next to it, and glibc loads one more when its first thread ends."""
+    """Its libraries are next to it, and glibc loads another one when its first thread ends."""
     monkeypatch.setenv("LBCTL_HAPROXY", str(require("haproxy-2.8")))
     assert command(["import", "haproxy", str(SAMPLES / "haproxy" / "busy-queue.cfg"), "--compare"]) == 0
     assert "2 of 2 compared requests agree" in capsys.readouterr().err
@@ -142,7 +142,7 @@ ANSWERS = {
     .replace("stat_prefix: x", "stat_prefix: &c c")
     .replace("cluster: c}", "cluster: *c }"),
 }
-"""Answers of the proxy itself, conditions with exceptions, and an alias of YAML."""
+"""The proxy's own responses, conditions with exceptions, and an alias of YAML."""
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""A server that closes idle connections costs no request if `connections.idle` is shorter than its own time."""
+"""A server that closes idle connections costs no request if `connections.idle` is shorter than its own timeout."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tests.support.processes.replicas import replicas
 
 _POST = Request("POST", body=b'{"stream": false}')
 _GAPS = (0.79, 0.81, 1.49, 1.5, 1.51)
-"""Seconds between two requests of one client: around both times."""
+"""Seconds between two requests of one client: around both timeouts."""
 
 
 def test_idle_connections_to_servers_cost_no_request() -> None:
-    """Many clients of one pool, whose requests are about as far apart as the server's keep-alive time, with chance in
-    it; and for each gap one client alone, so that no other request uses the connection to the server."""
+    """Many clients of one pool send requests at random intervals close to the server's keep-alive timeout.
+
+    In addition, a single client uses each gap, so that no other request uses its connection to the server.
+    """
     with ExitStack() as stack:
         loads = {}
         for kind in KINDS:

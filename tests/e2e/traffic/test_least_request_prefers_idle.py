@@ -1,4 +1,4 @@
-"""With least_request, the default, new requests go to the replica that has nothing to do."""
+"""With least_request, the default, new requests go to an idle replica."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OCCUPIED = 4
     [
         ("nginx", (), 1.0),
         ("haproxy", (), 1.0),
-        ("envoy", (), 0.65),  # of two draws the less busy one; both may fall on the same replica, 1 in 4
+        ("envoy", (), 0.65),  # the less busy one of two draws; both may fall on the same replica, 1 in 4
         ("nginx", (3, 1), 1.0),
         ("haproxy", (3, 1), 1.0),
         ("envoy", (3, 1), 0.4),  # by weight ÷ (active + 1): the busy one is larger here; round robin would give 0.25
@@ -33,7 +33,7 @@ def test_idle_replica_is_preferred(kind: Kind, weights: tuple[int, ...], least: 
 
 
 def _occupy(gateway: Gateway, busy: Replica, idle: Replica) -> None:
-    """Leave long requests on `busy` and none on `idle`; later ones are answered at once."""
+    """Start long requests on `busy` and none on `idle`; later ones are answered immediately."""
     busy.behave(delay=100)
     idle.held = True
     for _ in range(3 * _OCCUPIED):

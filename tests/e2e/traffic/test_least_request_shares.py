@@ -1,4 +1,4 @@
-"""With least_request unequal replicas, all busy, work in proportion to their capacities."""
+"""With least_request, unequal replicas that are all busy get requests in proportion to their capacities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.processes.replicas import replicas
 
 
 def test_concurrent_requests_are_shared_by_capacity(kind: Kind) -> None:
-    """The service time is long enough that the replicas, and not this machine, set the pace."""
+    """The service time is long enough that the replicas, and not this machine, determine the rate."""
     with replicas("a", "b", "c") as pool, running(kind, fleet_of(pool_of(pool, [5, 2, 1]))) as gateway:
         for replica in pool:
             replica.behave(delay=0.12)

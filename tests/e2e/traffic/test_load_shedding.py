@@ -1,4 +1,4 @@
-"""If too few replicas are healthy, a proxy sheds requests with `Retry-After` to protect the rest."""
+"""If too few replicas are healthy, a proxy sheds requests with `Retry-After` to protect the others."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _OUTCOMES: dict[int, dict[str, object]] = {
     1: {"at-80": _SHED, "at-75": _SHED, "at-50": _SHED, "unlimited": 1, "with-fallback": 1},
     0: {"at-80": _SHED, "at-75": _SHED, "at-50": _SHED, "unlimited": _NO_REPLICA, "with-fallback": "spare"},
 }
-"""Healthy replicas of four → route → the number of replicas that answer, or what happens instead."""
+"""Healthy replicas of four → route → number of replicas that answer, or another outcome."""
 
 
 def _outcome(client: Client, route: str) -> object:
-    """Return the number of replicas that answer requests for this route, or what happens instead."""
+    """Return the number of replicas that answer requests for this route, or another outcome."""
     load = client.load(16, 2, Request(path=f"/{route}"))
     if load.statuses == {503: 16}:
         return _SHED if load.responses[0].header("retry-after") else _NO_REPLICA
@@ -65,9 +65,9 @@ def _await_outcomes(client: Client, healthy: int) -> None:
 
 @_SHEDDING
 def test_requests_are_shed_below_min_healthy(kind: Kind) -> None:
-    """At the limit all requests are served.
+    """At the limit, all requests are served.
 
-    By itself Envoy would look at it only below 71 %. A pool with a fallback never sheds, nor one without a limit.
+    By itself, Envoy would check it only below 71 %. A pool with a fallback or without a limit never sheds.
     """
     with replicas("a", "b", "c", "d", "spare") as (*members, spare):
         pools = {
@@ -95,7 +95,7 @@ def test_requests_are_shed_below_min_healthy(kind: Kind) -> None:
 
 @_SHEDDING
 def test_drained_replica_counts_only_for_haproxy(kind: Kind) -> None:
-    """One of two is drained, with a limit of 80 %: half of the replicas for HAProxy, all of them for Envoy."""
+    """One of two is drained, with a limit of 80 %: HAProxy counts half of the replicas, Envoy all of them."""
     with replicas("a", "b") as (a, b):
         pool = _pool([a, b], "80%")
         pool["replicas"][1]["drain"] = True

@@ -1,4 +1,4 @@
-"""The zone of the proxy serves first, and others as it loses healthy replicas."""
+"""The zone of the proxy serves first, and others when it loses healthy replicas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _PLACES = {
 
 
 def _fleet(kind: Kind, pool: list[Replica], prefer: str = "zone", **more: Any) -> Fleet:
-    """Return a fleet. The name of a replica says its place: own-0 is in the zone of the proxy, near-0 in its region."""
+    """Return a fleet.
+
+    The name of a replica contains its location: own-0 is in the zone of the proxy, near-0 in its region.
+    """
     members = [entry(replica, **_PLACES[replica.name.split("-")[0]]) for replica in pool]
     proxy = {"kind": kind, "region": "east", "zone": "east-a", **({"admin": bind()} if kind == "envoy" else {})}
     return fleet_of(
@@ -42,7 +45,7 @@ def _fleet(kind: Kind, pool: list[Replica], prefer: str = "zone", **more: Any) -
 
 
 def _shares(client: Client, count: int = 60, *, settled: bool = True) -> dict[str, float]:
-    """Return place → its share. Unless `settled`, a request may fail: no check has detected the dead replica yet."""
+    """Return location → its share. Unless `settled`, a request may fail: no check has detected the dead replica yet."""
     load = client.load(count, 4)
     if settled:
         load.assert_no_failure()
@@ -53,9 +56,9 @@ def _shares(client: Client, count: int = 60, *, settled: bool = True) -> dict[st
 
 
 def _await_shares(client: Client, expected: dict[str, float], tolerance: float = 0.12) -> None:
-    """Wait until the places get these shares, and check that they keep them.
+    """Wait until the locations get these shares, and check that they keep them.
 
-    Where several places share, Envoy draws the place of each request: 500 of them make a false alarm improbable.
+    If several locations share, Envoy draws the location of each request: 500 of them make a false alarm improbable.
     """
     alone = set(expected.values()) == {1.0}
     few, many = (24, 60) if alone else (100, 500)

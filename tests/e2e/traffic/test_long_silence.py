@@ -1,4 +1,4 @@
-"""A model may think for a long time, before its first token and between two, and the stream goes on."""
+"""A model may think for a long time, before its first token and between two, and the stream continues."""
 
 from __future__ import annotations
 

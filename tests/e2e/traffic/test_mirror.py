@@ -1,4 +1,4 @@
-"""A mirror gets copies of requests. Its answers are dropped, and it does not delay clients."""
+"""A mirror gets copies of requests. Its responses are dropped, and it does not delay clients."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_log_contains_no_mirrored_request(kind: Kind) -> None:
 
 
 def test_mirror_path_is_closed_to_clients() -> None:
-    """nginx sends copies by a location of its own."""
+    """nginx sends copies through a separate location."""
     with replicas("main", "shadow") as (main, shadow), running("nginx", _fleet(main, shadow)) as gateway:
         answers = [gateway.get(f"/.lbctl/mirror/{number}") for number in (0, 1)]
     assert {(answer.status, answer.replica) for answer in answers} <= {(404, None), (200, "main")}

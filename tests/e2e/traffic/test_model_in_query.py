@@ -50,7 +50,7 @@ def test_query_of_a_get_names_the_model(kind: Kind) -> None:
 
 
 def test_model_in_a_query_does_not_avoid_the_key(kind: Kind) -> None:
-    """Where the model decides about keys, a GET whose query may name one is refused; nginx closes the open route."""
+    """If the model decides about keys, a GET whose query may name one is rejected; nginx closes the open route."""
     secret = {"match": {"path_prefix": "/", "model": ["secret"]}, "pool": "pool", **_KEYS}
     queries = [
         "model=secret", "x&model=secret", "MODEL=secret", "%6dodel=secret", "mode%6C=secret", "model%3Dsecret=",

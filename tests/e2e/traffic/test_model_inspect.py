@@ -1,4 +1,4 @@
-"""Where the model lies deeper in the body than is held of it, the answer is 413, and never another pool."""
+"""If the model is beyond the held part of the body, the response is 413, and never another pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _fleet(gpt: Replica, other: Replica, **listener: Any) -> Fleet:
 
 
 def _body(size: int) -> bytes:
-    """The model stands at the end."""
+    """Return a body with the model at the end."""
     frame = len(json.dumps({"messages": "", "model": "gpt"}))
     return json.dumps({"messages": "x" * (size - frame), "model": "gpt"}).encode()
 
@@ -65,7 +65,7 @@ def test_image_in_base64_is_routed_by_default(kind: Kind) -> None:
 @pytest.mark.parametrize("rest", [None, {"status": 410, "body": "gone"}], ids=["404", "respond"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
 def test_long_body_needs_no_other_route(rest: dict[str, Any] | None, chunked: bool) -> None:
-    """Before Envoy has read a body, no pool takes the request; what holds the body then must hold as much."""
+    """Before Envoy has read a body, no pool takes the request; at that stage, the same number of bytes must be held."""
     with replicas("gpt") as (gpt,):
         route = {"match": {"path_prefix": "/v1", "model": ["gpt"]}, "pool": "pool"}
         fleet = fleet_of([gpt], listener={"inspect": "1MiB"})

@@ -161,7 +161,7 @@ def test_nginx_reports_that_it_reads_no_body(started: _Start) -> None:
 
 
 def test_404_of_an_unknown_model_has_its_own_code(kind: Kind) -> None:
-    """It names the reason: the model, that none is named, or, on another path, that there is no route."""
+    """It gives the reason: the model is unknown, none is named, or, on another path, there is no route."""
     with replicas("gpt") as (gpt,):
         match = {"path_prefix": "/v1", "methods": ["POST", "GET"], "model": ["gpt"]}
         with running(kind, {**fleet_of([gpt]), "routes": {"gpt": {"match": match, "pool": "pool"}}}) as gateway:
@@ -202,7 +202,7 @@ def test_model_routing_does_not_delay_events(kind: Kind) -> None:
         with running(kind, fleet) as gateway:
 
             def are_in_time() -> bool:
-                """A machine may be busy once; the lag is 2 s each time if the first event is held until the last."""
+                """A machine may be busy once; if the first event is held until the last, the lag is 2 s each time."""
                 answer = gateway.post("/sse?n=3&gap=1", b'{"model": "gpt"}', _JSON)
                 assert answer.replica == "gpt"
                 return max(event.lag for event in answer.events()) < 1.5

@@ -1,4 +1,4 @@
-"""A proxy passes on a slow large answer as it arrives, and does not buffer it for a slow reader."""
+"""A proxy forwards a slow large response as it arrives, and does not buffer it for a slow reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PIECE = 200_000
 
 @pytest.fixture(scope="module")
 def sites() -> Iterator[Mapping[Kind, tuple[Gateway, Replica]]]:
-    """Each proxy with its own replica. The tests mostly wait, for all proxies at the same time."""
+    """Run each proxy with its own replica. The tests mostly wait, for all proxies at the same time."""
     with ExitStack() as stack:
         started = {}
         for kind in KINDS:
@@ -31,7 +31,7 @@ def sites() -> Iterator[Mapping[Kind, tuple[Gateway, Replica]]]:
 
 
 def test_slow_large_answer_is_passed_on_immediately(sites: Mapping[Kind, tuple[Gateway, Replica]]) -> None:
-    """A proxy that holds the answer back is late every time, a busy machine is not."""
+    """A proxy that buffers the response is late every time; a busy machine is not."""
 
     def late() -> set[Kind]:
         sent = {kind: gateway.send("GET", f"/sse?n=12&gap=0.4&pad={_PIECE}") for kind, (gateway, _) in sites.items()}

@@ -21,10 +21,10 @@ from tests.support.processes.scripted_picker import Asked, Pick, ScriptedPicker,
 from tests.support.processes.waiting import eventually
 
 TIMEOUT = 2.0
-"""Seconds: `pick.timeout` for the tests of a picker that does not answer. It is so long that requests that wait for it
-differ from others on a busy machine too."""
+"""`pick.timeout` in seconds for the tests of a picker that does not respond. It is long enough to distinguish requests
+that wait for it from others, even on a busy machine."""
 PATIENT = "10s"
-"""`pick.timeout` if every request needs the picker's answer, on a busy machine too."""
+"""`pick.timeout` if every request needs the picker's response, even on a busy machine."""
 PICK: dict[str, Any] = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": PATIENT}
 JSON = ("content-type", "application/json")
 TO_A = Request(headers=(("x-session-id", "a"),))
@@ -114,7 +114,7 @@ def test_end_of_an_unlogged_request_is_reported(edge: Binary, four: list[Replica
 
 
 def test_unavailable_replica_is_never_used(edge: Binary, four: list[Replica]) -> None:
-    """An Envoy of files obeys the picker for a drained replica, which is never in the tables of the picker."""
+    """An Envoy with files follows the picker even for a drained replica, which is never in the picker's tables."""
     port = free_port_pair()
     with scripted(port, by_session, four), running(edge, fleet_with_picker(four, port)) as gateway:
         for name in ("elsewhere", "nobody") if edge == "envoy" else ("drained", "elsewhere", "nobody"):
@@ -197,7 +197,7 @@ def test_nginx_forwards_the_body_that_it_has_read(four: list[Replica]) -> None:
 
 
 def test_body_is_read_after_limits_and_authentication(four: list[Replica]) -> None:
-    """A refused request does not use the picker, and the proxy does not wait for its body."""
+    """A rejected request does not use the picker, and the proxy does not wait for its body."""
     port = free_port_pair()
     closed = fleet_with_picker(four, port, prefix={})
     closed["listeners"]["gateway"]["max_body"] = "100KiB"
@@ -325,8 +325,10 @@ def test_nginx_sends_the_body_without_a_picker(four: list[Replica], fault: str) 
 
 
 def test_pool_is_shared_without_a_picker(edge: Binary) -> None:
-    """Each fault has its own proxy; all of them at the same time, since the test mostly waits. An Envoy asks a picker
-    that is slow and says that it is ready."""
+    """Each fault has its own proxy; all of them run at the same time, because the test mostly waits.
+
+    An Envoy queries a picker that is slow and reports that it is ready.
+    """
     faults = [fault for fault in FAULTS if (edge, fault) != ("envoy", "slow")]
     with ThreadPoolExecutor(len(faults)) as threads:
         for fault, result in [(fault, threads.submit(_share_without_picker, edge, fault)) for fault in faults]:
@@ -336,8 +338,8 @@ def test_pool_is_shared_without_a_picker(edge: Binary) -> None:
 
 
 def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], float]:
-    """Return the shares of the replicas while the picker is faulty, and the seconds that 75 % of the requests took at
-    most. The picker works before and after."""
+    """Return the shares of the replicas while the picker is faulty, and the 75th percentile of the requests' duration
+    in seconds. The picker works before and after."""
     port = free_port_pair()
     with (
         replicas("a", "b", "drained", "elsewhere") as members,

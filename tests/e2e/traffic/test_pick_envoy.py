@@ -28,7 +28,7 @@ TIMEOUT = 2.0
 
 
 def _pick(timeout: str = "10s", **keys: Any) -> dict[str, Any]:
-    """Return the keys of a pool. The default timeout is so long that each request gets the picker's answer."""
+    """Return the keys of a pool. The default timeout is long enough for each request to get the picker's response."""
     return {"balance": {"algorithm": "pick", "pick": {"timeout": timeout, **keys}}}
 
 
@@ -48,12 +48,12 @@ class _Site:
     control: ControlPlane
     envoy: XdsEnvoy
     members: Mapping[str, list[Replica]]
-    """Pool → its replicas."""
+    """Maps a pool to its replicas."""
 
 
 @pytest.fixture(scope="module")
 def shared_site() -> Iterator[_Site]:
-    """One control plane with a pool and a route of the same name for each test that does not change the fleet."""
+    """Run one control plane with a pool and a route of the same name for each test that does not change the fleet."""
     names = {"sessions": "abc", "one": "a", "other": "b", "refusing": "abc", "busy": "abc", "bodies": "a"}
     with ExitStack() as stack:
         members = {pool: stack.enter_context(replicas(*names[pool])) for pool in names}

@@ -1,4 +1,5 @@
-"""A cookie pins a client to a pool, before the draw and before what it was given, also to a pool outside the split."""
+"""A cookie pins a client to a pool, with precedence over the draw and the client's variant, even to a pool outside the
+split."""
 
 from __future__ import annotations
 
@@ -54,5 +55,5 @@ def test_cookie_pin_matches_the_whole_name_and_value(kind: Kind) -> None:
         served_by = [(headers, gateway.get(headers=headers).replica) for headers, _ in _CASES]
         pinned = gateway.get(headers={"cookie": "beta=1; session=s"})
     assert served_by == _CASES
-    assert pinned.header("set-cookie") is None  # a pin is not what the client was given
+    assert pinned.header("set-cookie") is None  # a pin does not set the client's variant
     assert ["Cookie", "beta=1; session=s"] in [[name.title(), value] for name, value in pinned.json["headers"]]

@@ -1,4 +1,4 @@
-"""The most specific route wins, independent of its place in the file, and requests are forwarded unchanged."""
+"""The most specific route wins, independent of its position in the file, and requests are forwarded unchanged."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_path_and_query_are_unchanged(site: _Site) -> None:
 
 
 def test_escaped_slash_is_kept_except_by_envoy(site: _Site) -> None:
-    """Envoy forwards the path that its routes were matched with, so that no replica reads another one."""
+    """Envoy forwards the path with which its routes were matched, so that no replica reads another one."""
     arrived = {path: site.gateway.get(path).json["path"] for path in _ESCAPED_SLASH}
     assert arrived == (_ESCAPED_SLASH if site.kind == "envoy" else {path: path for path in _ESCAPED_SLASH})
 

@@ -1,4 +1,4 @@
-"""Replicas of priority 1 serve only while no replica of priority 0 is fit."""
+"""Replicas of priority 1 serve only while no replica of priority 0 is healthy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_priority_1_serves_while_priority_0_is_down(kind: Kind) -> None:
 
 
 def test_spare_gets_nothing_while_one_of_four_is_down(kind: Kind) -> None:
-    """75 % are fit: a proxy that spills by degrees begins below 70 %."""
+    """75 % are healthy: a proxy that spills gradually begins below 70 %."""
     with replicas("a", "b", "c", "d", "spare") as pool, running(kind, fleet_of(_pool(*pool))) as gateway:
         pool[0].refuse()
         eventually(lambda: _all_fit(gateway))

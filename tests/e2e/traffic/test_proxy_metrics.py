@@ -1,4 +1,4 @@
-"""The proxy's own figures: at their address, and nothing else there."""
+"""The proxy's own metrics: at their address, and nothing else there."""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ from tests.support.processes.waiting import eventually
 
 
 def _fleet(replica: Replica, queue: str, route: dict[str, Any] | None = None) -> Fleet:
-    """One request at a time. `/first` is a route of its own, which `route` does not concern."""
+    """Return a fleet whose replica serves one request at a time.
+
+    `/first` is a separate route without the keys in `route`.
+    """
     breaker = {"per_replica": {"max_requests": 1}, "max_requests": 100, "max_pending_requests": 100}
     first = {"first": {"match": {"path": "/first"}, "pool": "pool"}}
     pool = pool_of([replica], circuit_breaker=breaker, timeouts={"queue": queue})
@@ -26,8 +29,10 @@ def _fleet(replica: Replica, queue: str, route: dict[str, Any] | None = None) ->
 
 
 def _behind_one(gateway: Gateway, replica: Replica, ended: int, socket: str = "") -> list[Response]:
-    """The answer of a request that keeps the replica busy, and of two that came later. It is busy until `ended` of them
-    have their answers; with `socket` until both wait in HAProxy."""
+    """Return the response to a request that keeps the replica busy, and to two that came later.
+
+    It is busy until `ended` of them have their responses; with `socket` until both wait in HAProxy.
+    """
     replica.held = True
     first = gateway.send("GET", "/first", timeout=100)
     eventually(lambda: replica.in_flight == 1)

@@ -1,4 +1,4 @@
-"""Where replicas are full, requests of a route with a high priority go before those that wait already."""
+"""If replicas are full, requests of a route with a high priority overtake waiting requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.processes.waiting import eventually
 
 
 def _fleet(replica: Replica) -> Fleet:
-    """One request at a time, and a queue."""
+    """Return a fleet with one request at a time, and a queue."""
     limits = {"per_replica": {"max_requests": 1}, "max_pending_requests": 100, "max_requests": 100}
     routes: dict[str, Any] = {
         f"{name}-route": {"match": {"path_prefix": f"/{name}"}, "pool": "pool", "queue_priority": name}
@@ -28,7 +28,7 @@ def _fleet(replica: Replica) -> Fleet:
 
 
 def _order(client: Client, replica: Replica, socket: str, paths: list[str]) -> list[str]:
-    """The paths as they reach the replica, where all wait behind a first request."""
+    """Return the paths in the order in which they reach the replica, if all wait behind a first request."""
     replica.held = True
     sent = [client.send("POST", "/normal/first", timeout=100)]
     eventually(lambda: replica.in_flight == 1)

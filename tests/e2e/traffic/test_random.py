@@ -21,6 +21,6 @@ def test_replicas_get_equal_shares(kind: Kind) -> None:
 def test_shares_follow_the_weights(kind: Kind) -> None:
     with replicas("a", "b") as pool, running(kind, fleet_of(pool_of(pool, [3, 1], balance=_RANDOM))) as gateway:
         load = gateway.load(500, concurrency=4)
-        assert ("LB458" in gateway.messages) == (kind == "envoy")  # its own random knows no weights
+        assert ("LB458" in gateway.messages) == (kind == "envoy")  # its own random policy ignores weights
     load.assert_no_failure()
     assert load.shares() == pytest.approx({"a": 0.75, "b": 0.25}, abs=0.11)

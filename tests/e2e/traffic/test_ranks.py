@@ -1,4 +1,4 @@
-"""Data-parallel ranks on consecutive ports of one host: each is a replica of its own."""
+"""Data-parallel ranks on consecutive ports of one host: each is a separate replica."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_ranks_share_requests_and_a_dead_one_is_skipped(kind: Kind) -> None:
     with Replica("first", port=port) as first, Replica("second", port=port + 1):
         with running(kind, fleet_of(pool)) as gateway:
             eventually(lambda: set(gateway.load(20, 1, Request()).by_replica) == {"first", "second"})
-            # Each rank ramps from its own first check on, so that shares are equal only after the slow start.
+            # Each rank ramps from its own first check, so that shares are equal only after the slow start.
             eventually(lambda: gateway.load(40, 1, Request()).by_replica == {"first": 20, "second": 20})
             replicas = {line["replica"] for line in gateway.access_log(60)}
             first.refuse()

@@ -1,4 +1,4 @@
-"""A cleartext listener sends clients to https, whatever they asked for, and nothing of it to a replica."""
+"""A cleartext listener redirects clients to https for any request, and sends nothing to a replica."""
 
 from __future__ import annotations
 

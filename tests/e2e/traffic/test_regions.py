@@ -1,4 +1,4 @@
-"""Data of a route with regions stays in them, whatever fails: rather 503 than elsewhere."""
+"""Data of a route with regions stays in them, even during failures: the response is 503 rather than another region."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.processes.waiting import eventually
 
 
 def _pool(members: Sequence[Replica], **keys: Any) -> dict[str, Any]:
-    """The region of `east-…` is east; a replica called `lost-…` has none."""
+    """Return a pool in which the region of `east-…` is east; a replica called `lost-…` has none."""
     entries = []
     for replica in members:
         place = replica.name.split("-")[0]
@@ -26,7 +26,7 @@ def _pool(members: Sequence[Replica], **keys: Any) -> dict[str, Any]:
 
 
 def _fleet(members: Sequence[Replica], route: dict[str, Any] | None = None, **pools: Sequence[Replica]) -> Fleet:
-    """`bound` is for /bound and east alone; `free` uses the same pool, everywhere."""
+    """Return a fleet in which `bound` is for /bound and east only; `free` uses the same pool, everywhere."""
     fleet = fleet_of(_pool(members), pools={name: _pool(of) for name, of in pools.items()})
     bound = {"match": {"path_prefix": "/bound"}, "regions": ["east"], **(route or {"pool": "pool"})}
     fleet["routes"] = {"bound": bound, "free": {"match": {"path_prefix": "/"}, "pool": "pool"}}

@@ -1,4 +1,4 @@
-"""Each request has an id: that of a trusted client, otherwise a new one. The replica and the client get it."""
+"""Each request has an id: a trusted client's id, otherwise a new one. The replica and the client get it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NETWORKS = {"trusted": "127.0.0.0/8", "untrusted": "10.0.0.0/8"}
 
 @pytest.fixture(scope="module", params=KINDS)
 def site(request: pytest.FixtureRequest) -> Iterator[tuple[Gateway, Replica]]:
-    """A proxy with the listeners `default` and `renamed`, also with `-trusted` and `-untrusted`, and `own`."""
+    """Run a proxy with the listeners `default` and `renamed`, each also as `-trusted` and `-untrusted`, and `own`."""
     with replicas("a") as (a,):
         fleets: dict[str, Fleet] = {}
         for name, header in _NAMES.items():

@@ -1,4 +1,4 @@
-"""Answers of the proxy itself: `respond`, redirects, and routes that must stay closed."""
+"""The proxy's own responses: `respond`, redirects, and routes that must stay closed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ANSWERS: dict[str, dict[str, Any]] = {
     "redirect-with-header": {"redirect": "https"},
     "with-type": {"status": 410, "body": "{}"},
 }
-"""The routes by their path. None of them has a pool."""
+"""Routes by path. None of them has a pool."""
 _SERVED_BY = {"x-served-by": "inference"}
 _HEADERS = {
     "with-header": _SERVED_BY,

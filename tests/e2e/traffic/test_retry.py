@@ -1,4 +1,4 @@
-"""A request that reached no replica is tried on another; one that a replica got is not."""
+"""A request that reached no replica is retried on another; a request that a replica got is not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.processes.replicas import Replica, replicas
 
 
 def _fleet(members: list[Replica], passive: Mapping[str, Any] | None = None, **retry: Any) -> Fleet:
-    """Round robin, so that each replica has its turn to be tried first."""
+    """Return a fleet with round robin, so that each replica is tried first in its turn."""
     pool = pool_of(members, balance={"algorithm": "round_robin"}, health={"passive": dict(passive or {})})
     return fleet_of(pool, route={"retry": retry} if retry else {})
 
@@ -29,7 +29,7 @@ def test_refused_connection_is_retried_at_another_replica(kind: Kind) -> None:
 
 
 def test_two_of_three_replicas_can_refuse(kind: Kind) -> None:
-    """One after the other: of requests at once HAProxy may send one to the two that refuse in turn."""
+    """The requests are sequential: of concurrent requests, HAProxy may send one to both refusing replicas in turn."""
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool)) as gateway:
         pool[0].refuse()
         pool[1].refuse()
@@ -39,7 +39,7 @@ def test_two_of_three_replicas_can_refuse(kind: Kind) -> None:
 
 
 def test_concurrent_requests_survive_a_refusing_replica(kind: Kind) -> None:
-    """With least_request the one that refuses looks idle, and is chosen first by nearly all."""
+    """With least_request the refusing replica looks idle, and is chosen first for nearly all requests."""
     with replicas("a", "b") as (a, b), running(kind, fleet_of([a, b])) as gateway:
         a.refuse()
         b.behave(delay=0.05)
@@ -49,7 +49,7 @@ def test_concurrent_requests_survive_a_refusing_replica(kind: Kind) -> None:
 
 
 def test_replica_that_stops_under_load_costs_no_request(kind: Kind) -> None:
-    """The connections are the clients' own; those to the replica break while idle or are refused when opened."""
+    """The connections are the clients' own; connections to the replica break while idle or are refused when opened."""
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
         gateway.load(20, concurrency=4).assert_no_failure()
         a.refuse()

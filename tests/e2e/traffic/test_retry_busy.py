@@ -27,7 +27,8 @@ def edge(request: pytest.FixtureRequest) -> Binary:
 
 
 def _fleet(members: list[Replica], pool: dict[str, Any] | None = None, **retry: Any) -> Fleet:
-    """Round robin, so that each replica has its turn to be tried first; the checks of answers are strict."""
+    """Return a fleet with round robin, so that each replica is tried first in its turn; the checks of responses are
+    strict."""
     keys = {"balance": {"algorithm": "round_robin"}, **(pool or {})}
     return fleet_of(pool_of(members, **keys), route={"retry": {**RETRY, **retry}})
 
@@ -91,7 +92,7 @@ def test_other_statuses_are_not_retried(edge: Binary) -> None:
 
 
 def test_third_replica_serves_after_refusal_and_busy(edge: Binary) -> None:
-    """nginx does not leave a busy replica that it has come to from one that refused."""
+    """nginx does not leave a busy replica after another replica has refused the connection."""
     with replicas("a", "b", "c") as (a, b, c), running(edge, _fleet([a, b, c], attempts=2)) as gateway:
         a.refuse()
         b.behave(status=503)

@@ -1,4 +1,4 @@
-"""Envoy limits retries to a part of the requests in flight, and delays each of them."""
+"""Envoy limits retries to a share of the requests in flight, and delays each of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _gateway_with_a_refusing_replica(**retry: Any) -> Iterator[tuple[Gateway, Re
 
 
 def _sixty_at_once(**retry: Any) -> tuple[list[Response], float]:
-    """Return the answers, and the seconds until the last request arrived at the replica, which answers none before."""
+    """Return the responses, and the seconds until the last request arrived at the replica, which answers none
+    before."""
     with _gateway_with_a_refusing_replica(**retry) as (gateway, a):
         a.held = True
         began = time.monotonic()
@@ -41,7 +42,7 @@ def _sixty_at_once(**retry: Any) -> tuple[list[Response], float]:
 
 
 def test_retries_stay_within_the_budget() -> None:
-    """Some thirty of sixty in flight would need one; a tenth of sixty is six."""
+    """About thirty of sixty in flight would need one; a tenth of sixty is six."""
     answers, _ = _sixty_at_once(budget="10%", backoff={"base": "2s", "max": "2s"})
     statuses = Counter(answer.status for answer in answers)
     assert statuses[503] >= 10
@@ -61,7 +62,7 @@ def test_few_requests_may_still_be_retried() -> None:
 
 
 def test_retry_waits_for_its_backoff() -> None:
-    """Each waits a random part of the base: at least one of thirty waits for half of it."""
+    """Each waits a random fraction of the base: at least one of thirty waits for half of it."""
     patient, last = _sixty_at_once(budget="100%", backoff={"base": "6s", "max": "6s"})
     assert Counter(answer.status for answer in patient) == {200: 60}
     assert last > 3
@@ -79,7 +80,7 @@ def test_retry_waits_for_its_backoff() -> None:
     ("retry", "code"), [({"budget": "20%"}, "LB439"), ({"backoff": {"base": "1s", "max": "2s"}}, "LB440")]
 )
 def test_proxy_without_limits_reports_it_and_retries_at_once(kind: Kind, retry: dict[str, Any], code: str) -> None:
-    """HAProxy however waits a second if the replica that refused was marked down meanwhile, and one is left."""
+    """HAProxy, however, waits a second if the refusing replica was marked down in the meantime, and one is left."""
     with replicas("a", "b") as (a, b), running(kind, fleet_of([a, b], route={"retry": retry})) as gateway:
         assert f"warning {code}" in gateway.messages
         b.refuse()

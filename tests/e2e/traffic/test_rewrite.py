@@ -1,4 +1,4 @@
-"""A rewrite replaces the matched prefix by whole segments, and the host; the rest of the URL goes on as it came."""
+"""A rewrite replaces the matched prefix by whole segments, and the host; the rest of the URL is unchanged."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_root_prefix_is_prepended(kind: Kind, wanted: str) -> None:
 
 
 def test_encoded_prefix_is_rewritten_or_refused(kind: Kind) -> None:
-    """Matched decoded, it is not there literally: the replica must not see a path that the rewrite was to hide."""
+    """Matched decoded, it is not present literally: the replica must not get a path that the rewrite should hide."""
     with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES)) as gateway:
         statuses = {gateway.get(path).status for path in ("/%62/y", "/x/../b/y", "//b/y", "/b%2Fy")}
     assert statuses <= {200, 400}

@@ -1,4 +1,4 @@
-"""A session that a replica names in its answer stays with that replica."""
+"""A session that a replica names in its response stays on that replica."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _fleet(pool: list[Replica], **more: Any) -> Fleet:
 
 
 def _sessions(gateway: Gateway, pool: list[Replica], count: int = 12) -> dict[str, tuple[str, str]]:
-    """Begin sessions; return the session as the client knows it → its replica, and its name there."""
+    """Begin sessions. Return the session as the client knows it → its replica, and its name there."""
     begun: dict[str, tuple[str, str]] = {}
     for number in range(count):
         for replica in pool:

@@ -1,6 +1,6 @@
 """A replica that recovers gets its share step by step.
 
-The tests judge its share by the time at which each request was sent: on a busy machine requests are later and fewer,
+The tests judge its share by the time at which each request was sent: on a busy machine, requests are later and fewer,
 and each has its place on the ramp.
 """
 
@@ -26,7 +26,7 @@ from tests.support.processes.waiting import eventually
 _RAMPING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _WINDOW = 4.0
 _RATE = 80
-"""Requests a second while a replica ramps."""
+"""Requests per second while a replica ramps."""
 
 
 def _pool(members: list[Replica], **slow_start: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _pool(members: list[Replica], **slow_start: Any) -> dict[str, Any]:
 
 
 def _share(client: Client, path: str) -> float:
-    """Return the part of some requests that `b` answers."""
+    """Return the share of some requests that `b` answers."""
     load = client.load(12, 2, Request(path=path))
     load.assert_no_failure()
     return load.shares().get("b", 0.0)
@@ -55,18 +55,18 @@ class _Ramp:
     served: float
 
     def between(self, first: float, last: float) -> list[Response]:
-        """Return the requests that were sent so many windows after `b` was checked."""
+        """Return the requests that were sent from `first` to `last` windows after `b` was checked."""
         start, end = (self.checked + windows * _WINDOW for windows in (first, last))
         return [response for response in self.responses if start <= response.started < end]
 
     def share(self, first: float, last: float) -> float:
-        """Return the part of them that `b` answered."""
+        """Return the share of them that `b` answered."""
         responses = self.between(first, last)
         assert len(responses) >= 20, "too few requests to judge by"
         return sum(response.replica == "b" for response in responses) / len(responses)
 
     def assert_follows(self, factor: Callable[[float], float], first: float, last: float) -> None:
-        """Fails unless `b` answered as many of them as the weight `factor(windows since its return)` gives it."""
+        """Fail unless `b` answered the share of them that the weight `factor(windows since its return)` gives it."""
         moments = [response.started for response in self.between(first, last)]
         least, most = (
             sum(_part(factor((moment - start) / _WINDOW)) for moment in moments) / len(moments)
@@ -86,8 +86,10 @@ def _envoy_factor(minimum: float = 0.1, aggression: float = 1.0) -> Callable[[fl
 
 
 def _ramp(gateway: Gateway, path: str, b: Replica, windows: float) -> _Ramp:
-    """Take `b` out, let it return, and send requests for so many windows. The ramp of all replicas after the start of
-    the proxy must be over."""
+    """Eject `b`, let it return, and send requests for `windows` windows.
+
+    The ramp of all replicas after the start of the proxy must be over.
+    """
     b.behave(health=503)
     eventually(lambda: _share(gateway, path) == 0, pause=0.2)
     with gateway.steady(_RATE, Request(path=path)) as steady:
@@ -132,9 +134,9 @@ def _ramps() -> Mapping[str, _Ramp]:
 
 
 def test_recovered_replica_ramps() -> None:
-    """HAProxy takes a step a second, and each is late if the machine is busy: the end is judged long after.
+    """HAProxy takes a step per second, and each is late if the machine is busy: the end is judged much later.
 
-    At `min_weight` Envoy stays until the ramp, which begins at 0, has passed it. An aggression of 5 gives the fifth
+    Envoy stays at `min_weight` until the ramp, which begins at 0, has passed it. An aggression of 5 gives the fifth
     root of the time: two thirds of the weight after a sixth of the window.
     """
     ramps = _ramps()

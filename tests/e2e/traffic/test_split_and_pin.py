@@ -1,4 +1,4 @@
-"""A split divides requests between pools; a pin decides before the draw."""
+"""A split divides requests between pools; a pin takes precedence over the draw."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PINNED: list[tuple[dict[str, str], str]] = [
 
 
 def test_first_pin_with_the_exact_value_wins(kind: Kind) -> None:
-    """All of the split is on `stable`, so that what comes to `canary` was pinned."""
+    """All of the split is on `stable`, so requests that reach `canary` were pinned."""
     with replicas("stable", "canary") as pair, running(kind, _fleet(*pair, {"stable": 1, "canary": 0})) as gateway:
         served_by = [(headers, gateway.get(headers=headers).replica) for headers, _ in _PINNED]
     assert served_by == _PINNED

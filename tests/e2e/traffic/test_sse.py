@@ -1,4 +1,4 @@
-"""A proxy passes events on as they are sent, and ends a stream that is silent for longer than `idle`."""
+"""A proxy forwards events as they are sent, and ends a stream that is silent for longer than `idle`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 _GAP = 1.25
-"""Seconds between two events. A proxy that holds an event back until the next one is late by as much."""
+"""Seconds between two events. A proxy that holds an event until the next one is late by this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Site:
 
 @pytest.fixture(scope="module")
 def sites() -> Iterator[Mapping[Kind, _Site]]:
-    """Each proxy, with the routes `/sse` and, for a silence of at most 2 s, `/2s/sse`."""
+    """Run each proxy with the routes `/sse` and, for a silence of at most 2 s, `/2s/sse`."""
     with ExitStack() as stack:
         started: dict[Kind, _Site] = {}
         for kind in KINDS:
@@ -46,7 +46,7 @@ def sites() -> Iterator[Mapping[Kind, _Site]]:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_events_arrive_as_they_are_sent(sites: Mapping[Kind, _Site], method: str) -> None:
-    """The best of three, since the machine may be busy: a proxy that holds events back is late every time."""
+    """The best of three is used, because the machine may be busy: a proxy that buffers events is late every time."""
     body = b'{"stream": true}' if method == "POST" else b""
     sent = []
     for _ in range(3):

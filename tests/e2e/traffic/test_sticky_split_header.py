@@ -1,4 +1,4 @@
-"""A header holds a client to its variant: the same value draws the same pool."""
+"""A header keeps a client on its variant: the same value draws the same pool."""
 
 from __future__ import annotations
 

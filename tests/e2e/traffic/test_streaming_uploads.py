@@ -1,4 +1,4 @@
-"""Bodies of each size and form reach the replica complete."""
+"""Bodies of any size and form reach the replica completely."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _connected(port: int) -> socket.socket:
 
 
 def _head(client: socket.socket) -> bytes:
-    """The next head of an answer, and no byte after it."""
+    """Return the next head of a response, and no byte after it."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         piece = client.recv(1)

@@ -44,7 +44,8 @@ class _Site:
 
 @pytest.fixture(scope="module")
 def sites() -> Iterator[Mapping[Kind, _Site]]:
-    """Each proxy with two replicas and one that never answers, a route for each test, and the listener `impatient`."""
+    """Run each proxy with two replicas and one unresponsive replica, a route for each test, and the listener
+    `impatient`."""
     with ExitStack() as stack:
         silent = {"name": "silent", "address": stack.enter_context(_silent_address())}
         started: dict[Kind, _Site] = {}
@@ -109,7 +110,7 @@ def test_request_beyond_its_time_gets_504_and_no_retry(sites: Mapping[Kind, _Sit
 
 
 def test_try_without_an_answer_ends_in_time(sites: Mapping[Kind, _Site]) -> None:
-    """Another replica is tried only where that is harmless."""
+    """Another replica is tried only if that is harmless."""
     paths = ["/stuck", *["/again"] * 4]
     sent = [(kind, path, site.gateway.send("POST", path)) for kind, site in sites.items() for path in paths]
     for kind, path, answer in ((kind, path, future.result(60)) for kind, path, future in sent):
@@ -130,7 +131,7 @@ def test_stream_beyond_its_time_is_cut_by_envoy(sites: Mapping[Kind, _Site]) -> 
 def test_idle_client_connections_are_closed_in_time(sites: Mapping[Kind, _Site]) -> None:
     """Connections that were never used, and used once. By default Envoy waits six seconds longer.
 
-    A proxy counts from a moment between the beginning and the end of what the client has done.
+    A proxy starts its timer at some moment between the beginning and the end of the client's action.
     """
     cases = [(kind, used) for kind in sites for used in (False, True)]
 

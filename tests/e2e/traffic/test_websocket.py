@@ -26,7 +26,10 @@ class _Site:
 
 @pytest.fixture(scope="module")
 def sites() -> Iterator[Mapping[Kind, _Site]]:
-    """Each proxy with its own replica. The route `/` has websockets, `/none` has not, `/idle-…` limit the silence."""
+    """Run each proxy with its own replica.
+
+    The route `/` has websockets, `/none` has not, `/idle-…` limit the silence.
+    """
     with ExitStack() as stack:
         started: dict[Kind, _Site] = {}
         for kind in KINDS:
@@ -71,7 +74,7 @@ def test_silence_beyond_idle_ends_the_conversation(sites: Mapping[Kind, _Site]) 
 
 
 def test_route_without_websocket_does_not_upgrade(sites: Mapping[Kind, _Site]) -> None:
-    """Envoy refuses the request. The others pass it on as plain HTTP, and the replica refuses it."""
+    """Envoy rejects the request. The others forward it as plain HTTP, and the replica rejects it."""
     for kind, site in sites.items():
         site.replica.forget()
         echo = site.gateway.websocket("/none/ws", ["one"])

@@ -1,4 +1,4 @@
-"""An upgrade passes on the routes that ask for WebSockets, and to nothing but WebSocket."""
+"""An upgrade passes only on routes that enable WebSockets, and only to WebSocket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.processes.replicas import Replica, replicas
 
 
 def _fleet(replica: Replica) -> Fleet:
-    """Routes by header, since the replica speaks WebSocket at one path."""
+    """Return a fleet with routes by header, because the replica serves WebSocket at one path."""
     sockets = {"match": {"path_prefix": "/", "hosts": ["127.0.0.1"]}, "pool": "pool", "websocket": True}
     plain = {"match": {"path_prefix": "/", "hosts": ["localhost"]}, "pool": "pool"}
     return {**fleet_of([replica]), "routes": {"sockets": sockets, "plain": plain}}
@@ -37,7 +37,7 @@ def test_only_the_websocket_route_upgrades(kind: Kind) -> None:
 
 
 def test_other_protocols_are_not_upgraded(kind: Kind) -> None:
-    """h2c would carry requests past every rule."""
+    """h2c would carry requests that bypass every rule."""
     headers = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQCAAAAAAIAAAAA"}
     with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
         answers = [gateway.get("/x", {**headers, "host": host}, timeout=5) for host in ("127.0.0.1", "localhost")]
@@ -76,5 +76,5 @@ def test_replica_opens_no_websocket_by_itself(kind: Kind) -> None:
 
 @pytest.mark.parametrize("protocol", ["TLS/1.2", "other"])
 def test_replica_of_haproxy_opens_no_tunnel_by_itself(protocol: str) -> None:
-    """Envoy passes the 101 on and still reads requests; nginx opens a tunnel (docs/reference/capabilities.md)."""
+    """Envoy forwards the 101 and still parses requests; nginx opens a tunnel (docs/reference/capabilities.md)."""
     _assert_no_tunnel("haproxy", protocol)

@@ -1,9 +1,9 @@
-"""The whole contract at once: examples/fleet.yaml rendered, checked, and started on each proxy, and it answers.
+"""The whole contract at once: examples/fleet.yaml is rendered, checked, and started on each proxy, and it answers.
 
-Files, addresses and names of production are replaced as `--check` replaces them, so that the listeners are sockets in a
-private directory. A running proxy does more than a checker: its admin port and runtime socket are its own here too, and
-whatever it would connect to (replicas, their health ports, resolvers) is a port of loopback where nobody listens, so
-that no check and no request leaves the machine.
+Files, addresses and names of production are replaced as in `--check`, so that the listeners are sockets in a private
+directory. In addition, the admin port, the runtime socket and all destinations (replicas, their health ports,
+resolvers) of the running proxy are replaced. The destinations are closed ports on loopback, so that no check and no
+request leaves the machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class _Answer:
 
 
 def _local(kind: Kind, directory: Path) -> View:
-    """The example as this proxy would be given it, with stand-ins in `directory` for what is not here."""
+    """Return the example's view for this proxy, with replacements in `directory` for everything that this machine
+    lacks."""
     diagnostics = Diagnostics()
     loaded = load((str(_EXAMPLE),), diagnostics)
     assert loaded is not None, "\n".join(map(str, diagnostics))
@@ -67,7 +68,7 @@ def _local(kind: Kind, directory: Path) -> View:
 
 
 def _on_loopback(pool: Pool) -> Pool:
-    """The same pool with every address that a proxy would connect to on a refusing port of loopback."""
+    """Return the pool with every address to which a proxy would connect on a closed loopback port."""
     discovery = pool.discovery
     if isinstance(discovery, DnsDiscovery):
         discovery = replace(discovery, port=free_port(), resolvers=tuple(_nobody() for _ in discovery.resolvers))
@@ -86,7 +87,7 @@ def _nobody() -> Address:
 
 @contextmanager
 def _running(kind: Kind) -> Iterator[dict[str, str]]:
-    """Starts it; the sockets of its listeners, by name."""
+    """Start it, and yield the sockets of its listeners, by name."""
     binary = require(kind)
     directory = Path(tempfile.mkdtemp(prefix="lbctl-"))
     directory.chmod(0o755)  # nginx serves as another user
@@ -105,7 +106,7 @@ def _running(kind: Kind) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _naming_the_file_limit(view: View) -> Iterator[None]:
-    """A connection of a client and one to a replica are two open files."""
+    """Check the file limit: a client's connection and a connection to a replica are two open files."""
     needed = 2 * sum(item.max_connections or 0 for item in view.listeners) + 100
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -146,7 +147,7 @@ def _connected(path: str, tls: bool) -> Iterator[socket.socket]:
 
 
 def _any_certificate() -> ssl.SSLContext:
-    """A stand-in's certificate is valid for nobody."""
+    """Return a context that accepts the placeholder certificate, which is valid for no name."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -164,7 +165,7 @@ def test_proxy_accepts_the_rendered_fleet(kind: Kind, tmp_path: Path) -> None:
 
 
 def test_fleet_starts_and_answers(kind: Kind) -> None:
-    """What the gateway says by itself, on both listeners: an answer of the fleet's own, and no route."""
+    """Checks the gateway's own responses on both listeners: the fleet's own response, and no route."""
     with _running(kind) as sockets:
         for name, tls in (("public", True), ("internal", False)):
             retired = _ask(sockets[name], "/v0/predict", tls)
@@ -175,8 +176,11 @@ def test_fleet_starts_and_answers(kind: Kind) -> None:
 
 
 def test_protected_routes_stay_protected(kind: Kind) -> None:
-    """Nobody has a key: the stand-in for the file of keys is empty. Where a proxy cannot protect a route it is closed:
-    Envoy has no limit of requests at once for each tenant, nginx verifies no tokens."""
+    """No client has a key, because the placeholder key file is empty.
+
+    If a proxy cannot protect a route, it is closed: Envoy has no limit of concurrent requests by tenant, and nginx does
+    not verify tokens.
+    """
     with _running(kind) as sockets:
         chat = _ask(sockets["public"], "/v1/chat/completions", True, _CHAT)
         grpc = _ask(sockets["public"], "/inference.GRPCInferenceService/ModelInfer", True)

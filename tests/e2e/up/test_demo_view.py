@@ -17,7 +17,7 @@ CANARIES = {"g": "good", "b": "bad"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Up:
-    """A directory that identifies the processes of the demo."""
+    """Return a directory that identifies the processes of the demo."""
     tmp_path.chmod(0o755)
     return Up(tmp_path)
 

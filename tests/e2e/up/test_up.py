@@ -71,7 +71,7 @@ def _kill(run: Up, program: str) -> None:
     def matches() -> list[int]:
         return [pid for pid, line in run.processes().items() if program in line]
 
-    eventually(lambda: len(matches()) == 1)  # a fork that has not begun its own program yet looks the same
+    eventually(lambda: len(matches()) == 1)  # a fork that has not started its own program yet looks the same
     (pid,) = matches()
     os.kill(pid, signal.SIGKILL)
 
@@ -102,7 +102,7 @@ def test_key_opens_the_url_and_ctrl_c_ends_everything(site: Site, replica: Repli
 
 
 def test_next_start_has_the_same_key_and_hides_it(site: Site, replica: Replica) -> None:
-    """A second command for the same fleet is refused. If `serve` dies, the proxy ends too."""
+    """A second command for the same fleet is rejected. If `serve` dies, the proxy ends too."""
     require("haproxy")
     site.write(replica)
     site.run.start("--proxy", "haproxy")

@@ -41,14 +41,14 @@ def _occupied(port: int) -> Iterator[None]:
 
 
 async def _keyed(request: web.Request) -> web.StreamResponse:
-    """Answer as vLLM with `--api-key` in front of everything, its checks and metrics included."""
+    """Answer like vLLM with `--api-key`, which also protects its checks and metrics."""
     if request.headers.get("authorization") != "Bearer sk-of-the-servers":
         return web.Response(status=401)
     return await servers.answering(VLLM)(request)
 
 
 def test_model_servers_get_a_fleet_file_and_a_free_port(run: Up) -> None:
-    """The servers ask for a key, which the fleet sends them; clients have keys of their own."""
+    """The servers require a key, which the fleet sends them; clients have separate keys."""
     run.api = None
     (run.folder / "key").write_text("sk-of-the-servers\n")
     with servers.serving(_keyed) as (server,), _occupied(8080), _occupied(18080):
@@ -72,7 +72,7 @@ def test_up_on_a_terminal_prompts_and_colours_logs(run: Up) -> None:
     ):
         terminal.await_text("there is no fleet.yaml here", TIMEOUT)
         terminal.press(f"{server.url}\n")
-        terminal.await_text("(to act: --token-file", TIMEOUT)  # the last line of what it says first
+        terminal.await_text("(to act: --token-file", TIMEOUT)  # the last line of its first output
         (port,) = URL.findall(terminal.text)
         (key,) = re.findall(r"key +(sk-\S+)", terminal.text)
         assert Client(int(port)).get("/v1/models", {"authorization": f"Bearer {key}"}).ok

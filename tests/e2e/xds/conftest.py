@@ -11,6 +11,6 @@ from tests.support.processes.driven_envoys import DrivenEnvoys, driven_pair
 
 @pytest.fixture(scope="package")
 def driven_envoys() -> Iterator[DrivenEnvoys]:
-    """A control plane and two Envoys for all tests of the package. A test calls `serve` with its fleet first."""
+    """Yield a control plane and two Envoys for all tests of the package. A test calls `serve` with its fleet first."""
     with driven_pair() as shared:
         yield shared

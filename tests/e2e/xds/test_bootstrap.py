@@ -53,7 +53,7 @@ def connected(envoy: XdsEnvoy) -> bool:
 
 
 def is_ready(envoy: XdsEnvoy) -> bool:
-    """Whether a readiness probe succeeds."""
+    """Return whether a readiness probe succeeds."""
     try:
         return requests.get(f"http://{HOST}:{envoy.admin}/ready", timeout=10).status_code == 200
     except requests.RequestException:
@@ -61,7 +61,7 @@ def is_ready(envoy: XdsEnvoy) -> bool:
 
 
 def test_bootstrapped_envoy_connects_and_reconnects(tmp_path: Path) -> None:
-    """With either variant of the protocol; and again after the control plane was away for two seconds."""
+    """It uses either variant of the protocol, and reconnects after the control plane was away for two seconds."""
     with Replica("one") as one, controlling(fleet_of([one])) as control:
         for api, delta in (("GRPC", False), ("DELTA_GRPC", True)):
             with joined(control, tmp_path / api, api=api) as envoy:
@@ -91,7 +91,7 @@ def test_envoy_is_not_ready_without_a_control_plane(tmp_path: Path) -> None:
 
 
 def test_renewed_certificates_need_no_restart(tmp_path: Path) -> None:
-    """Both authorities are replaced: the Envoy reconnects once it has a certificate of the new one and trusts it."""
+    """Both CAs are replaced: the Envoy reconnects when it has a certificate of the new CA and trusts it."""
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     own = tmp_path / "own"
     own.mkdir()
@@ -108,7 +108,7 @@ def test_renewed_certificates_need_no_restart(tmp_path: Path) -> None:
             (control.files / name).write_bytes(content)
         control.start()
         time.sleep(1.5)
-        eventually(lambda: not connected(envoy))  # it still shows the old certificate and trusts the old authority
+        eventually(lambda: not connected(envoy))  # it still uses the old certificate and trusts the old CA
         _put(own, new, new.issue("edge"))
         eventually(lambda: connected(envoy))
         assert envoy.client().get("/").status == 200
@@ -124,13 +124,13 @@ def test_control_plane_certificate_must_match_its_name(tmp_path: Path) -> None:
         controlling(_mutual_tls_fleet(one), files=files) as control,
         joined(control, tmp_path / "out", *flags, wait=False) as envoy,
     ):
-        eventually(lambda: envoy.stat("cluster.xds|lbctl.ssl.fail_verify_san") > 1)  # it tries again and again
+        eventually(lambda: envoy.stat("cluster.xds|lbctl.ssl.fail_verify_san") > 1)  # it retries continuously
         assert envoy.stat("cluster_manager.cds.update_success") == 0
         assert not is_ready(envoy)
 
 
 class _Picking(NamedTuple):
-    """A control plane whose picker listens on all addresses, and the authority of its certificates."""
+    """A control plane whose picker listens on all addresses, and the CA of its certificates."""
 
     control: ControlPlane
     authority: Authority
@@ -163,7 +163,7 @@ def test_envoy_without_certificate_does_not_use_the_picker(picking: _Picking) ->
         eventually(lambda: "xds-ca" in str(control.proxies["edge"]))
         envoy.client().load(20, 2).assert_no_failure()
         assert envoy.stat("cluster.picker|lbctl.upstream_rq_total") == 0
-        missed = {"picker_unasked", "picks_missed"}  # requests of another test may have been picked just before
+        missed = {"picker_unasked", "picks_missed"}  # requests of another test may have been picked recently
         eventually(lambda: envoy.client().load(20, 2) and missed & _problems(control), pause=1.0)
 
 

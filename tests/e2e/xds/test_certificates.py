@@ -45,7 +45,7 @@ def _serial(client: Client) -> str:
 
 
 def _untouched(envoy: XdsEnvoy) -> dict[str, int]:
-    """Counters that a new certificate does not change: updates of the other types, and listeners."""
+    """Return the counters that a new certificate does not change: updates of the other types, and listeners."""
     counted = {name: count for name, count in envoy.updates().items() if not name.startswith("sds.")}
     return {**counted, **envoy.stats("listener_manager.listener_modified$")}
 
@@ -57,7 +57,7 @@ def _connections(envoy: XdsEnvoy) -> int:
 
 
 class _Served(NamedTuple):
-    """A control plane and two Envoys with a TLS listener each; `clients` trust the authority of its certificates."""
+    """A control plane and two Envoys with a TLS listener each; `clients` trust the CA of its certificates."""
 
     control: ControlPlane
     fleet: Fleet

@@ -18,11 +18,12 @@ _PUSHES = 5
 _WARM, _MANY = 60, 60
 _MANY_HOSTS = 1000
 _MAX_GROWTH = 6.0
-"""MB: less than `_MANY` versions of a pool of `_MANY_HOSTS` replicas take if they are kept."""
+"""MB: less than the memory for `_MANY` versions of a pool of `_MANY_HOSTS` replicas."""
 
 
 def _targets(weight: int, hosts: int) -> str:
-    """The target file of replicas without requests: the first has this weight, and the others change with it."""
+    """Return the targets file of replicas without requests: the first has this weight, and the others change with
+    it."""
     weights = [weight, *(1 + (number + weight) % 50 for number in range(1, hosts))]
     addresses = (f"127.1.{number // 250}.{number % 250 + 1}:9" for number in range(hosts))
     pairs = zip(addresses, weights, strict=True)

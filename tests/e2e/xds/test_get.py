@@ -30,7 +30,7 @@ Get = Callable[..., dict[str, dict[str, Any]]]
 
 @pytest.fixture
 def get(capsys: pytest.CaptureFixture[str]) -> Get:
-    """A function that returns what `lbctl xds get` prints for a node, as kind → name → resource."""
+    """Yield a function that returns the output of `lbctl xds get` for a node, as kind → name → resource."""
 
     def get(control: ControlPlane, node: str, *more: str) -> dict[str, dict[str, Any]]:
         code = run(["xds", "get", "--xds", f"{HOST}:{control.xds}", "--node", node, "-o", "json", *_PATIENT, *more])
@@ -44,7 +44,7 @@ def get(capsys: pytest.CaptureFixture[str]) -> Get:
 
 @pytest.fixture(scope="module")
 def control() -> Iterator[ControlPlane]:
-    """A control plane for nodes named edge-…, whose pool has a replica in each of two zones."""
+    """Run a control plane for nodes named edge-…, whose pool has a replica in each of two zones."""
     fleet = fleet_of(
         {"replicas": [LEFT, RIGHT], "locality": {"prefer": "zone"}},
         route={"retry": {"attempts": 1}, "headers": {"request": {"set": {"x": "y"}}}},
@@ -55,7 +55,7 @@ def control() -> Iterator[ControlPlane]:
 
 
 def plain(value: object) -> Any:
-    """Return the value with all numbers as text: Envoy writes numbers of 64 bits so."""
+    """Return the value with all numbers as text: Envoy writes 64-bit numbers in this way."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -96,7 +96,7 @@ def test_unknown_node_is_rejected(control: ControlPlane, capsys: pytest.CaptureF
     outputs: list[str] = []
 
     def is_rejected() -> bool:
-        """Whether the command reached the control plane, which takes longer than a second on a busy machine."""
+        """Return whether the command reached the control plane, which takes longer than a second on a busy machine."""
         assert run(["xds", "get", *where, "--timeout", "1", "--node", "stranger"]) == 3
         output = capsys.readouterr()
         outputs.append(output.out)

@@ -1,7 +1,7 @@
 """An Envoy rejects an update: it keeps its configuration, the update is not resent, and status shows the reason.
 
-What only Envoy can reject is a compiled regular expression above its limit, 100 instructions by default. It stands for
-any such content.
+The rejected content is a compiled regular expression above Envoy's limit, 100 instructions by default. It represents
+any content that only Envoy can reject.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _with_routes(fleet: Fleet, **routes: Any) -> Fleet:
 
 
 def _with_large_route(fleet: Fleet) -> Fleet:
-    """Two Envoys reject a route of this fleet; a second new route is for all three."""
+    """Return a fleet with a route that two Envoys reject; a second new route is for all three."""
     large = {"match": {"path_regex": _TOO_LARGE}, "pool": "pool", "listeners": ["delta", "sotw"]}
     return _with_routes(fleet, large=large, new={"match": {"path": "/new"}, "pool": "second"})
 
@@ -57,7 +57,7 @@ def _change_accepted_parts(control: ControlPlane, fleet: Fleet) -> None:
 
 
 def _status_lines(control: ControlPlane, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """Node → its line of `lbctl status proxies`."""
+    """Return node → its line of `lbctl status proxies`."""
     capsys.readouterr()
     assert run(["status", "proxies", "--server", control.url]) == 0
     return {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:]}

@@ -13,11 +13,11 @@ from tests.support.processes.fleet import pool_of
 from tests.support.processes.replicas import replicas
 
 _RATE = 100
-"""Requests a second through each Envoy."""
+"""Requests per second through each Envoy."""
 
 
 def _to(name: str, /, **pools: Any) -> dict[str, Any]:
-    """The sections `routes` and `pools`: everything goes to `name`."""
+    """Return the sections `routes` and `pools` that send everything to `name`."""
     return {"routes": {"everything": {"match": {"path_prefix": "/"}, "pool": name}}, "pools": pools}
 
 
@@ -26,7 +26,7 @@ def _clusters(envoy: XdsEnvoy) -> set[str]:
 
 
 def _answering(loads: list[Steady]) -> list[set[str]]:
-    """The replicas that answer the requests sent from now on, two dozen at least."""
+    """Return the replicas that answer the requests sent from now on, at least two dozen."""
     now = time.monotonic()
     time.sleep(0.3)
     return [set(load.since(now).by_replica) for load in loads]

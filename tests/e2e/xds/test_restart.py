@@ -25,7 +25,7 @@ def _two_pool_fleet(a: Replica, b: Replica) -> Fleet:
 
 
 def _replaced(envoy: XdsEnvoy) -> dict[str, int]:
-    """The counters that grow when a host, a cluster, a listener or routes are replaced."""
+    """Return the counters that grow when a host, a cluster, a listener or routes are replaced."""
     return envoy.stats(_REPLACED)
 
 
@@ -78,7 +78,8 @@ def test_restart_with_another_fleet_sends_the_difference(driven_envoys: DrivenEn
 
 
 def test_pool_removed_during_a_restart_loses_no_request(driven_envoys: DrivenEnvoys) -> None:
-    """With state of the world, an Envoy drops what is not sent: a new process must know what the previous one sent."""
+    """With state-of-the-world xDS, an Envoy drops everything that is not sent: a new process must know what the
+    previous one sent."""
     control, envoys = driven_envoys.control, driven_envoys.envoys
     with replicas("a", "b") as (a, b):
         driven_envoys.serve(fleet := driven_envoys.fleet_of([a]))

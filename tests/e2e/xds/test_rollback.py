@@ -34,7 +34,7 @@ def _split(percent: int) -> dict[str, Any]:
 
 
 def _untouched(envoy: XdsEnvoy) -> Counter[str]:
-    """Counters that a new split does not change: updates of the other types, and closed connections."""
+    """Return the counters that a new split does not change: updates of the other types, and closed connections."""
     counted = Counter({name: value for name, value in envoy.updates().items() if not name.startswith("rds.")})
     return counted + Counter(envoy.stats("upstream_cx_destroy$|downstream_cx_destroy_local$"))
 

@@ -35,7 +35,7 @@ _SECRETS = (_KEY, _HEADER, "PRIVATE KEY")
 
 
 class Certificates:
-    """An authority, its certificates, and the files of a fleet with a secret of each type."""
+    """A CA, its certificates, and the files of a fleet with a secret of each type."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)
@@ -58,7 +58,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def control(certificates: Certificates) -> Iterator[ControlPlane]:
-    """A control plane whose fleet has a secret of each type, with default options."""
+    """Run a control plane whose fleet has a secret of each type, with default options."""
     with Replica("one") as one, controlling(_secret_fleet(one), files=certificates.files) as started:
         yield started
 
@@ -172,7 +172,7 @@ def test_envoy_of_the_port_keeps_its_routes_without_keys(certificates: Certifica
 def test_bootstrap_uses_the_socket_of_its_own_user_only(
     control: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It uses the default port where the socket is another user's, and where nothing answers within the timeout."""
+    """It uses the default port if the socket is another user's, or if nothing answers within the timeout."""
     port = {"socket_address": {"address": "127.0.0.1", "port_value": 18000}}
     monkeypatch.delenv("LBCTL_XDS", raising=False)
     monkeypatch.setenv("LBCTL_SERVER", control.url)

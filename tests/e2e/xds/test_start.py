@@ -15,11 +15,11 @@ from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
 _MAX_SECONDS = 15.0
-"""Generous for a busy machine. With Envoy's default, a failed connection is retried after up to half a minute."""
+"""Enough for a busy machine. With Envoy's default, a failed connection is retried after up to half a minute."""
 
 
 def _started(envoy: XdsEnvoy) -> bool:
-    """Whether the Envoy answers on its admin port, with or without a configuration."""
+    """Return whether the Envoy answers on its admin port, with or without a configuration."""
     try:
         return requests.get(f"http://{HOST}:{envoy.admin}/server_info", timeout=10).ok
     except requests.RequestException:
@@ -27,7 +27,7 @@ def _started(envoy: XdsEnvoy) -> bool:
 
 
 def _seconds_until_traffic(control: ControlPlane, envoys: tuple[XdsEnvoy, ...]) -> float:
-    """Seconds from the moment at which everything has started until each Envoy forwards requests."""
+    """Return the seconds from the moment at which everything has started until each Envoy forwards requests."""
     eventually(lambda: control.ready() and all(_started(envoy) for envoy in envoys))
     started = time.monotonic()
     eventually(lambda: all(envoy.client().get().ok for envoy in envoys))

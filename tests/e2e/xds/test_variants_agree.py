@@ -18,7 +18,7 @@ _PARTS = ("cds", "eds", "lds", "rds", "sds")
 
 
 def _varied_fleet(a: Replica, b: Replica) -> Fleet:
-    """Two listeners, one of them with TLS; a sticky split, retries, a mirror, a limit."""
+    """Return a fleet with two listeners, one of them with TLS; a sticky split, retries, a mirror, a limit."""
     everything = {
         "match": {"path_prefix": "/"},
         "split": {"first": 9, "second": 1},
@@ -97,7 +97,7 @@ def test_delta_and_sotw_envoys_hold_the_same(tmp_path: Path) -> None:
             _assert_same_resources(delta, sotw)
         (control.files / "tls/a.crt").write_bytes(later.certificate.read_bytes())
         (control.files / "tls/a.key").write_bytes(later.key.read_bytes())
-        eventually(lambda: delta.resources()["sds"] != held["sds"])  # else `change` may wait for this version alone
+        eventually(lambda: delta.resources()["sds"] != held["sds"])  # otherwise `change` may wait only for this version
         change(control, {**changed, "listeners": {**changed["listeners"], "plain": {"bind": bind()}}})
         _assert_same_resources(delta, sotw)
         now = delta.resources()

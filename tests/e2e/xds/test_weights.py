@@ -1,4 +1,4 @@
-"""A new weight in the fleet file: the shares follow, and of everything an Envoy has, only endpoints change."""
+"""A new weight in the fleet file: the shares follow, and in the whole Envoy, only endpoints change."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def _heavier(envoy: XdsEnvoy, one: Replica, other: Replica) -> bool:
 
 
 def _untouched(envoy: XdsEnvoy) -> dict[str, int]:
-    """Counters that a new weight does not change: updates of the other types, hosts, and closed connections."""
+    """Return the counters that a new weight does not change: updates of the other types, hosts, and closed
+    connections."""
     counted = {name: count for name, count in envoy.updates().items() if not name.startswith("eds.")}
     ended = envoy.stats("cluster.pool.upstream_cx_destroy$|membership_change$|downstream_cx_destroy_active_rq$")
     return {**counted, **ended}
 
 
 def test_new_weight_changes_endpoints_and_shares_only(driven_envoys: DrivenEnvoys) -> None:
-    """Envoy takes weighted turns without chance, so that a hundred requests show a share to about 0.01."""
+    """Envoy takes deterministic weighted turns, so that a hundred requests show a share to about 0.01."""
     control, envoys = driven_envoys.control, driven_envoys.envoys
     with replicas("a", "b") as pair:
         a, b = pair

@@ -1,4 +1,4 @@
-"""Envoys of different zones get the same replicas in a different order: each its own zone first."""
+"""Envoys in different zones get the same replicas in a different order: each its own zone first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.processes.replicas import Replica, replicas
 
 
 def _pool(members: list[Replica], **more: Any) -> dict[str, Any]:
-    """A pool of these replicas; a replica's name decides its zone."""
+    """Return a pool of these replicas; a replica's name decides its zone."""
     zones = {"a": ("east", "east-a"), "b": ("east", "east-b"), "c": ("west", "west-c")}
     placed = [entry(item, region=zones[item.name][0], zone=zones[item.name][1], **more) for item in members]
     return {"replicas": placed, "locality": {"prefer": "zone"}, "balance": {"algorithm": "round_robin"}}

@@ -29,7 +29,7 @@ from tests.support.processes.ports import free_port
 CHECK = ActiveCheck(HttpCheck("/h"), interval=50, unhealthy_threshold=1, healthy_threshold=1)
 HERE: dict[str, Any] = {"region": "us", "zone": "us-a"}
 PLACES = {"a": ("us", "us-a"), "b": ("us", "us-b"), "c": ("eu", "eu-a"), "n": (None, None)}
-"""The first letter of a replica's name is its place; the number behind a dash is its priority."""
+"""The first letter of a replica's name is its location; the number after a dash is its priority."""
 
 
 def pool(served: list[Served], **changes: Any) -> Pool:
@@ -51,7 +51,7 @@ def served_by(given: Pool, tmp_path: Path, version: Any = "haproxy", **proxy: An
 
 
 def answering_replicas(proxy: Running, expected: str, path: str = "/") -> str:
-    """Return the beginnings of the names of the replicas that answer 24 requests, once these are the expected ones."""
+    """Return the prefixes of the names of the replicas that answer 24 requests, once these are the expected ones."""
     deadline = time.monotonic() + 60
     while True:
         names = " ".join(sorted({proxy.send(path).body[:3].strip() for _ in range(24)}))

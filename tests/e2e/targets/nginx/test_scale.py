@@ -1,6 +1,4 @@
-"""Fleets with so many pins, rules and models that they come near the limits of nginx: a hundred nested variables, a
-token of 4 KiB.
-"""
+"""Fleets with pins, rules and models close to the limits of nginx: a hundred nested variables, a token of 4 KiB."""
 
 from __future__ import annotations
 
