@@ -1,4 +1,4 @@
-"""The golden cases: folders with a fleet and the outputs that are expected of it."""
+"""The golden cases: folders with a fleet and its expected outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nginx fragments change nothing in the servers of the host, and their names do not collide with those of the host."""
+"""nginx fragments change nothing in the servers of the host, and their names do not collide with the host's names."""
 
 from __future__ import annotations
 

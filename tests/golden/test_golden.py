@@ -21,9 +21,9 @@ from tests.support.processes.binaries import Kind, require
 
 REFUSED = "diagnostics.txt"
 CHECKED = [(case, kind) for kind in KINDS for case in configurations(kind) if not case.startswith(f"newer-{kind}-")]
-"""The configurations for the versions on this machine; `make test-newer` checks those for newer versions."""
+"""Configurations for the versions on this machine; `make test-newer` checks the ones for newer versions."""
 VERSION_OF = functools.cache(check.version_of)
-"""Asks each proxy for its version once: starting an Envoy costs more than checking a small configuration."""
+"""Returns each proxy's version, queried once: starting an Envoy costs more than checking a small configuration."""
 
 
 class CommandLine:

@@ -1,4 +1,5 @@
-"""Captures of regular expressions in nginx's text: docs/develop/nginx-captures.md says which patterns are avoided."""
+"""Captures of regular expressions in nginx's configuration: docs/develop/nginx-captures.md lists the avoided
+patterns."""
 
 from __future__ import annotations
 

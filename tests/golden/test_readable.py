@@ -17,7 +17,7 @@ OWN_LINES = re.compile(r"(?ms)^# Own lines of .*?^# The end of [^\n]*\n")
 
 
 def texts(kind: str) -> dict[str, str]:
-    """Return the golden configurations of a kind by case, without the own lines of the operator."""
+    """Return the golden configurations of a kind by case, without the operator's own lines."""
     return {case: without_own_lines(text) for case, text in configurations(kind).items()}
 
 
