@@ -220,7 +220,7 @@ class _Run:
             return tried[-1]  # if no other replica has capacity, a redispatch goes to the same one
         return replica
 
-    # ── What happens to replicas ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Events of replicas ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _changes_speed(self, replica: int, factor: float) -> Callable[[float], None]:
         def act(now: float) -> None:

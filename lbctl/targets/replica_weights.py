@@ -28,7 +28,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.weight import Weight
 
-# ── Whole numbers ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Integers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _FINE = 100
 """Exact weights are scaled up until the largest is about this value, so that one percent of it is one step."""

@@ -102,7 +102,7 @@ def _shown(value: str | None) -> str:
     return ABSENT if value is None else value
 
 
-# ── What is compared ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Compared parts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _settings(topology: Topology, served: Mapping[str, str]) -> Iterator[Ahead]:

@@ -219,7 +219,7 @@ class _Section:
             return [line(words)]
         return self._leave_out(item, keywords.OPTIONS_LEFT_OUT.get(name, ""))
 
-    # ── What keywords become: None for what must not run ─────────────────────────────────────────────────────────────
+    # ── Converted keywords: None for keywords that must not run ──────────────────────────────────────────────────────
 
     def _acl(self, words: list[str]) -> list[str] | None:
         """Return an ACL. An ACL that must not run is left out, and closes the rules that use it."""
