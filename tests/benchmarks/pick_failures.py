@@ -1,7 +1,7 @@
 """The picker fails under 200 requests a second through a real Envoy: `python -m tests.benchmarks.pick_failures`.
 
 Twenty times each: killed, stopped (SIGSTOP) and continued. A row has the failed requests, the added latency in each
-state, and the shares of the old policy. `pick_by_http` has the faults of a picker that answers wrongly, on each proxy.
+state, and the shares of the old policy. `pick_faults` has the faults of a picker that answers wrongly, on each proxy.
 """
 
 from __future__ import annotations

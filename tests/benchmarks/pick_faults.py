@@ -1,4 +1,4 @@
-"""The picker fails under 200 requests a second: `python -m tests.benchmarks.pick_by_http [TIMES] [PROXY …]`.
+"""The picker fails under 200 requests a second: `python -m tests.benchmarks.pick_faults [TIMES] [PROXY …]`.
 
 Through each proxy, twenty times each: it is killed, hangs, answers late, answers nonsense and names an unknown
 replica. A row has the failed requests, the added latency against a working picker, and the shares of the replicas while
