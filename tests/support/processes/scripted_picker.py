@@ -24,6 +24,8 @@ from tests.support.processes.ports import HOST, free_port, hold
 _TRIES = 50
 _SERVICE, _TAG = "envoy.service.accesslog.v3.AccessLogService", "x-lbctl-pick-id"
 _READY = b"HTTP/1.1 200 OK\r\ncontent-length: 19\r\n\r\nlbctl picker ready\n"
+_BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 Pick = Callable[["Asked"], str | None]
 
 _END = re.compile(rb"\"?(?:pick|left)\"?[=:] ?\"(?:late-)?(id-[0-9]+|[0-9a-f-]{36})\"")
@@ -52,8 +54,9 @@ class ScriptedPicker:
         self.pick = pick
         self.addresses = addresses
         self.raw: bytes | None = None
-        """Response in place of a pick."""
+        """Response in place of a pick. If it is empty, the connection is closed."""
         self.delay = 0.0
+        self._is_stranger = False
         self._numbers = itertools.count()
         self.asked: list[Asked] = []
         self.ended: list[str] = []
@@ -100,9 +103,15 @@ class ScriptedPicker:
         """Respond after all timeouts have expired."""
         self.delay = 5.0
 
+    def lose_port(self) -> None:
+        """End, and let another program have the port: a web server without any page."""
+        self.kill()
+        self._is_stranger = True
+        self.start()
+
     def heal(self) -> None:
         """Respond again."""
-        self.delay, self.raw = 0.0, None
+        self.delay, self.raw, self._is_stranger = 0.0, None, False
         self.kill()
         self._running.set()
         self.start()
@@ -128,6 +137,9 @@ class ScriptedPicker:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
+                if self._is_stranger:
+                    _serve_as_stranger(connection)
+                    return
                 if connection.recv(1, socket.MSG_PEEK) == b"\0":
                     self._serve_spop(connection)
                     return
@@ -180,6 +192,8 @@ class ScriptedPicker:
             pick = asked.headers.get("x-lbctl-pick-id", f"id-{next(self._numbers)}")
             head = f"HTTP/1.1 200 OK\r\nx-lbctl-pick: {name}\r\nx-lbctl-pick-id: {pick}\r\ncontent-length: 0\r\n\r\n"
         connection.sendall(head.encode() if self.raw is None else self.raw)
+        if self.raw == b"":
+            connection.shutdown(socket.SHUT_RDWR)
 
     def _ends_of_envoys(self) -> grpc.GenericRpcHandler:
         def read(messages: Iterator[StreamAccessLogsMessage], _: grpc.ServicerContext) -> bytes:
@@ -200,6 +214,16 @@ class ScriptedPicker:
             ended = [match.decode() for match in _END.findall(line)]
             self.ended += ended
             self.moved += ended if _MOVED.search(line) else []
+
+
+def _serve_as_stranger(connection: socket.socket) -> None:
+    """Answer as a web server without any page does: 400 to what is not HTTP, else 404."""
+    if connection.recv(1, socket.MSG_PEEK) == b"\0":
+        connection.recv(65536)
+        connection.sendall(_BAD_REQUEST)
+        return
+    while _read(connection) is not None:
+        connection.sendall(_NOT_FOUND)
 
 
 def _read(connection: socket.socket) -> Asked | None:
