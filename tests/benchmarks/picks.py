@@ -1,21 +1,25 @@
-"""What a pick costs: `python -m tests.benchmarks.picks`.
+"""The cost of a pick: `python -m tests.benchmarks.picks [-k PART] [--requests N]`.
 
-The picker runs in a process of its own, with a table of 200 replicas; its CPU is that of its process, from /proc. It is
-asked by gRPC as a gateway asks (a stream for each request, until its end) and by HTTP as the proxies ask, one request
-after the other on eight connections. Another one is asked about 100,000 prompts, for the memory that it then has. At
-last a real Envoy answers 100 requests a second with and without the picker.
+- `protocols`: the picker runs in a separate process, with a table of 200 replicas; its processor time is from /proc. It
+  gets queries by gRPC as a gateway sends them (a stream for each request, until its end), by HTTP as Envoy and nginx
+  send them, and by SPOP as HAProxy does: one after the other on each of eight connections.
+- `memory`: another picker gets queries about 100,000 prompts.
+- `proxies`: a real Envoy, HAProxy and nginx respond to requests with and without the picker (`pick_through_proxies`).
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
@@ -28,14 +32,13 @@ from lbctl.picker.launch import command, environment
 from lbctl.serve.picker.ports import PickerPorts
 from tests.benchmarks.memory import resident
 from tests.benchmarks.pick_in_process import body
-from tests.support.processes.control import controlling, driven
-from tests.support.processes.fleet import fleet_of, pool_of
-from tests.support.processes.http1 import Request
-from tests.support.processes.picker import await_picker, picker_section
+from tests.benchmarks.pick_through_proxies import REQUESTS, through_proxies
+from tests.support import spop
 from tests.support.processes.ports import HOST, free_pair, release
-from tests.support.processes.replicas import replicas
 
 REPLICAS, CLIENTS, SECONDS, PROMPTS = 200, 8, 5.0, 100_000
+_SESSION_GOAL, _BODY_GOAL = 6_000, 3_500
+"""Picks a second of a core."""
 _POLICY = PickPolicy((SessionKey(header="x-session-id"),))
 _METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -83,8 +86,8 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-async def measure(pid: int, name: str, ask: Callable[[int], Awaitable[None]]) -> None:
-    """Ask for `SECONDS` with `CLIENTS` clients, and print what it cost."""
+async def measure(pid: int, name: str, ask: Callable[[int], Awaitable[None]], goal: int | None = None) -> None:
+    """Send queries for `SECONDS` with `CLIENTS` clients, and print their cost. `goal`: picks a second of a core."""
     times: list[float] = []
     end = time.perf_counter() + SECONDS
 
@@ -99,9 +102,11 @@ async def measure(pid: int, name: str, ask: Callable[[int], Awaitable[None]]) ->
     used = cpu(pid) - before
     times.sort()
     each = used / len(times)
+    p50, p99 = times[len(times) // 2] * 1e3, times[len(times) * 99 // 100] * 1e3
+    target = f" (>= {goal})" if goal else ""
     print(
         f"{name:<36} {len(times) / SECONDS:8.0f} picks/s  {each * 1e3:6.3f} ms CPU/pick  {1 / each:8.0f} picks/s of a "
-        f"core  p50 {times[len(times) // 2] * 1e3:.2f} ms  p99 {times[len(times) * 99 // 100] * 1e3:.2f} ms",
+        f"core{target:<10}  p50 {p50:.2f} ms  p99 {p99:.2f} ms",
         flush=True,
     )
 
@@ -123,10 +128,11 @@ async def by_grpc(port: int, pid: int) -> None:
             request_headers={"headers": {"headers": values}, "end_of_stream": False},
             protocol_config={"request_body_mode": mode},
         )
-        return request.SerializeToString()
+        data: bytes = request.SerializeToString()
+        return data
 
     async def ask(number: int, mode: int, prompt: bytes) -> None:
-        method = channels[number % CLIENTS].stream_stream(_METHOD)
+        method: Any = channels[number % CLIENTS].stream_stream(_METHOD)
         call = method()
         await call.write(headers(number, mode, len(prompt)))
         await call.read()
@@ -147,7 +153,7 @@ async def by_grpc(port: int, pid: int) -> None:
 
 
 async def by_http(port: int, pid: int) -> None:
-    """Ask as the proxies do; no end is reported, as where all reports are lost."""
+    """Query as Envoy and nginx do. No end is reported, as if all reports were lost."""
     streams = [await asyncio.open_connection(HOST, port + 1) for _ in range(CLIENTS)]
 
     async def ask(number: int, request: bytes) -> None:
@@ -165,14 +171,51 @@ async def by_http(port: int, pid: int) -> None:
         data = body(number)
         return f"POST /pick/chat HTTP/1.1\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
 
-    def envoy(number: int) -> bytes:
-        data = body(number)
-        head = "POST /envoy?path=/v1/completions HTTP/1.1\r\nx-lbctl-pool: chat\r\nx-lbctl-proxy: edge\r\n"
-        return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+    envoy = "POST /envoy?path=/v1/completions HTTP/1.1\r\nx-lbctl-pool: chat\r\nx-lbctl-proxy: edge\r\n"
 
-    await measure(pid, "HTTP, Envoy, body of 8 KiB", lambda number: ask(number, envoy(number)))
-    await measure(pid, "HTTP, session in a header", lambda number: ask(number, get(number)))
-    await measure(pid, "HTTP, body of 8 KiB", lambda number: ask(number, post(number)))
+    def envoy_session(number: int) -> bytes:
+        return f"{envoy}x-session-id: s{number % 1000}\r\ncontent-length: 0\r\n\r\n".encode()
+
+    def envoy_body(number: int) -> bytes:
+        data = body(number)
+        return f"{envoy}content-length: {len(data)}\r\n\r\n".encode() + data
+
+    for name, request, goal in (
+        ("HTTP, session in a header", get, _SESSION_GOAL),
+        ("HTTP, body of 8 KiB", post, _BODY_GOAL),
+        ("HTTP, Envoy, session in a header", envoy_session, _SESSION_GOAL),
+        ("HTTP, Envoy, body of 8 KiB", envoy_body, _BODY_GOAL),
+    ):
+        await measure(pid, name, lambda number, make=request: ask(number, make(number)), goal)  # type: ignore[misc]
+    for _, writer in streams:
+        writer.close()
+
+
+async def by_spop(port: int, pid: int) -> None:
+    """Query as HAProxy does. No end is reported, as if all reports were lost."""
+    streams = [await asyncio.open_connection(HOST, port + 1) for _ in range(CLIENTS)]
+
+    async def exchange(number: int, frame: bytes) -> bytes:
+        reader, writer = streams[number % CLIENTS]
+        writer.write(frame)
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+    async def ask(number: int, *more: tuple[str, bytes]) -> None:
+        fields = {"proxy": "edge", "target": "/pick/chat", "id": str(uuid.uuid4()), "length": "4000"}
+        frame = spop.notify([*((name, spop.string(value)) for name, value in fields.items()), *more], stream=number)
+        assert spop.replica_of(await exchange(number, frame))
+
+    async def with_session(number: int) -> None:
+        session = spop.string(f"s{number % 1000}")
+        await ask(number, ("header", spop.string("x-session-id")), ("value", session))
+
+    async def with_body(number: int) -> None:
+        await ask(number, ("body", spop.string(body(number))))
+
+    for number in range(CLIENTS):
+        await exchange(number, spop.hello())
+    await measure(pid, "SPOP, session in a header", with_session, _SESSION_GOAL)
+    await measure(pid, "SPOP, body of 8 KiB", with_body, _BODY_GOAL)
     for _, writer in streams:
         writer.close()
 
@@ -198,35 +241,31 @@ async def remembered(port: int, pid: int) -> None:
     print(f"{PROMPTS:,} prompts of 8 KiB: {resident(pid):.0f} MB, {before:.0f} before", flush=True)
 
 
-def through_envoy() -> None:
-    """Print what the picker adds to a request through a real Envoy."""
-    prompt = body(1, 4 << 10)
-    request = Request("POST", "/v1/completions", {"content-type": "application/json"}, prompt)
-    for name, balance in (
-        ("without the picker", {"algorithm": "least_request"}),
-        ("with the picker", {"algorithm": "pick"}),
-    ):
-        with replicas("a", "b", "c") as three:
-            fleet = fleet_of(pool_of(three, balance=balance), **driven("edge"), **picker_section())
-            with controlling(fleet) as control, control.envoy("edge", ["edge"], by_socket=True) as envoy:
-                if balance["algorithm"] == "pick":
-                    await_picker(envoy)
-                with envoy.client().steady(100, request) as load:
-                    time.sleep(SECONDS * 2)
-                load.load.assert_no_failure()
-                ordered = sorted(item.seconds for item in load.load.responses)
-                p50, p99 = ordered[len(ordered) // 2] * 1e3, ordered[len(ordered) * 99 // 100] * 1e3
-                print(f"Envoy, 100 requests/s, {name:<22} p50 {p50:.2f} ms  p99 {p99:.2f} ms", flush=True)
+def protocols() -> None:
+    """Print a row for each way to query the picker."""
+    with picker() as (port, pid):
+        for ask in (by_grpc, by_http, by_spop):
+            asyncio.run(ask(port, pid))
+
+
+def memory() -> None:
+    """Print the memory of the picker before and after many prompts."""
+    with picker() as (port, pid):
+        asyncio.run(remembered(port, pid))
 
 
 def main() -> None:
-    """Print every row."""
-    with picker() as (port, pid):
-        asyncio.run(by_grpc(port, pid))
-        asyncio.run(by_http(port, pid))
-    with picker() as (port, pid):
-        asyncio.run(remembered(port, pid))
-    through_envoy()
+    """Print the parts."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.picks")
+    parser.add_argument("-k", default="", metavar="PART", help="protocols, memory or proxies; default: all")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="requests through each proxy")
+    options = parser.parse_args()
+    parts: dict[str, Callable[[], None]] = {
+        "protocols": protocols, "memory": memory, "proxies": lambda: through_proxies(options.requests)
+    }  # fmt: skip
+    for name, part in parts.items():
+        if options.k in name:
+            part()
 
 
 if __name__ == "__main__":

@@ -50,6 +50,8 @@ class Started:
     data_path: list[int]
     """Process ids; each stands for its children too."""
     control: list[int] = field(default_factory=list)
+    plane: ControlPlane | None = None
+    """The control plane of a system of lbctl that has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +169,13 @@ def lbctl_pool(members: Sequence[Member], way: str) -> Fleet:
 
 def _lbctl(kind: Kind, way: str) -> System:
     """`way`: static, adaptive or pick."""
-    start = _static if way == "static" else _by_serve if kind == "envoy" else _by_edge
+    start = _static if way == "static" else under_serve
     return System(f"lbctl {way}, {kind}", lambda members: start(kind, lbctl_pool(members, way), way))
+
+
+def under_serve(kind: Kind, pool: Fleet, way: str) -> AbstractContextManager[Started]:
+    """Start a proxy with this pool under `serve`. If `way` is `pick`, it has the picker, whose process is the last."""
+    return (_by_serve if kind == "envoy" else _by_edge)(kind, pool, way)
 
 
 @contextmanager
@@ -206,7 +213,7 @@ def _by_edge(kind: Kind, pool: Fleet, way: str) -> Iterator[Started]:
 def _started(control: ControlPlane, way: str, port: int, proxy: int) -> Started:
     assert control.process is not None
     picker = [pid_of(control)] if way == "pick" else []
-    return Started(port, [proxy, *picker], [control.process.pid])
+    return Started(port, [proxy, *picker], [control.process.pid], control)
 
 
 # ── All of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
