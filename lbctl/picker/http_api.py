@@ -118,8 +118,8 @@ class HttpApi:
         picked = self._service.pick(question)
         if not picked.names:
             return _NOTHING
-        replica, headers = picked.names[0], {"x-lbctl-pick": picked.names[0], "x-lbctl-pick-id": picked.id}
-        return HttpAnswer(200, f"{replica} {picked.id}\n".encode(), headers)
+        headers = {"x-lbctl-pick": picked.names[0], "x-lbctl-pick-id": picked.id}
+        return HttpAnswer(200, b"", headers)  # nginx closes the connection of an `auth_request` with a body
 
     def _answer_envoy(self, request: HttpRequest) -> HttpAnswer:
         asking = _envoy_caller(*[_header(request, name) for name in _ENVOY_HEADERS])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,7 @@ def test_sessions_stay_until_a_drain_and_every_end_is_reported(kind: str) -> Non
             eventually(lambda: all(len(names) == 1 for names in homes().values()))
             eventually(lambda: homes() and control.metric("lbctl_pick_decisions_total") >= 60)
             eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
+            assert _closed_connections(_port(fleet)) < 20, "the proxy keeps its connections to the picker"
             _pick_without_an_end(control, fleet, site.name)
             drain = ["drain", "pool/a", "--reason", "test", "--wait"]  # a reload closes kept connections
             credentials = ["--server", control.url, "--token-file", str(control.state / "api-token")]
@@ -72,11 +74,22 @@ def test_sessions_stay_until_a_drain_and_every_end_is_reported(kind: str) -> Non
                 eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
 
 
+def _port(fleet: Fleet) -> int:
+    """Return the port at which proxies query the picker."""
+    return int(fleet["control"]["picker"]["bind"].split(":")[1]) + 1
+
+
+def _closed_connections(port: int) -> int:
+    """Return how many connections with the port were closed in the last minute (state TIME_WAIT)."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    suffix = f":{port:04X}"
+    return sum(row[3] == "06" and (row[1].endswith(suffix) or row[2].endswith(suffix)) for row in rows)
+
+
 def _pick_without_an_end(control: ControlPlane, fleet: Fleet, proxy: str) -> None:
     """Request a pick as the proxy does, for a request whose end is never reported."""
-    host, port = fleet["control"]["picker"]["bind"].split(":")
     headers = {"x-lbctl-proxy": proxy, **key_of(control)}
-    answer = requests.get(f"http://{host}:{int(port) + 1}/pick/pool", headers=headers, timeout=10)
+    answer = requests.get(f"http://127.0.0.1:{_port(fleet)}/pick/pool", headers=headers, timeout=10)
     assert answer.status_code == 200
 
 
