@@ -1,6 +1,6 @@
-"""What is wrong with the configuration that a comparison runs in place of a hostile one: nothing, if it is harmless.
+"""Checks of the configuration that a comparison runs in place of a hostile one. A harmless one has no findings.
 
-These tables are not those of `lbctl.importer.compare.sources`: what is added there has to be added here too.
+These tables are separate from `lbctl.importer.compare.sources` on purpose; an entry added there must be added here too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NGINX_ENTRIES = frozenset({"map", "geo", "split_clients"})
 
 
 def nginx(text: str, own: Path, guard: Guard) -> Iterator[str]:
-    """Yield what must not be in a configuration of nginx."""
+    """Yield everything in an nginx configuration that must not be there."""
     file = own / "checked"
     file.write_text(text)
     result = crossplane.parse(str(file), single=True, strict=False, check_ctx=False, check_args=False)
@@ -106,7 +106,7 @@ _HAPROXY_CALLS = re.compile(
 
 
 def haproxy(text: str, own: Path, guard: Guard) -> Iterator[str]:
-    """Yield what must not be in a configuration of HAProxy."""
+    """Yield everything in a HAProxy configuration that must not be there."""
     for line in text.splitlines():
         words = [re.sub(r"%%(\[[^\]]*\])?", "", item.text) for item in split_line(line)]
         words = words[: words.index("--")] if "--" in words else words
@@ -124,7 +124,7 @@ def haproxy(text: str, own: Path, guard: Guard) -> Iterator[str]:
 
 
 def _expressions(words: list[str]) -> Iterator[str]:
-    """Yield what may be an expression: a word, or what is in the brackets of a text."""
+    """Yield each part that may be an expression: a word, or the text in its brackets."""
     for word in words:
         yield from re.findall(r"%(?:\{[^}]*\})?(\[[^\]]*\])", word) if "%" in word else (word,)
 

@@ -1,6 +1,6 @@
-"""What is wrong with the configuration of Envoy that a comparison runs in place of a hostile one.
+"""Checks of the Envoy configuration that a comparison runs in place of a hostile one.
 
-These tables are not those of `lbctl.importer.compare.sources`: what is added there has to be added here too.
+These tables are separate from `lbctl.importer.compare.sources` on purpose; an entry added there must be added here too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMMAND = re.compile(r"%(?!REQ\()[A-Z_]+(?:\(|%)")
 
 
 def envoy(text: str, own: Path, guard: Guard) -> Iterator[str]:
-    """Yield what must not be in a configuration of Envoy."""
+    """Yield everything in an Envoy configuration that must not be there."""
     yield from _walk(json.loads(text), "", str(own / "stand-in.pem"))
     del guard
 

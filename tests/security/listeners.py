@@ -1,4 +1,4 @@
-"""What listens for other processes, with clients that hold what it gives them, and an honest client of each."""
+"""The listeners of lbctl, each with an honest client, and with hostile clients that hold on to what it gives them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Listener:
     bound: str
     """The second column, made of the constants in the code."""
     by_picker: bool
-    """Whether the picker's process listens; otherwise `serve` does."""
+    """Whether the picker process listens; otherwise `serve` does."""
     port: str
-    """The name of the port among those of the fixture."""
+    """The name of the port in the fixture."""
     honest: Callable[[Target], bool]
-    """Asks a question as a proxy or a command does, and returns whether it was answered."""
+    """Ask a question as a proxy or a command does, and return whether it was answered."""
     hostile: Mapping[str, Sequence[Attack]] = field(repr=False)
-    """Kind of hostile clients → what they do at once."""
+    """Kind of hostile client → its attacks, which run at the same time."""
 
 
 def _http(path: str) -> Callable[[Target], bool]:
@@ -90,7 +90,7 @@ def _ask_by_spop(target: Target) -> bool:
 
 
 def _deep_bodies(target: Target, over: threading.Event) -> None:
-    """Send queries with the key, whose bodies are nested as deeply as a frame allows."""
+    """Send queries with the key and bodies that are nested as deeply as a frame allows."""
     flood(spop.hello(), _spop_query(target, ("body", spop.string(b"[" * 60_000))))(target, over)
 
 
@@ -108,7 +108,7 @@ def _subscription() -> DiscoveryRequest:
 
 
 def _deep(request: ProcessingRequest | DiscoveryRequest, field_numbers: bytes) -> bytes:
-    """Return the message with a value in its metadata that is nested a thousand times."""
+    """Return the message with a value in its metadata that is nested a thousand levels deep."""
     value = b""
     for _ in range(1_000):
         value = _field(b"\x32", _field(b"\x0a", value))  # list_value of a Value, values of a ListValue

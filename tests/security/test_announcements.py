@@ -1,4 +1,5 @@
-"""What is stored about members is read by a schema: a malformed text names what is wrong, and breaks nothing."""
+"""Stored announcements of members are read by a schema: a malformed one is reported with its error, and breaks
+nothing."""
 
 from __future__ import annotations
 

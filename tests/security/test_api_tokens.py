@@ -1,4 +1,4 @@
-"""What the holder of a token of the API may not do, by its role."""
+"""The holder of an API token may do no more than its role allows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_only_an_operator_may_write(api: str, route: ApiRoute, token: str, statu
 
 
 def test_operator_writes_no_files_and_no_audit_log(api: str) -> None:
-    """The operations of an operator are these; each of them is recorded, and none takes the text of a file."""
+    """An operator has exactly these operations. Each of them is recorded, and none accepts the text of a file."""
     operations = {route.operation for route in WRITES}
     assert operations == {"reload", "rollback", "put_override", "remove_override", "act_on_rollout"}
     headers = {"authorization": "Bearer token-of-anna"}

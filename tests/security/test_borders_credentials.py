@@ -1,4 +1,4 @@
-"""A credential that a fleet contains is treated alike wherever it is written: matched, pinned or set."""
+"""A credential in a fleet is treated the same wherever it is written: matched, pinned or set."""
 
 from __future__ import annotations
 

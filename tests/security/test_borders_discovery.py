@@ -1,4 +1,4 @@
-"""A source of replicas cannot lead requests of clients to the control plane itself."""
+"""A source of replicas cannot direct client requests to the control plane itself."""
 
 from __future__ import annotations
 

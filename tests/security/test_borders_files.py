@@ -1,4 +1,4 @@
-"""The files that the author of a fleet may name, and those that no fleet may read."""
+"""The files that the author of a fleet may name, and the files that no fleet may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fragment takes over from the `http` block of its host: each directive of nginx has a verdict here."""
+"""Directives that a fragment inherits from the `http` block of its host. Each directive of nginx has a verdict here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ proxy_ssl_certificate_cache proxy_ssl_conf_command proxy_ssl_key_log quic_active
 quic_host_key quic_retry ssl_certificate_cache ssl_certificate_compression ssl_conf_command ssl_ech_file ssl_key_log
 ssl_ocsp ssl_ocsp_cache ssl_ocsp_responder ssl_reject_handshake userid_flags max_headers
 """
-"""Directives of `http` in nginx after the version of crossplane's table."""
+"""Directives of `http` in nginx versions that are newer than the table of crossplane."""
 _RESET = """
 add_after_body add_before_body autoindex charset chunked_transfer_encoding client_body_buffer_size
 client_body_in_file_only client_header_buffer_size client_header_timeout client_max_body_size default_type expires
@@ -56,7 +56,7 @@ add_trailer allow auth_basic auth_jwt auth_request dav_methods deny early_hints 
 proxy_pass_trailers proxy_set_body proxy_ssl_key_log resolver ssl_ciphers ssl_key_log
 ssl_session_ticket_key
 """
-"""What users must know of; docs/reference/fragments.md names each."""
+"""Directives that users must know about; docs/reference/fragments.md names each of them."""
 _HARMLESS = {
     "an object with a name, which nothing of the fragment uses": (
         "charset_map geo geoip_.* js_.* keyval.* limit_.*_zone limit_zone log_format map match perl_.* server"

@@ -1,4 +1,4 @@
-"""Certificates that the host of a fragment names in its `http` block count for nothing in the fragment."""
+"""Certificates that the `http` block of a fragment's host names have no effect in the fragment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An import copies no value of a header that looks random, whatever the header's name says."""
+"""An import copies no header value that looks random, whatever the name of the header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever answers a reader of `lbctl serve` cannot fill its memory, hold it up or stop its other work."""
+"""A hostile server or client cannot exhaust the memory of `lbctl serve`, block it, or stop its other work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.bounds import MAX_BLOCKED, MAX_MEMORY, Reader, cost_of, kind_
 from tests.support.paths import ROOT
 
 _FREQUENT = 2
-"""Inputs of each kind that `make test` sends to a reader: the first ones."""
+"""Inputs of each kind that `make test` sends to a reader, from the beginning of the list."""
 
 
 def _cases() -> Iterator[ParameterSet]:

@@ -1,6 +1,6 @@
-"""A comparison of a hostile configuration touches nothing of this machine, also where no sandbox confines it.
+"""A comparison of a hostile configuration touches nothing on this machine, even without a sandbox.
 
-Each file of `hostile` is named for what it tries. It is checked as text, and compared by the real proxy: nothing that
+Each file of `hostile` is named after its attack. It is checked as text, and compared with the real proxy: nothing that
 it names (`tests.support.hostile`) is created, changed, deleted, connected to or executed.
 """
 
@@ -39,7 +39,7 @@ _SOME = {
     "haproxy": ("runtime_socket", "destination_by_rule"),
     "envoy": ("lua_by_typed_struct", "access_log_to_file", "authorization_by_google_grpc"),
 }
-"""Files that `make test` compares by the real proxy."""
+"""Files that `make test` compares with the real proxy."""
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
@@ -113,7 +113,7 @@ def test_drawn_lines_are_made_anew_of_harmless_parts(guard: Guard, lines: list[S
 
 
 def violations(kind: str, file: Path) -> list[str]:
-    """Return what a comparison without a sandbox did to what the file names."""
+    """Return the effects that a comparison without a sandbox had on the targets that the file names."""
     binary = str(require(kind))  # type: ignore[arg-type]
     with guarded() as guard, tempfile.TemporaryDirectory() as directory:
         base = Path(directory)

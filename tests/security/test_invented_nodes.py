@@ -1,4 +1,4 @@
-"""A local user's invented Envoy: it neither fails `status --check` nor keeps `drain --wait` waiting."""
+"""An Envoy invented by a local user neither makes `status --check` fail nor keeps `drain --wait` waiting."""
 
 from __future__ import annotations
 

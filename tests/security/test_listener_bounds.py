@@ -1,4 +1,4 @@
-"""Clients of a listener cannot fill its memory, and an honest client goes on being served meanwhile."""
+"""Clients cannot exhaust the memory of a listener, which keeps serving an honest client meanwhile."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.waiting import eventually
 
 MAX_MEMORY = 64.0
-"""MB by which hostile clients may let a process grow."""
+"""Megabytes by which hostile clients may make a process grow."""
 _DURATION = 1.5
-"""Seconds for which they go on at least."""
+"""Minimum seconds of an attack."""
 _TIMEOUT = 60.0
-"""Seconds in which an honest client must be answered, with the tries that it needs."""
+"""Seconds within which an honest client must be answered, including retries."""
 
 
 @dataclass(frozen=True, slots=True)

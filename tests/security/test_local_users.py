@@ -1,4 +1,4 @@
-"""What another user of the machine does not get: the token of the API, and its socket."""
+"""Another user of the machine gets neither the API token nor access to the API's socket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ Listens = Callable[..., tuple[str, list[bytes]]]
 
 @pytest.fixture
 def listens() -> Iterator[Listens]:
-    """Open a listener of a user, which answers each request with 401; return its URL and what it was sent."""
+    """Open a listener of a user that answers each request with 401.
+
+    Return its URL and the requests that it received.
+    """
     with ExitStack() as opened:
         yield lambda user=None: opened.enter_context(_listener(os.geteuid() if user is None else user))
 
@@ -131,7 +134,7 @@ def test_unknown_listener_gets_no_token(
 
 
 def _capabilities(unit: Path) -> set[str]:
-    """Return the capabilities that a unit gives its processes."""
+    """Return the capabilities that a systemd unit grants."""
     lines = [line.split("=", 1)[1] for line in unit.read_text().splitlines() if line.startswith("AmbientCapabilities=")]
     assert f"CapabilityBoundingSet={lines[-1]}\n" in unit.read_text()
     return set(lines[-1].split())
@@ -139,7 +142,7 @@ def _capabilities(unit: Path) -> set[str]:
 
 @pytest.mark.parametrize("proxy", ["lbctl-envoy.service", "nginx.service.d/lbctl.conf", "haproxy.service.d/lbctl.conf"])
 def test_units_of_proxies_lack_a_capability_of_serve(proxy: str) -> None:
-    """Then Linux shows a proxy nothing of `serve` in /proc/PID, though both are one user."""
+    """Linux then hides `serve` in /proc/PID from a proxy, although both run as the same user."""
     kit = ROOT / "deploy" / "systemd" / "system"
     drop_in = kit / "lbctl-serve.service.d" / f"{proxy.partition('.')[0]}.conf"
     for serve in (kit / "lbctl-serve.service", *([drop_in] if drop_in.exists() else [])):

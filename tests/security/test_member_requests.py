@@ -1,4 +1,4 @@
-"""A request that a member forwards: who may sign it, for whom, and how often it counts."""
+"""Requests that a member forwards: valid signers, their scope, and protection against replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another user of the machine neither takes the picker's ports nor asks it."""
+"""Another user of the machine can neither take the picker's ports nor send it questions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _binds(port: int, kind: socket.SocketKind, *options: int) -> bool:
 
 
 def _as_nobody(act: Callable[[], bool]) -> bool:
-    """Return whether another user of the machine succeeds."""
+    """Run `act` as another user of the machine, and return whether it succeeds."""
     pid = os.fork()
     if pid == 0:
         os.setuid(_NOBODY)
@@ -78,7 +78,7 @@ def _as_nobody(act: Callable[[], bool]) -> bool:
 
 
 def _taken_ports(port: int, tried: Sequence[tuple[int, ...]] = _ALL_OPTIONS) -> list[int]:
-    """Return those of a picker's ports that can be bound with some of the options that are tried."""
+    """Return the ports of a picker that can be bound with any of these sets of options."""
     return [
         number
         for number, kind in ((port, socket.SOCK_STREAM), (port + 1, socket.SOCK_STREAM), (port + 1, socket.SOCK_DGRAM))
@@ -91,7 +91,7 @@ def test_another_user_binds_no_kept_port() -> None:
     port = free_pair()
     with closing(PickerPorts(Address(HOST, port))):
         assert not _as_nobody(lambda: bool(_taken_ports(port)))
-        with socket.socket() as listening:  # as the process of the picker does
+        with socket.socket() as listening:  # as the picker process does
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listening.bind((HOST, port))
@@ -208,7 +208,7 @@ async def _never() -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rendered_proxies_send_the_key_of_the_fleet(kind: Kind) -> None:
-    """Nothing of a client reaches the picker as the key."""
+    """Nothing that a client sends reaches the picker as the key."""
     port = free_pair()
     release()
     pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "10s"}
@@ -230,7 +230,7 @@ def test_rendered_proxies_send_the_key_of_the_fleet(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stranger_of_the_machine_cannot_ask(kind: str) -> None:
-    """Without a key file `serve` makes a key, and gives it to the proxies that it configures."""
+    """Without a key file `serve` makes a key and passes it to the proxies that it configures."""
     balance = {"algorithm": "pick", "pick": {"timeout": "10s", "prefix": "off", "session": ["x-session-id"]}}
     with replicas("a", "b") as pool, picked(kind, pool_of(pool, balance=balance)) as (control, client):
         for name in ("s1", "s2", "s3"):
@@ -247,7 +247,7 @@ def test_stranger_of_the_machine_cannot_ask(kind: str) -> None:
 
 
 def test_key_is_not_sent_over_tcp() -> None:
-    """An Envoy that connects by TCP without a certificate does not ask, and gets the rest of the fleet."""
+    """An Envoy that connects over TCP without a certificate does not ask, but gets the rest of the fleet."""
     balance = {"algorithm": "pick", "pick": {"otherwise": "round_robin", "prefix": "off"}}
     with replicas("a", "b") as pool:
         fleet = fleet_of(pool_of(pool, balance=balance), **driven("edge"), **picker_section())
@@ -259,7 +259,7 @@ def test_key_is_not_sent_over_tcp() -> None:
             eventually(lambda: "picks withheld" in control.log)
 
 
-# ── Whose key it is ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Owner of the key ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 _WRITTEN = {"config": "/etc/nginx/nginx.conf", "reload": {"command": ["nginx", "-s", "reload"]}}
 
@@ -326,7 +326,7 @@ def _published(key: str) -> PublishedFleet:
 
 
 class _OwnKey(NoPlaces):
-    """A process that has made this key of questions to the picker."""
+    """A process that has made this key for questions to the picker."""
 
     def __init__(self, key: str) -> None:
         self._key = key

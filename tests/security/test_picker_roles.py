@@ -1,4 +1,5 @@
-"""A token may do what its role permits: one that may read moves no traffic, and one of a picker does nothing else."""
+"""A token may do only what its role permits: `read` changes no traffic, and `picker` allows only the requests of a
+picker."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _TOKENS = {role: role[0] * 24 for role in ("read", "operate", "picker")}
 
 
 class _Picking(Fleet):
-    """A control plane with one feed of tables."""
+    """A control plane with one feed of picker tables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ def _bearer(role: str) -> dict[str, str]:
 
 
 def _tables(url: str, role: str, query: dict[str, str]) -> tuple[int, list[str]]:
-    """Return the status, and the kinds of the first lines."""
+    """Return the status code and the kinds of the first lines."""
     with requests.get(url + _TABLES, params=query, headers=_bearer(role), stream=True, timeout=60) as answer:
         if answer.status_code != 200:
             return answer.status_code, [answer.json()["error"]]
@@ -92,7 +93,7 @@ def test_token_of_a_picker_does_nothing_else(url: str) -> None:
 
 
 def test_token_of_a_picker_reads_no_status(tokens: Path) -> None:
-    """Beyond loopback every request needs a token."""
+    """The API listens at an address other than loopback, where every request needs a token."""
 
     async def asked() -> dict[str, int]:
         server = ApiServer(_Picking(), ApiAccess(Address("0.0.0.0", 0), tokens))
@@ -123,7 +124,7 @@ def test_picker_with_its_role_joins_the_others(url: str) -> None:
 
 
 async def _first_lines(url: str, token: str, last: str) -> set[str]:
-    """Return the kinds of lines that a picker with this token gets first, up to this one and soon after it."""
+    """Return the kinds of lines that a picker with this token gets, up to `last` and shortly after it."""
     kinds: set[str] = set()
 
     class Follower(TableFollower):

@@ -1,4 +1,4 @@
-"""A proxy of `lbctl import --compare` reaches nothing outside of its own directory, however it is configured."""
+"""A proxy that `lbctl import --compare` starts reaches nothing outside its directory, however it is configured."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def base() -> Iterator[Path]:
 
 @pytest.fixture
 def outside() -> Iterator[Path]:
-    """A directory of somebody else, in which everybody may read and write: only the sandbox keeps a proxy out."""
+    """A directory of another user that is readable and writable for all users, so that only the sandbox keeps a proxy
+    out."""
     for directory in _directory("outside", 0o777):
         (directory / "witness").write_bytes(_LINE)
         (directory / "witness").chmod(0o644)
@@ -82,7 +83,7 @@ def outside() -> Iterator[Path]:
 
 
 def _directory(name: str, mode: int) -> Iterator[Path]:
-    """Make a directory that other users reach too: those of pytest are closed to them."""
+    """Make a directory that other users can enter, unlike the directories of pytest."""
     directory = Path(tempfile.mkdtemp(prefix=f"lbctl-test-{name}-")).resolve()
     directory.chmod(mode)
     yield directory
@@ -91,7 +92,7 @@ def _directory(name: str, mode: int) -> Iterator[Path]:
 
 @pytest.fixture(params=["namespaces", "landlock", "none"])
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, base: Path) -> Method:
-    """A way to confine a proxy that this system offers, and the lack of one."""
+    """Each way to confine a proxy that this system offers, and "none"."""
     chosen: Method = request.param
     monkeypatch.setattr(confined_module, "METHODS", () if chosen == "none" else (chosen,))
     try:
@@ -102,7 +103,7 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, base
 
 
 class _Listener:
-    """A server of somebody else on this machine, which answers and counts."""
+    """A server of another user on this machine, which answers connections and counts them."""
 
     def __init__(self, server: socket.socket) -> None:
         server.listen()
@@ -130,7 +131,7 @@ def _ask(port: int, method: str, path: str, body: bytes | None = None) -> int:
 
 
 def _reached(sandbox: Sandbox, outside: Path, foreign: int) -> dict[str, int]:
-    """Return the statuses of a nginx that tries to reach what is outside, and its own server."""
+    """Return the status codes of an nginx that tries to reach outside targets and its own server."""
     own = sandbox.base / "own"
     own.mkdir()
     with ExitStack() as stack:
@@ -172,7 +173,7 @@ def test_confined_proxy_reaches_only_its_own(method: Method, base: Path, outside
 
 
 def _executed(sandbox: Sandbox) -> bool:
-    """Start a HAProxy that starts a shell, and return whether that did its work."""
+    """Start a HAProxy that starts a shell, and return whether the shell ran."""
     own = sandbox.base / "own"
     own.mkdir()
     with reserve() as reserved:
@@ -240,7 +241,7 @@ def _running_forever(sandbox: Sandbox) -> None:
 
 
 def _processes(base: Path) -> list[str]:
-    """Return the commands of all processes that name the directory."""
+    """Return the commands of all processes that have the directory in their arguments."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -268,7 +269,7 @@ def test_proxy_ends_after_the_time_limit(method: Method, base: Path) -> None:
 def test_no_process_outlives_a_killed_lbctl(method: Method, base: Path) -> None:
     require("nginx")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Tests have threads.
+        warnings.simplefilter("ignore", DeprecationWarning)  # Tests run threads.
         parent = os.fork()
     if parent == 0:
         with suppress(BaseException):
@@ -294,7 +295,8 @@ for _ in range({layers}):
     kernel.syscall("restrict", landlock._RESTRICT, descriptor, 0)
 sys.exit(run({arguments}))
 """
-"""A process under rules of Landlock may mount nothing, and there are at most 16 layers of rules."""
+"""Script that runs under as many layers of Landlock rules. Linux allows at most 16, and such a process may mount
+nothing."""
 
 
 def _compared(layers: int, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,5 @@
-"""Another user of Slurm gets no prompts by the name of a job, and stops no discovery by its comment."""
+"""Another user of Slurm can neither receive prompts through the name of a job nor stop discovery through its
+comment."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ esac
 
 
 def discover(directory: Path, *options: str, comment: str = "(null)") -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run the script with commands of Slurm that filter by user; return its process and the targets."""
+    """Run the script with Slurm commands that filter by user. Return its process and the targets."""
     for name, text in (("squeue", SQUEUE), ("scontrol", '#!/bin/sh\necho "$3"\n')):
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)

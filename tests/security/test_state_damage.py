@@ -1,4 +1,4 @@
-"""A damaged database and a full disk end no start: the rest is used, and what was lost is reported."""
+"""A damaged database or a full disk does not prevent a start: the rest is used, and the loss is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def damaged(good: bytes, tmp_path: Path) -> Path:
-    """A state directory whose database has an entry with other bytes than were written."""
+    """A state directory with a database in which the bytes of one entry were changed."""
     (tmp_path / DATABASE).write_bytes(good.replace(b"y" * 3000, b"y" * 2999 + b"z", 1))
     tmp_path.chmod(0o700)
     return tmp_path
@@ -73,7 +73,7 @@ def test_damage_is_reported_by_status_and_doctor(damaged: Path) -> None:
 
 @contextmanager
 def _no_file_grows() -> Iterator[None]:
-    """A full disk, as SQLite sees it."""
+    """Simulate a full disk for SQLite: no file can grow."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""Others who may write to the store: what they write is refused, named, and replaced by the next write of a member."""
+"""Other writers to the store: their entries are rejected, reported, and replaced at the next write of a member."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNSIGNED, FORGED, OLDER = "it is not signed", "its signature is not of a key", "
 
 
 class KeySpace:
-    """The handles of one key space: members by their key files, and a stranger who can only write."""
+    """The store handles of one key space: members with key files, and a stranger that can only write."""
 
     def __init__(self, scheme: str, directory: Path) -> None:
         self.scheme = scheme
@@ -33,7 +33,7 @@ class KeySpace:
         self._opened: list[SignedStore] = []
 
     def member(self, name: str, *keys: str) -> SignedStore:
-        """Open a handle of a member whose key file has these lines; without any it has no key file."""
+        """Open a handle of a member whose key file has these lines, or of one without a key file if there are none."""
         more = {"key_file": write_keys(self._directory, *keys)} if keys else {}
         store = opened(self.scheme, self.prefix, name, lease=20_000, **more)
         assert isinstance(store, SignedStore)
@@ -41,7 +41,7 @@ class KeySpace:
         return store
 
     def stranger(self) -> SignedStore:
-        """Open a handle that writes what it is given."""
+        """Open a handle that signs nothing."""
         return self.member("stranger")
 
     def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -62,7 +62,7 @@ def space(request: pytest.FixtureRequest, tmp_path: Path) -> KeySpace:
 
 
 async def written(store: SignedStore, **values: str) -> None:
-    """Write each value as the one that leads."""
+    """Write each value as the leader."""
     epoch = (await store.acquire()).epoch
     for key, value in values.items():
         there = {entry.key: entry.version for entry in await store.read(key)}
@@ -75,7 +75,7 @@ async def raw(store: SignedStore, key: str) -> str:
 
 
 async def put_raw(store: SignedStore, key: str, value: str) -> None:
-    """Write a value as a stranger does, who takes the lease for that."""
+    """Write a value as a stranger does. It takes the lease to do so."""
     epoch = (await store._store.acquire()).epoch
     there = {entry.key: entry.version for entry in await store._store.read(key)}
     await store._store.put(key, value, there.get(key, ABSENT), epoch)
@@ -221,7 +221,7 @@ def test_replayed_announcement_is_refused(space: KeySpace) -> None:
     space.run(work)
 
 
-# ── Another key, and the way there ───────────────────────────────────────────────────────────────────────────────────
+# ── Rotation of keys ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_key_is_replaced_without_losing_records(space: KeySpace) -> None:

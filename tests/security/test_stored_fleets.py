@@ -1,4 +1,4 @@
-"""A fleet of a shared store decides what proxies serve, and never what runs or is opened on a member's machine."""
+"""A fleet in a shared store configures the proxies, but never what runs or is opened on the machine of a member."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def fleet(name: str, proxies: dict[str, Any], control: dict[str, Any] | None = N
 
 
 def served(directory: Path, own: str, stored: str, *, saved: bool = False) -> Loaded:
-    """Return the stored fleet as a member with these files serves it: followed or rolled back to, or `saved`."""
+    """Return the stored fleet as a member with these files serves it: by following or rolling back, or from its `saved`
+    copy."""
     (directory / "fleet.yaml").write_text(own)
     paths = (str(directory / "fleet.yaml"),)
     files = relocated((SourceText("/evil/fleet.yaml", stored.encode(), "/evil"),), paths)
@@ -172,7 +173,7 @@ def opening(socket: str = SOCKET, log: str = LOG) -> str:
 
 
 def refused(directory: Path, own: str, stored: str, writers: Writers, *, saved: bool = False) -> list[str]:
-    """Return the errors of a stored fleet in a member with these files."""
+    """Return the errors that a stored fleet causes in a member with these files."""
     (directory / "fleet.yaml").write_text(own)
     paths = (str(directory / "fleet.yaml"),)
     files = relocated((SourceText("/other/fleet.yaml", stored.encode(), "/other"),), paths)

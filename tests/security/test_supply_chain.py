@@ -1,4 +1,4 @@
-"""What CI, the image and `make install` take from others is named by a digest."""
+"""Everything that CI, the image and `make install` download is pinned by a digest."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def steps(path: Path) -> Iterator[dict[str, object]]:
 
 
 def versions(path: Path) -> dict[str, str]:
-    """Return the version of each package of a lock."""
+    """Return the version of each package in a lock file."""
     found = re.findall(r"^([\w.-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {canonicalize_name(name): version for name, version in found}

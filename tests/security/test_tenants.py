@@ -1,4 +1,4 @@
-"""A tenant learns nothing of another tenant's sessions and prompts by the replicas that the picker names."""
+"""A tenant learns nothing about the sessions and prompts of another tenant from the replicas that the picker names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_requests_without_a_tenant_share_their_prompts() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefix", ["off", {"block": 64, "blocks": 16}], ids=["headers", "bodies"])
 def test_proxies_name_the_tenant_to_the_picker(kind: Kind, prefix: Any) -> None:
-    """The tenant is that of the key, whatever the client says it is; a route without keys has none."""
+    """The key determines the tenant, whatever the client claims. A route without keys has no tenant."""
     port = free_port_pair()
     pick = {"session": ["x-session-id"], "prefix": prefix, "otherwise": "round_robin", "timeout": "10s"}
     forged = (("x-lbctl-tenant", "beta"), ("X_Lbctl_Tenant", "beta"), ("content-type", "application/json"))

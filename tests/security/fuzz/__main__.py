@@ -1,6 +1,6 @@
-"""Looks for inputs that make a parser fail, guided by the code that they reach.
+"""Search for inputs that make a parser fail, guided by the code that they reach.
 
-    python -m tests.security.fuzz PARSER SECONDS DIRECTORY
+python -m tests.security.fuzz PARSER SECONDS DIRECTORY
 
 Inputs that reach new code are kept in DIRECTORY. An input that makes the parser fail is printed with its trace and
 written to DIRECTORY; the exit status is then not 0.

@@ -1,6 +1,6 @@
-"""Every parser of what others send, with inputs to start from and the errors that it may raise.
+"""Every parser of foreign input, with inputs to start from and the errors that it may raise.
 
-An input is bytes. A parser takes it, or raises one of its errors: any other exception is a fault of the parser.
+An input is bytes. A parser accepts it or raises one of its errors; any other exception is a bug in the parser.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ _TABLE = PoolTable(
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """A parser and what it is tried with."""
+    """A parser with its seeds and errors."""
 
     parse: Callable[[bytes], object]
-    """Parses an input."""
+    """Parse an input."""
     seeds: tuple[bytes, ...]
     """Valid inputs, from which others are made."""
     errors: tuple[type[Exception], ...] = ()
-    """What it raises for an input that it refuses."""
+    """The exceptions that it may raise for an input that it rejects."""
 
 
 def _on_file(read: Callable[[str], object]) -> Callable[[bytes], object]:
-    """Return a parser for a reader of files, by a file that has no name."""
+    """Return a parser that passes a file descriptor with the input to `read`, a reader of files."""
 
     def parse(data: bytes) -> object:
         with os.fdopen(os.memfd_create("input"), "wb") as memory:
@@ -115,7 +115,7 @@ def _picked(data: bytes) -> None:
 
 
 def _spop(data: bytes) -> None:
-    """Read a frame without its length, as the first one of a connection and as a later one."""
+    """Read a frame, without its length, both as the first frame of a connection and as a later one."""
     service = PickService()
     service.set_table("chat", _TABLE)
     api = SpopApi(service, QuestionKey())

@@ -1,4 +1,4 @@
-"""No input makes a parser of foreign input raise anything but its own errors."""
+"""A parser of foreign input raises nothing but its declared errors, whatever the input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PIECES = (
     b"9" * 40,
 )
 SECONDS = 10
-"""How long the search by coverage looks at one parser."""
+"""Seconds for which the coverage-guided search runs for one parser."""
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -57,6 +57,6 @@ def test_search_by_coverage_finds_no_other_error(name: str, tmp_path: Path) -> N
 
 
 def taken(parser: Parser, data: bytes) -> None:
-    """Parse an input, which may be refused."""
+    """Parse an input, which the parser may reject."""
     with suppress(*parser.errors):
         parser.parse(data)

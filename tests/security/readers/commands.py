@@ -1,4 +1,4 @@
-"""What commands read of a running `serve`, or of whatever listens at its address."""
+"""Responses that commands read from a running `serve`, or from any other program that listens at its address."""
 
 from __future__ import annotations
 

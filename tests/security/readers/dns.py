@@ -17,7 +17,7 @@ from tests.support.bounds import Case, Reader
 
 _SECONDS = 0.6
 _OTHERS = 10
-"""Threads of this test and of the reading that goes on next to it."""
+"""Threads of this test and of the reading that runs alongside it."""
 _Answers = Callable[[bytes], list[bytes]]
 _TIMEOUT = inspect.signature(DnsSource).parameters["timeout"].default
 
@@ -34,7 +34,7 @@ def _record(kind: int, data: bytes) -> bytes:
 def _asked(
     answers: Callable[[bytes], list[bytes]], stream: Callable[[socket.socket, bytes], None] | None = None
 ) -> Case:
-    """Return the case in which a resolver sends these datagrams; over TCP what `stream` sends."""
+    """Return the case in which a resolver sends these datagrams, and over TCP the bytes that `stream` sends."""
 
     async def case() -> bool:
         listening, datagrams = _sockets()
@@ -54,7 +54,7 @@ def _asked(
 
 
 def _sockets() -> tuple[socket.socket, socket.socket]:
-    """Return a TCP and a UDP socket with one port."""
+    """Return a TCP and a UDP socket with the same port."""
     while True:
         listening = socket.create_server(("127.0.0.1", 0))
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -101,7 +101,7 @@ async def _localhost() -> bool:
 
 
 def _system(answer: Callable[[threading.Event], object]) -> Case:
-    """Return the case in which the system's resolver does this in a hundred lookups of one name."""
+    """Return the case in which the system's resolver behaves like this in a hundred lookups of one name."""
 
     async def case() -> bool:
         ended, look_up = threading.Event(), socket.getaddrinfo

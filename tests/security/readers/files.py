@@ -23,7 +23,7 @@ _HUGE = 3 << 30
 
 
 def _read(file: Callable[[Path], object], read: Callable[[Path], bool]) -> Case:
-    """Return the case in which `file` makes a file, which a thread reads."""
+    """Return the case in which a thread reads the file that `file` makes."""
 
     async def case() -> bool:
         with tempfile.TemporaryDirectory() as directory:

@@ -44,7 +44,7 @@ async def _list(port: int) -> bool:
 
 
 async def _watch(port: int) -> bool:
-    """Apply events until one is refused or the watch ends; whether the copy has objects then."""
+    """Apply events until one is rejected or the watch ends. Return whether the copy then has objects."""
     api = _api(port)
     followed = Collection(api, _KEY, SHAPE, lambda: None)
     try:

@@ -1,4 +1,4 @@
-"""Other processes of lbctl: the leader, and a picker that somebody else has started."""
+"""Other lbctl processes: the leader, and a picker that another user has started."""
 
 from __future__ import annotations
 

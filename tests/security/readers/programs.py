@@ -1,4 +1,4 @@
-"""Programs that `serve` runs, and HAProxy's questions to it."""
+"""Programs that `serve` runs, and HAProxy's questions to its agent check."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def _run(program: str) -> Case:
 
 
 def _question(text: bytes, repeated: bytes = b"", pause: float = 0.0) -> Case:
-    """Return the case in which somebody asks the agent check so; whether it was answered for a replica."""
+    """Return the case in which a client sends this text to the agent check.
+
+    It returns whether a replica's answer came.
+    """
 
     async def case() -> bool:
         server = agent_check.AgentCheckServer()

@@ -1,4 +1,4 @@
-"""What the proxies report: HAProxy's Runtime API, Envoy's admin interface, the traffic log."""
+"""Reports of the proxies: HAProxy's Runtime API, Envoy's admin interface, the traffic log."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ _PAGE = json.dumps({"cluster_statuses": [{"name": "p", "host_statuses": []}]}).e
 
 
 def _logged(flood: bytes) -> Case:
-    """Return the case in which a process sends datagrams as fast as it can; whether one of them has counted."""
+    """Return the case in which a process sends datagrams as fast as it can.
+
+    It returns whether one of them was counted.
+    """
 
     async def case() -> bool:
         receiver = LogReceiver()

@@ -65,7 +65,7 @@ async def _get(port: int) -> bool:
 
 
 def _redis(answer: bytes, repeated: bytes = b"", handshake: bytes = b"+OK\r\n") -> Script:
-    """Return a server of Redis that answers a GET so."""
+    """Return a Redis server that answers a GET with `answer`."""
 
     def script(connection: socket.socket) -> None:
         while True:
