@@ -1,4 +1,4 @@
-"""docs/reference/http-api.md: every endpoint and type of the HTTP API, from its OpenAPI document."""
+"""Make docs/reference/http-api.md: every endpoint and type of the HTTP API, from its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOKENS = {
 
 
 def page() -> str:
-    """The text of docs/reference/http-api.md."""
+    """Return the text of docs/reference/http-api.md."""
     openapi = document()
     operations = [
         (method.upper(), path, operation)
@@ -108,5 +108,5 @@ def _one_kind(kind: str, value: Mapping[str, Any]) -> str:
 
 
 def _anchor(title: str) -> str:
-    """As GitHub makes it."""
+    """Return the anchor of a heading as GitHub makes it."""
     return "".join(char for char in title.lower().replace(" ", "-") if char.isalnum() or char in "-_")

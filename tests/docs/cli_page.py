@@ -1,4 +1,4 @@
-"""docs/reference/cli.md: the help of every command, as the command itself prints it."""
+"""Make docs/reference/cli.md: the help of every command, as the command itself prints it."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ by colons ([allowed directories](configuration.md#allowed-directories)).
 
 
 def page() -> str:
-    """The text of docs/reference/cli.md."""
+    """Return the text of docs/reference/cli.md."""
     found = contexts()
     blocks = [_block(context.command_path, context.command.get_help(context)) for context in found]
     return "\n".join([_INTRODUCTION + "".join(_shared(found)), *blocks])
 
 
 def contexts() -> list[click.Context]:
-    """Return the contexts of lbctl itself, of each command, and of the commands below it."""
+    """Return the contexts of lbctl, of each of its commands, and of their subcommands."""
     return list(walk(click.Context(group, info_name="lbctl", terminal_width=_WIDTH, **group.context_settings)))
 
 

@@ -1,4 +1,4 @@
-"""docs/share/: what `lbctl completion` prints, where the packages of bash, zsh and fish look for it."""
+"""Make docs/share: the output of `lbctl completion`, at the paths where the bash, zsh and fish packages look for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLACES = {
 
 
 def pages() -> dict[str, Callable[[], str]]:
-    """Return the path of each file in the repository, and what makes its text."""
+    """Return, for each path in the repository, the function that makes its text."""
     return {place: partial(_script, shell) for shell, place in _PLACES.items()}
 
 

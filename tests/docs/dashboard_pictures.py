@@ -1,4 +1,5 @@
-"""`python -m tests.docs.dashboard_pictures`: takes the pictures of docs/how-to/dashboard.md, of a made-up fleet."""
+"""`python -m tests.docs.dashboard_pictures`: take the screenshots for docs/how-to/dashboard.md, with a made-up
+fleet."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ IMAGES = ROOT / "docs" / "images"
 
 
 def take(url: str) -> None:
-    """Open the page in a browser, and write both pictures."""
+    """Open the page in a browser, and write both screenshots."""
     with browsing() as page:
         _take(page, url)
 
@@ -38,7 +39,7 @@ def _take(page: Page, url: str) -> None:
 
 
 async def main() -> None:
-    """Serve the fleet, and take the pictures in a thread."""
+    """Serve the fleet, and take the screenshots in a thread."""
     fleet = MovingFleet(72)
     remember(fleet)
     async with serving(fleet) as port:

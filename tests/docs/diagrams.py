@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH = 380
-"""Pixels. A phone with 390 pixels shows almost all of them, so texts keep their size."""
+"""Pixels. Almost the whole width of a phone with 390 pixels, so that texts are not scaled down there."""
 _EDGE, _PADDING, _LINE, _FONT = 12, 8, 15, 12
 _LABEL_FONT, _HEAD = 11, 6
 _CHARACTER, _BOLD_CHARACTER = 0.6, 0.66
@@ -41,7 +41,7 @@ text { font: 12px system-ui, sans-serif; fill: #1f2933 }
 
 @dataclass(frozen=True)
 class Box:
-    """A box with a title, a note below it, and its width in columns. `plain` marks what is not part of lbctl."""
+    """A box with a title, a note below it, and its width in columns. `plain`: the box is not part of lbctl."""
 
     title: str
     note: str = ""
@@ -147,7 +147,7 @@ class _Drawing:
         return (arrow.start in titles and arrow.end in below) or (arrow.end in titles and arrow.start in below)
 
     def _frame(self, text: str, top: float, bottom: float, title: float) -> None:
-        """Draw the frame of a group. No arrow crosses its title above the first row or below the last one."""
+        """Draw the frame of a group. Arrows may cross its title only between the first and the last row."""
         side = _EDGE - 6
         size = f'width="{WIDTH - 2 * side}" height="{bottom - top:.0f}"'
         self._frames.append(f'<rect class="group" x="{side}" y="{top:.0f}" {size} rx="6"/>')

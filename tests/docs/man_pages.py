@@ -1,4 +1,4 @@
-"""docs/share/man/man1: a manual page for lbctl and one for each of its commands, made of the commands' own help."""
+"""Make docs/share/man/man1: a manual page for lbctl and one for each of its commands, from the help of the commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILES = {
 
 
 def pages() -> dict[str, Callable[[], str]]:
-    """Return the path of each page in the repository, and what makes its text."""
+    """Return, for each path in the repository, the function that makes its text."""
     top, *below = cli_page.contexts()
     commands = [context for context in below if context.parent is top]
     made: dict[str, Callable[[], str]] = {_path("lbctl"): partial(_overview, top, commands)}
@@ -64,7 +64,7 @@ def _overview(top: click.Context, commands: list[click.Context]) -> str:
 
 
 def _page(context: click.Context, inner: list[click.Context]) -> str:
-    """Return the page of one command; `inner` are the commands that it holds."""
+    """Return the page of a command, which lists its subcommands `inner`."""
     lines = [*_head(context), ".SH OPTIONS", *_options(context), *_examples(".SH EXAMPLES", context)]
     if inner:
         lines.append(".SH COMMANDS")
@@ -96,7 +96,7 @@ def _synopsis(context: click.Context) -> Iterator[str]:
 
 
 def _description(context: click.Context) -> Iterator[str]:
-    """Yield the paragraphs of the help; those that begin with a line of `\\b` keep their lines."""
+    """Yield the paragraphs of the help. Paragraphs that begin with a line of `\\b` keep their line breaks."""
     for number, paragraph in enumerate(inspect.cleandoc(context.command.help or "").split("\n\n")):
         if number:
             yield ".PP"
@@ -126,7 +126,8 @@ def _item(term: str, meaning: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Quote a text for roff: backslashes, hyphens that are typed, and a first character that would be a request."""
+    """Quote a text for roff: backslashes, hyphens that users type, and a first character that roff would read as a
+    request."""
     quoted = text.replace("`", "").replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{quoted}" if quoted[:1] in (".", "'") else quoted
 

@@ -1,8 +1,9 @@
-"""The pages that people read, and the blocks of code on them.
+"""Read the code blocks of the documentation pages.
 
-A block of `console` (lines that begin with `$ ` are commands, the lines below what they print), `sh`, `bash` or `shell`
-is run. Words behind the language in a fence say more: `file=NAME` writes the block to that file, for the commands
-below it; `by=PLACE` names who runs it instead: a test (`tests/….py::test_…`), or a file that holds its commands.
+Blocks of `console`, `sh`, `bash` and `shell` are run. In `console`, lines that begin with `$ ` are commands, and the
+lines below a command are its output. Words after the language of a fence have a meaning: `file=NAME` writes the block
+to that file, for the commands below it; `by=PLACE` names what runs the block instead, which is a test
+(`tests/….py::test_…`) or a file that contains its commands.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _BLOCK = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where its text begins, its language, the words behind that, its text."""
+    """A fenced block: the line on which its text begins, its language, the words after the language, and its text."""
 
     line: int
     language: str
@@ -29,7 +30,7 @@ class Block:
 
     @property
     def commands(self) -> list[Command]:
-        """What a reader types, one after the other; everything at once where no prompts are shown."""
+        """The commands of the block in order. A block without prompts is one command."""
         if self.language != "console":
             return [Command(self.line, self.text, [])]
         found: list[Command] = []
@@ -43,21 +44,23 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """`printed`: the lines shown below it; none: whatever it prints."""
+    """A command. `printed`: the lines shown below it; if there are none, any output is right."""
 
     line: int
     text: str
     printed: list[str]
 
     def agrees(self, said: str) -> bool:
-        """Whether the lines shown are those printed. `…` alone in a line stands for any lines, in a line for any text;
-        how many blanks there are is no matter."""
+        """Return whether the output is as shown.
+
+        `…` alone on a line matches any lines, within a line any text; runs of blanks count as one.
+        """
         pattern = "".join(map(_line, self.printed))
         return not self.printed or re.fullmatch(pattern, _blanks(said)) is not None
 
 
 def blocks(page: str) -> list[Block]:
-    """Of a page, in its order."""
+    """Return the blocks of a page, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [_block(found, text) for found in _BLOCK.finditer(text)]
 

@@ -1,4 +1,4 @@
-"""A reader's place: a clone of the repository in which lbctl is installed, ports that are free, an environment."""
+"""The environment of a reader: a clone of the repository in which lbctl is installed, free ports, and variables."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.support.processes.binaries import require
 from tests.support.processes.ports import free_port, hold
 
 _PORT = re.compile(r"(?<![\w.])(?:80[08]0|900[1-9]|9901|180[08]0|18514)(?![\w.])")
-"""Those that pages and examples speak of."""
+"""The ports that pages and examples mention."""
 _XDS, _API = "18000", "18080"
 _HOT_RESTART = "\0envoy_domain_socket_parent_0".ljust(108, "\0")
-"""What an Envoy with hot restart holds, where it is not told otherwise: a second one does not start. Its name is the
-whole of an address."""
+"""Name of the abstract socket that an Envoy with hot restart holds unless it has another base id. A second Envoy fails
+to start while it is bound. The address is as long as a Unix address can be."""
 _FOLDERS = (".ci", "examples", "schemas")
 _FILES = ("Makefile", "README.md", "pyproject.toml")
 _GIT = ("git", "-c", "user.name=reader", "-c", "user.email=reader@example.com")
 
 
 class Ports:
-    """The ports of a page, each as another one with as many digits that nobody has here."""
+    """Replaces each port of a page by a free port with as many digits."""
 
     def __init__(self) -> None:
         self._others: dict[str, str] = {}
@@ -45,7 +45,10 @@ class Ports:
 
 
 def clone(folder: Path, ports: Ports) -> None:
-    """What a reader has after `git clone` and `make install`, as far as pages use it; its examples have those ports."""
+    """Make the folder that `git clone` and `make install` leave, as far as pages use it.
+
+    Its examples use the replaced ports.
+    """
     for name in _FOLDERS:
         shutil.copytree(ROOT / name, folder / name)
     for name in _FILES:
@@ -59,7 +62,7 @@ def clone(folder: Path, ports: Ports) -> None:
 
 
 def environment(folder: Path, ports: Ports) -> dict[str, str]:
-    """The reader's variables, with the ports that lbctl takes where nothing is said."""
+    """Return the environment variables of a reader. They replace the default ports of lbctl."""
     xds, api = f"127.0.0.1:{ports.of(_XDS)}", f"127.0.0.1:{ports.of(_API)}"
     path = os.pathsep.join([str(folder / ".venv" / "bin"), os.environ["PATH"], "/usr/sbin"])
     env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
@@ -69,7 +72,7 @@ def environment(folder: Path, ports: Ports) -> dict[str, str]:
 
 @contextmanager
 def beside_another_envoy() -> Iterator[None]:
-    """On a machine where somebody else's Envoy runs; one that really does serves as well."""
+    """Hold the socket of an Envoy of another user. If a real Envoy holds it already, that one is enough."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         with suppress(OSError):
             sock.bind(_HOT_RESTART)
@@ -77,7 +80,7 @@ def beside_another_envoy() -> Iterator[None]:
 
 
 def _installed(venv: Path) -> None:
-    """As `make install` leaves it, so that make does not do it again."""
+    """Make the virtual environment that `make install` leaves, so that make does not create it again."""
     (venv / "bin").mkdir(parents=True)
     python, envoy = shlex.quote(sys.executable), shlex.quote(str(require("envoy")))
     programs = {"python": f'{python} "$@"', "lbctl": f'{python} -m lbctl "$@"', "envoy": f'{envoy} "$@"'}
@@ -88,7 +91,10 @@ def _installed(venv: Path) -> None:
 
 
 def _free(digits: int) -> str:
-    """A port kept for this process. The system gives out none with four digits: those are tried one after the other."""
+    """Return a port that is reserved for this process.
+
+    The system assigns none with four digits, so these are tried at random.
+    """
     if digits != 4:
         return str(free_port())
     while True:

@@ -1,4 +1,4 @@
-"""docs/reference/fleet-file.md and docs/reference/fleet: every key of a fleet file, from the model that reads it."""
+"""Make docs/reference/fleet-file.md and docs/reference/fleet: every key of a fleet file, from its model."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _OWN_PAGES = ("listeners", "routes", "pools", "proxies", "control")
 """The sections with a separate page in docs/reference/fleet."""
 _EMPTY = "Nothing"
 _EXAMPLES = {"body": "$.FIELD"}
-"""The value that is shown of a key in a map that is written out."""
+"""The example value of a key in a map that is written out."""
 _MAX_INTEGER = 2**31 - 1
 
 
 class _Book:
-    """The tables, each object once; an object in several places is shown at the shallowest."""
+    """The tables of all objects. An object that is used in several places has its table at the shallowest one."""
 
     def __init__(self) -> None:
         self._schema = described()
@@ -62,7 +62,7 @@ class _Book:
         return {_MAIN: "\n".join([_INTRODUCTION, self._contents(), *main, self._glossary()]), **texts}
 
     def _contents(self) -> str:
-        """A line for each section of the file, with the objects below it."""
+        """Return a line for each section of the file and for the objects below it."""
         lines: dict[str, list[str]] = {}
         for path in self._in_order("", self._schema):
             top, _, rest = path.replace(".*", "").partition(".")
@@ -102,7 +102,7 @@ class _Book:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
     def _value(self, path: str, told: dict[str, Any]) -> str:
-        """How it is written; an object as a link to its table."""
+        """Return how the value is written. An object is a link to its table."""
         if "$ref" in told:
             return self._link(path, _name(told))
         if "oneOf" in told:
@@ -114,7 +114,7 @@ class _Book:
         return self._kind(told["grammar"]) if "grammar" in told else _words(told)
 
     def _alternative(self, path: str, told: dict[str, Any]) -> str:
-        """One of several forms of a value; a small map is written out."""
+        """Return one of several forms of a value. A small map is written out."""
         if "allOf" in told:
             return ", ".join(f"`{{{key}: NAME}}`" for key in told["properties"])
         if told.get("type") == "object":
@@ -122,7 +122,7 @@ class _Book:
         return self._value(path, told)
 
     def _kind(self, grammar: str) -> str:
-        """The short word for it, explained at the end of the page."""
+        """Return the short name of a grammar, which the end of the page explains."""
         kind, _, written = grammar.partition(": ")
         if written:
             self._words[kind] = written
@@ -143,7 +143,7 @@ def texts() -> dict[str, str]:
 
 
 def pages() -> dict[str, Callable[[], str]]:
-    """Return what makes each page."""
+    """Return, for each path in the repository, the function that makes its text."""
     return {name: partial(texts().__getitem__, name) for name in texts()}
 
 
@@ -167,7 +167,7 @@ def _target(here: str, path: str) -> str:
 
 
 def _places(schema: dict[str, Any]) -> dict[str, str]:
-    """Object → where it is shown."""
+    """Return object → the path at which its table is."""
     places: dict[str, str] = {}
     waiting = [("", schema)]
     while waiting:
@@ -180,20 +180,20 @@ def _places(schema: dict[str, Any]) -> dict[str, str]:
 
 
 def _keys(section: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """What must stand comes first."""
+    """Return the keys of an object, the required ones first."""
     required = section.get("required", ())
     return sorted(section["properties"].items(), key=lambda item: item[0] not in required)
 
 
 def _objects(path: str, section: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Name, path and meaning of each object that lies right below."""
+    """Yield the name, path and meaning of each direct subobject."""
     for key, told in _keys(section):
         for name, below in _held(f"{path}.{key}" if path else key, told):
             yield name, below, told["description"]
 
 
 def _held(path: str, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The names of the objects that a key holds, with their paths."""
+    """Yield the name and path of each object in the value of a key."""
     if "$ref" in told:
         yield _name(told), path
     elif told.get("type") == "array":
@@ -236,7 +236,7 @@ def _choice(options: list[dict[str, Any]]) -> str:
 
 
 def _who(path: str) -> str:
-    """Who does what the key says: of the most particular feature that claims it."""
+    """Return the targets that support a key, according to the most specific feature that covers it."""
     feature = max(FEATURES, key=lambda item: _claim(item, path))
     able = list(filter(None, (_able(kind, feature) for kind in KINDS)))
     if not able:
@@ -254,7 +254,7 @@ def _able(kind: str, feature: Feature) -> str:
 
 
 def _claim(feature: Feature, path: str) -> int:
-    """How much of the path the feature names; -1: it is not about it."""
+    """Return how many characters of the path the feature covers, or -1 if it does not cover the path."""
     lengths = (len(key) for key in feature.keys if f"{path}.".startswith(f"{key}."))
     return max(lengths, default=-1)
 

@@ -1,4 +1,7 @@
-"""`python -m tests.docs.regenerate`: writes what is generated from the code (`make docs`). Read the diff."""
+"""`python -m tests.docs.regenerate`: write the files that are generated from the code (`make docs`).
+
+Review the diff.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **man_pages.pages(),
     **reference_page.pages(),
 }
-"""Path in the repository → what makes its text."""
+"""Path in the repository → function that makes its text."""
 
 
 def main() -> None:
@@ -43,7 +46,7 @@ def main() -> None:
 
 
 def orphans() -> list[Path]:
-    """Return the files of docs/share that nothing generates any more."""
+    """Return the files of docs/share that are no longer generated."""
     return [
         path for path in sorted((ROOT / "docs" / "share").rglob("*")) if path.is_file() and _name(path) not in PAGES
     ]

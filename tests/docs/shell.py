@@ -1,4 +1,4 @@
-"""A reader's shell: one bash that takes commands one by one and tells what each has printed."""
+"""A shell session: one bash that runs commands one by one and returns the output of each."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ while IFS= read -r -u 9 step; do
 done
 """
 _END = 30.0
-"""Seconds for all that runs to end when it is asked to; serve takes ten at most."""
+"""Seconds within which all processes must end after a signal; `serve` takes at most ten."""
 
 
 class Shell:
-    """`steps`: an empty directory for what is said; `cwd`: where the reader stands."""
+    """A bash process. `steps`: an empty directory for commands and their output; `cwd`: its working directory."""
 
     def __init__(self, cwd: Path, steps: Path, env: Mapping[str, str]) -> None:
         self._steps, self._count = steps, 0
@@ -40,7 +40,10 @@ class Shell:
         return self
 
     def run(self, command: str, patience: float) -> tuple[int, str]:
-        """The exit code, and standard output and error together; -1 when it has not ended in time (seconds)."""
+        """Run a command, and return its exit code and its combined output.
+
+        The code is -1 if it has not ended after `patience` seconds.
+        """
         self._count += 1
         step = self._steps / str(self._count)
         step.write_text(f"{command}\n", encoding="utf-8")
@@ -55,7 +58,7 @@ class Shell:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What was started in the background ends too."""
+        """End the shell and all background processes."""
         os.close(self._writing)
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -64,7 +67,7 @@ class Shell:
                 return
 
     def _all_gone(self) -> bool:
-        """Whether nothing of the shell's is left, in time."""
+        """Return whether all processes of the shell have ended in time."""
         end = time.monotonic() + _END
         while time.monotonic() < end:
             self._bash.poll()

@@ -1,4 +1,5 @@
-"""The table of engines in docs/reference/simulate.md, between its marks; the rest of the page is written by hand."""
+"""Make the table of engines in docs/reference/simulate.md, between its marks; the rest of the page is written by
+hand."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _HEAD = "| model | GPU | speed | spread | source |\n|---|---|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the page with the table anew."""
+    """Return the page with a new table."""
     rows = "".join(
         f"| {item.model} | {item.gpu} | {item.speed:g} | {item.spread} | {item.source} |\n"
         for item in PROFILES.values()

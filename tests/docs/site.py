@@ -40,7 +40,7 @@ _INDENTED = re.compile(r"^  (?=- )|(?<=\n\n)  (?=\S)", re.M)
 _LANGUAGES = {".sh": "sh", ".json": "json", ".md": "markdown", ".py": "python", ".yaml": "yaml", ".yml": "yaml"}
 _log = get_plugin_logger("site")
 _shown: set[str] = set()
-"""Images that pages show, as paths below docs/."""
+"""Images on pages, as paths below docs/."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -80,7 +80,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:
-    """Warn about images that no page shows."""
+    """Warn about images that are on no page."""
     for file in files.media_files():
         if (
             file.src_dir == config.docs_dir
@@ -91,7 +91,7 @@ def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:
 
 
 def _lists_and_tables(text: str) -> str:
-    """Write what GitHub's Markdown and Python-Markdown read differently as the latter reads it."""
+    """Convert lists and tables from GitHub's Markdown to Python-Markdown, where the two differ."""
     text = _CODE.sub(lambda code: code[0].replace("\\|", "|"), text)
     return _INDENTED.sub("    ", _LIST_WITHOUT_BLANK_LINE.sub(r"\1\n\n", text))
 

@@ -1,4 +1,5 @@
-"""docs/develop/benchmarks.md has the form that `make bench-peers` writes: losses, wins, failures, and missing runs."""
+"""docs/develop/benchmarks.md has the format that `make bench-peers` writes: losses, wins, failures, and missing
+runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script of the diagrams refuses what a reader could not read."""
+"""The diagram script rejects diagrams that would be unreadable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every file in examples/ is a fleet that compiles, and all proxies accept it."""
+"""Every file in examples/ is a fleet that compiles and that all proxies accept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.processes.binaries import KINDS, Kind, require
 FOLDER = ROOT / "examples"
 FLEETS = sorted(str(path.relative_to(FOLDER)) for path in (*FOLDER.glob("*.yaml"), *FOLDER.glob("migrating/*.yaml")))
 TO_COPY = sorted({path.name for path in FOLDER.glob("*.yaml")} - {"fleet.yaml", "quickstart.yaml"})
-"""Without the examples with every key and with the fewest keys."""
+"""All examples except for the ones with every key and with the fewest keys."""
 PARTS = {"targets.json", "keys/tenants.yaml"}
 """Files that a fleet refers to."""
 MODELINE = "# yaml-language-server: $schema="
@@ -62,13 +62,13 @@ def test_example_explains_changes_and_observation(name: str) -> None:
 
 
 def test_examples_contain_no_other_files() -> None:
-    """Files for pipelines have their own folder."""
+    """Files for pipelines are in a separate folder."""
     files = {path.relative_to(FOLDER) for path in FOLDER.rglob("*") if path.is_file()}
     assert {str(path) for path in files if path.parts[0] != "ci"} == {*FLEETS, *PARTS}
 
 
 def test_sample_keys_are_invented() -> None:
-    """Each hash is that of a key in the same file, so that no real key can be there."""
+    """Each hash belongs to a key in the same file, so that no real key can be among them."""
     text = (FOLDER / "keys" / "tenants.yaml").read_text(encoding="utf-8")
     shown = {hashlib.sha256(key.encode()).hexdigest() for key in re.findall(r'"(example-key-[a-z-]+)"', text)}
     assert set(re.findall(r"^sha256:([0-9a-f]{64}): ", text, re.MULTILINE)) == shown

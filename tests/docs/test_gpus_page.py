@@ -1,4 +1,4 @@
-"""docs/reference/gpus.md is the built-in table."""
+"""docs/reference/gpus.md matches the built-in table."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PAGES = {
 
 @dataclass(frozen=True)
 class Case:
-    """The three blocks of a page, and its table."""
+    """The three code blocks of a page, and its table."""
 
     start: str
     fleet: str

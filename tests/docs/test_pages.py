@@ -23,7 +23,7 @@ _WITHOUT_REPLICAS = (
     "docs/how-to/render-a-configuration.md",
     "docs/how-to/run-the-control-plane.md",
 )
-"""The pages that check a fleet whose replicas they do not start."""
+"""Pages that check a fleet whose replicas they do not start."""
 COMMAND_TIMEOUT = 60.0
 """Seconds for one command."""
 SETTLED = 60.0
@@ -57,7 +57,7 @@ def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
 
 @contextmanager
 def _replicas(page: str, ports: Ports) -> Iterator[None]:
-    """Accept connections at the replicas of a page that starts none itself."""
+    """Accept connections at the replicas of a page that does not start any itself."""
     with ExitStack() as stack:
         for port in ("9001", "9002", "9003") if page in _WITHOUT_REPLICAS else ():
             stack.enter_context(socket.create_server(("127.0.0.1", int(ports.of(port)))))
@@ -149,7 +149,7 @@ def _difference(shell: Shell, command: Command, should_succeed: bool, patience: 
 
 
 def _logs(folder: Path) -> str:
-    """Return the ends of the logs of programs in the background."""
+    """Return the last lines of the logs of background programs."""
     return "".join(
         f"\n{path.name}: …{path.read_text(errors='replace')[-1500:]}" for path in sorted(folder.glob("*.log"))
     )

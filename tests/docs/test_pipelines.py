@@ -114,7 +114,10 @@ def recorded_arguments(repository: Repository) -> str:
 
 
 class Action:
-    """Runs the steps of action.yml as a runner does. `output` and `codes` have the output and exit code of each."""
+    """Runs the steps of action.yml as a runner does.
+
+    `output` and `codes` contain the output and exit code of each step.
+    """
 
     def __init__(self, repository: Repository, base: str = "main", **given: str) -> None:
         self._file = read(CI / "action.yml")
@@ -153,7 +156,7 @@ COMMITTED_STEP = "Compare with the committed files"
 
 
 def failed_steps(action: Action, *names: str) -> set[str]:
-    """Run these steps, or every step, and return the names of those that fail."""
+    """Run these steps, or every step, and return the names of the failed ones."""
     return {name for name, code in action.run(*names).items() if code}
 
 
@@ -446,7 +449,7 @@ def test_hook_runs_an_existing_command() -> None:
         assert command in known
 
 
-# ── The files themselves ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Contents of the files ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The documentation site builds, and faults of its pages fail the build."""
+"""The documentation site builds, and an error on a page fails the build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel and the source archive are complete: lbctl works installed elsewhere and run from `/`."""
+"""The wheel and the source archive are complete: lbctl works when installed elsewhere and run from `/`."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_data_files_are_at_their_usual_paths(
 
 
 def test_wheel_works_with_only_its_requirements(shipped: Shipped, tmp_path: Path) -> None:
-    """The new environment has only the declared dependencies, without those of the tests."""
+    """The new environment contains only the declared dependencies, not the dependencies of the tests."""
     home = tmp_path / "venv"
     python("venv", "--without-pip", home)
     site = next(home.glob("lib/python3*/site-packages"))
