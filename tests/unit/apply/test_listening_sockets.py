@@ -1,4 +1,4 @@
-"""Whether a process of a session listens at a port, by /proc."""
+"""Whether a process of a session listens on a port, according to /proc."""
 
 from __future__ import annotations
 

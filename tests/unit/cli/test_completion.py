@@ -1,4 +1,4 @@
-"""`lbctl completion`: a real shell completes; `lbctl version` says what is installed."""
+"""`lbctl completion` works in a real shell; `lbctl version` prints the installed versions."""
 
 from __future__ import annotations
 

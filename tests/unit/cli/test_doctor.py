@@ -1,4 +1,4 @@
-"""`lbctl doctor`: each check with a machine that passes it and one that does not."""
+"""`lbctl doctor`: each check passes on one machine and fails on another."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def no_serve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def reachable_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every replica accept connections: most fleets here have addresses at which nobody listens."""
+    """Let every replica accept connections: most fleets here have addresses without a server."""
 
     async def connect(pools: Sequence[Pool]) -> dict[str, dict[str, str]]:
         return {pool.name: dict.fromkeys((item.name for item in pool.replicas), "") for pool in pools}

@@ -1,4 +1,4 @@
-"""`lbctl drain --wait` and `--wait-idle`: what the proxies have applied, and exit code 3 if something is missing."""
+"""`lbctl drain --wait` and `--wait-idle`: the applied state of the proxies, and exit code 3 if a proxy lags behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--fleet`: the address of the API of a fleet's `serve`, also if `lbctl up` uses another port."""
+"""`--fleet`: the address of the API of a fleet's `serve`, even if `lbctl up` uses another port."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The JSON Schema and lbctl accept and reject the same fleets: every example, with one place changed at a time.
 
-The schema is laxer in three respects, which the changes here avoid: checks across places of a fleet (an undefined
-name, a duplicate rule), keys that `defaults` may set (with defaults, no key of a pool or route is required), and texts
-that a grammar cannot check (`LOOSE`). It is never stricter.
+The schema is laxer in three respects, which the changes here avoid. It does not check references across a fleet, such
+as undefined names and duplicate rules. It requires no key of a pool or route, because `defaults` may set them. It does
+not check texts that need more than a grammar (`LOOSE`). It is never stricter.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from lbctl.model.section_cache import SectionCache
 from lbctl.targets.load import complete
 from tests.benchmarks.fleets import fleet
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 _FLEET = """\
 version: 1

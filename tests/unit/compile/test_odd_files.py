@@ -67,7 +67,7 @@ def test_validate_and_render_report_unreadable_files(
 def test_serve_keeps_the_last_valid_files_without_blocking(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Files count as completely written at once, so that no load waits for them to settle.
+    # Let files count as completely written at once, so that no load waits for them to settle.
     monkeypatch.setattr(reload, "_QUIET", 0.0)
     monkeypatch.setattr(key_files, "_SETTLE_NS", 0)
     fleet = Fleet(tmp_path)

@@ -1,4 +1,4 @@
-"""Routes that allow an origin get a route for preflights where they would not answer them."""
+"""Routes that allow an origin get an extra route for preflights if they would not answer these themselves."""
 
 from __future__ import annotations
 

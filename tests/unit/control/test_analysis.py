@@ -27,7 +27,7 @@ from lbctl.ir.routes import Analysis, AnalysisMetric, Forward, Rollout, RolloutS
 from lbctl.ir.topology import Topology
 from tests.benchmarks.analysis import ROWS, simulate
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 CRITERIA = Analysis(interval=10_000, min_requests=200, max_error_rate=2.0, failures=2)
 STEPS = (RolloutStep(10, 20_000), RolloutStep(50, 20_000), RolloutStep(100))

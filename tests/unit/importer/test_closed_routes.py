@@ -1,4 +1,4 @@
-"""Routes that an import closes: opened as their comments say, they are as protected as the configuration was."""
+"""Routes that an import closes: opened as their comments instruct, they are as protected as before the import."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ http { server { listen 127.0.0.1:8090; allow 10.0.0.0/8; deny all; location / { 
 
 
 def _opened(text: str) -> dict[str, Any]:
-    """Return the routes, those that are closed with what their comments tell to write."""
+    """Return the routes, with the closed ones changed as their comments instruct."""
     routes: dict[str, Any] = yaml.safe_load(text).get("routes", {})
     part = text.partition("\nroutes:\n")[2]
     for block in re.split(r"^  (?=\S+:)", re.split(r"^\S", part, maxsplit=1, flags=re.M)[0], flags=re.M)[1:]:

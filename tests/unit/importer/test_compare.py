@@ -101,7 +101,7 @@ def test_direct_responses_are_compared_without_error_pages() -> None:
 
 
 def nginx_text(location: str, directory: Path) -> str:
-    """Return what a comparison runs of a server with this location."""
+    """Return the configuration that a comparison runs for a server with this location."""
     source = directory / "nginx.conf"
     source.write_text(f"events {{}} http {{ server {{ listen 80; location / {{ {location} }} }} }}")
     places = StandIns(directory / "own", {"0.0.0.0:80": 20000}, {"10.0.0.1:80": 20001})

@@ -1,4 +1,4 @@
-"""What a comparison runs of a configuration of Envoy: listed fields; anything else closes the part around it."""
+"""The Envoy configuration that a comparison runs: only listed fields; any other field closes the part around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of a comparison name the words that it does not run, without secrets and without places that are gone."""
+"""Messages of a comparison name the directives that it does not run, without secrets and without temporary paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes whose match needs a secret: closed, named by their pool, and no other route opens what they protected."""
+"""Routes whose match needs a secret are closed and named after their pool, and no other route exposes their pool."""
 
 from __future__ import annotations
 

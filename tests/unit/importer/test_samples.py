@@ -1,4 +1,4 @@
-"""Every sample becomes a fleet, and each of its directives is imported, done by default, or a comment."""
+"""Every sample becomes a fleet. Each of its directives is imported, covered by a default, or left as a comment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations that keep sessions together: the pool keeps them by the same key, or the import reports it."""
+"""Configurations with sticky sessions: the pool uses the same key, or the import reports the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words in the place of a number end no import."""
+"""A word in place of a number does not abort an import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings that repeat one another are one line."""
+"""Warnings that repeat each other are merged into one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section `control` is read from files that are broken elsewhere."""
+"""The section `control` can be read from files with errors in other sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bad value hides no other error, and causes no error of its own elsewhere."""
+"""A bad value neither hides other errors nor causes further errors elsewhere."""
 
 from __future__ import annotations
 

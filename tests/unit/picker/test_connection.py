@@ -1,4 +1,4 @@
-"""A connection to the picker waits for slow readers, and is closed where no query comes."""
+"""A connection to the picker waits for slow readers, and is closed if it sends no query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At a limit of a listener the connection is closed that has had no answer for the longest time."""
+"""At the limit of a listener, the connection that has waited longest since its last answer is closed."""
 
 from __future__ import annotations
 

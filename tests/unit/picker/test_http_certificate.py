@@ -1,4 +1,4 @@
-"""The HTTP of a picker beyond loopback answers clients with a certificate of its authority alone."""
+"""A picker that serves HTTP beyond loopback answers only clients with a certificate of its authority."""
 
 from __future__ import annotations
 

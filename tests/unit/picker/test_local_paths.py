@@ -1,4 +1,4 @@
-"""What an `lbctl picker` answers to a `serve` of its machine, and neither to web pages nor to invalid questions."""
+"""Requests of a local `serve` to `lbctl picker`, and the rejection of web pages and invalid questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A web page may not ask the picker, whatever name points to this machine; proxies may, with each `Host` they send."""
+"""A web page may not query the picker, whatever name resolves to this machine; proxies may, with any `Host` they
+send."""
 
 from __future__ import annotations
 

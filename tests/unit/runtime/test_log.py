@@ -1,4 +1,4 @@
-"""Log messages of a lasting failure."""
+"""Repeated log messages of a lasting failure."""
 
 from __future__ import annotations
 

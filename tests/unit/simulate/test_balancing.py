@@ -15,7 +15,7 @@ from lbctl.simulate.state import ProxyColumns, Requests, RunSettings
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, drained, load, pool, replayed, shares
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 EXPECTED_SHARES = [5 / 8, 2 / 8, 1 / 8]
 

@@ -17,7 +17,7 @@ from lbctl.simulate.state import BROKEN, DONE, SHED
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, UNLIMITED, load, pool, replayed
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 FRAIL = replace(pool(1.0, 1.0, 1.0), passive=None)
 DEAD = Outage("r1", 20.0)

@@ -13,7 +13,7 @@ from lbctl.simulate.engine import Engine, SimulatedRequest, SpeedFault
 from lbctl.simulate.run import SimulationResult, run
 from lbctl.simulate.scenario import Scenario, SimulatedReplica, heterogeneous, homogeneous, with_static_weights
 
-# The tracer makes hours of simulated time three times as slow.
+# Tracing would make hours of simulated time three times as slow.
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 HALVED = homogeneous(3, SimulatedReplica(faults=(SpeedFault(60, 1e9, 0.5),)))

@@ -1,4 +1,4 @@
-"""What a store in Redis refuses before it asks the server."""
+"""Settings and values that the Redis store rejects before it asks the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verification of a shared store remembers, and for how long."""
+"""The memory of a shared store's verification: its content and its bounds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """No value of a fleet file becomes more than one value of a proxy's configuration.
 
-The corpus goes into every value and every name of the schema. What takes one of its strings is on the closed list of
-free texts, which the targets quote and `tests/e2e/traffic/test_free_text.py` has the real proxies serve back.
+The corpus is written into every value and every name of the schema. A field that accepts one of its strings must be on
+the closed list of free texts. The targets quote these texts, and in `tests/e2e/traffic/test_free_text.py` the real
+proxies return them unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.support.fleet import reading
 from tests.support.paths import FIXTURES
 from tests.support.schema import NAME, leaves, places
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 FULL = FIXTURES / "full.yaml"
 CORPUS = (
@@ -68,7 +69,7 @@ WORDS = {
     "control.api.token_file", "control.picker.key_file", "control.store.key_file",
     "control.api.tls.certificate", "control.api.tls.key", "control.state", "control.store.password.file",
     "control.store.tls.ca", "control.store.tls.certificate", "control.store.tls.key", "control.store.key_prefix",
-    # names that others have given
+    # names and texts of other programs
     "pools.*.discovery.kubernetes.context", "control.store.user",
     "gpus.<name>", "pools.*.replicas.gpu", "pools.*.discovery.dns.gpu",
     "pools.*.labels.<name>", "pools.*.labels.*", "pools.*.replicas.labels.<name>", "pools.*.replicas.labels.*",
@@ -83,7 +84,7 @@ _WORD = re.compile(r"[A-Za-z0-9 ._/:@+*?=,~-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 _TEXT = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff\ufeff]*")
 _MAX_CHARACTERS = {"routes.*.respond.body": 12_000}
-"""The longest text that a field takes; of the others 2,000."""
+"""The longest text for a field; the default is 2,000 characters."""
 LEAVES = list(leaves())
 
 
@@ -101,7 +102,7 @@ def path_of(leaf: tuple[str, ...]) -> tuple[str | int, ...]:
 
 @cache
 def adapter(section: str) -> TypeAdapter[Any]:
-    """Return a validator of one section, which takes less time than that of a complete file."""
+    """Return a validator of one section. It is faster than a validator of a complete file."""
     return TypeAdapter(Fleet.model_fields[section].annotation)
 
 

@@ -11,7 +11,7 @@ from lbctl.targets.token import Token, UnquotedError, finalize, write
 
 @pytest.fixture
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A template to fill, in a folder of its own."""
+    """A template to fill, in a separate folder."""
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr(token.resources, "templates", lambda: tmp_path)
     token.environment.cache_clear()

@@ -1,4 +1,4 @@
-"""Which processes read a file: those that were started on it, not on another file of the same name."""
+"""The processes that read a file: those started with it, not with another file of the same name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lbctl.apply.haproxy import processes
 
 @contextmanager
 def _started(directory: Path, *arguments: str, first: str = "pass") -> Iterator[int]:
-    """A process that calls itself haproxy, in `directory`. `first` is what it does before it is ready."""
+    """Start a process named haproxy in `directory`. `first` is code that it runs before it is ready."""
     command = ["haproxy", "-c", f"import os, sys; {first}; print(flush=True); sys.stdin.read()", *arguments]
     with subprocess.Popen(
         command, executable=sys.executable, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -62,7 +62,7 @@ def test_file_of_a_process(config: Path, argument: str, reads: bool) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot and setuid are for root")
 @pytest.mark.parametrize("first", ["os.chroot('.')", "os.setuid(65534)"])
 def test_process_with_other_rights_is_known(config: Path, first: str) -> None:
-    """A worker is confined to a directory, and may run as a user whose files `serve` cannot look up."""
+    """A worker is confined to a directory, and may run as a user whose files `serve` cannot read."""
     with _started(config.parent, "-f", str(config), first=first) as pid:
         assert pid in processes.haproxies(str(config))
         assert processes.files_beside(str(config)) == (str(config),)

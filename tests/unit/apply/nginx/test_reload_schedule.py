@@ -1,4 +1,4 @@
-"""When nginx is reloaded, and which fleet it gets while it refuses the newest one."""
+"""When nginx is reloaded, and which fleet it gets while it rejects the newest one."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ HASHED = "    balance: {algorithm: hash, hash: {key: {header: x-session}}}\n    
 
 
 def test_weighting_and_slow_start_depend_on_the_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Weighting and slow start are those of the simulated algorithm, not of the algorithm in the files."""
+    """Weighting and slow start follow the simulated algorithm, not the algorithm in the files."""
     watched = FLEET.replace("    replicas:", TELEMETRY)
     hashed = watched.replace("    replicas:", HASHED)
     for event in (["--slow", "big=0@10"], ["--join", "big@20"]):
@@ -98,7 +98,7 @@ def test_requests_above_a_limit_of_the_proxy_are_shed(tmp_path: Path, capsys: py
     value = result(capsys, command)
     (policy,) = value["policies"]
     assert policy["shed"] > 0.2
-    # Two at a time and replica is all that the bound allows.
+    # The load bound of a limited replica counts only two requests at a time.
     assert value["load"] > 1.5 * result(capsys, synthetic(tmp_path), "--policy", "nginx:random")["load"]
     synthetic(tmp_path, LIMITED)
     assert policy["failed"] == 0

@@ -24,7 +24,7 @@ def test_replicas_are_searched_that_survive_the_loss_of_a_zone(
     assert run([*command, "--speedup", "3", "--lose", "zone=a"]) == 0
     out = capsys.readouterr().out
     assert f"{safe['found'][name]} replicas meet ttft p99 < 2s without zone a" in out
-    # The load of the fleet as it is, beyond the bound, is not what the answer is about.
+    # The result must not depend on the load of the fleet itself, which is beyond the bound.
     assert safe["load"] > 1
     assert re.findall(r"The load is (\d+) %", out) == [f"{100 * safe['loads_found'][name]:.0f}"]
 
@@ -90,7 +90,7 @@ def test_drained_replicas_carry_no_load(tmp_path: Path, capsys: pytest.CaptureFi
     load = result(capsys, synthetic(tmp_path), *policy)["load"]
     command = [*synthetic(tmp_path, drained), *policy]
     assert result(capsys, command)["load"] == pytest.approx(load * 8 / 3, rel=0.1)
-    # The largest of those that get requests is lost, and their copies get some.
+    # The largest replica that gets requests is lost, and each added copy gets requests.
     assert result(capsys, command, "--lose", "largest")["load"] == pytest.approx(load * 8, rel=0.2)
     value = result(capsys, command, "--speedup", "4", "--find", "replicas", "--slo", "ttft p99 < 2s")
     (policy_row,) = value["policies"]

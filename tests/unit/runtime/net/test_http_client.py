@@ -1,4 +1,4 @@
-"""What the HTTP client of the control plane accepts of a server."""
+"""Responses that the HTTP client of the control plane accepts, and their limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 def _answer_after(interim: int) -> bytes:
-    """Return the answer of a server that sends so many interim answers first."""
+    """Return the response of a server that first sends this number of interim responses."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""When status reports that proxies shed the requests of a pool."""
+"""Cases in which the status reports that proxies shed requests of a pool."""
 
 from __future__ import annotations
 

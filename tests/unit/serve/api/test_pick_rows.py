@@ -1,4 +1,4 @@
-"""The rows of the API about picks have what the picker reports, field by field."""
+"""The API's rows about picks contain the values that the picker reports, field by field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong: which problems are found, in which order, and which fail `status --check`."""
+"""The list of problems: its entries, their order, and which of them make `status --check` fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pools of a large fleet, which are looked at now and then."""
+"""Replica states of a large fleet that are requested only occasionally."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ HOUR = 3600
 
 
 class Records:
-    """What is recorded, and the states of the replicas that lead to it."""
+    """The audit records, and the replica states that lead to them."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, ...]] = []

@@ -1,4 +1,4 @@
-"""Every source of replicas is treated alike: shown with a toy source that lbctl does not ship."""
+"""All sources of replicas are treated the same, shown with a toy source that lbctl does not contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A publication that is cancelled, and what is found of a published fleet."""
+"""A cancelled publication, and lookups in a published fleet."""
 
 from __future__ import annotations
 

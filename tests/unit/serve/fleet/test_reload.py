@@ -1,4 +1,4 @@
-"""Reloads: which fleet may replace the running one, with real files as people and programs leave them."""
+"""Reloads: which fleet may replace the running one, with real files as editors and programs write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commit that the files of a fleet belong to."""
+"""The git commit of the fleet files."""
 
 from __future__ import annotations
 

@@ -469,7 +469,7 @@ def test_wrong_tls_settings_are_reported(opener: Opener, tmp_path: Path) -> None
             await opener(lease=2_000, tls=True).acquire()
 
     opener.run(work)
-    if opener.scheme == "kubernetes":  # its certificates are those of a kubeconfig
+    if opener.scheme == "kubernetes":  # a kubeconfig contains its certificates
         return
     with pytest.raises(UnusableError, match=r"missing\.pem"):
         open_shared(Store(f"{opener.scheme}s://127.0.0.1:1", ca=str(tmp_path / "missing.pem")), "cp-1")

@@ -44,7 +44,10 @@ from tests.support.publishing import publish_files
 
 
 class VirtualClock:
-    """The clocks of the control plane. Time passes only in `advance`; `wall` can be set as that of a machine."""
+    """The clocks of the control plane. Time passes only in `advance`.
+
+    `wall` is the clock of the machine, which can be set.
+    """
 
     def __init__(self) -> None:
         self.elapsed = 0.0
@@ -56,7 +59,7 @@ class VirtualClock:
 
 
 def _traffic(clock: VirtualClock, **arguments: Any) -> Traffic:
-    """Return the traffic by this clock. Its proxies count as connected: each publication forgets all others."""
+    """Return traffic with this clock. Its proxies count as connected, because each publication drops all others."""
     return Traffic(**{**arguments, "clock": lambda: clock.elapsed, "nodes": lambda: ("edge", "other")})
 
 

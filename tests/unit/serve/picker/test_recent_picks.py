@@ -1,4 +1,4 @@
-"""The share of a pool's requests that were picked in the last minute, also where proxies report late."""
+"""The share of a pool's requests that were picked in the last minute, even if proxies report late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Traffic:
         self.fallbacks.reported(1, PickerReport())
 
     def run(self, seconds: int, *, picked: int, others: int = 0) -> RecentPicks | None:
-        """Return the counts after so many seconds, with these requests in each of them."""
+        """Return the counts after this number of seconds, with these requests in each second."""
         for _ in range(seconds):
             self.now += 1.0
             self.finished += picked

@@ -32,7 +32,7 @@ A, B, C = (ReplicaKey("chat", name) for name in "abc")
 
 
 def _topology(*, drain: bool = False, fail_open: bool = False) -> Topology:
-    """Return a fleet with the picked pool chat; `drain` is the key of its replica b, `fail_open` that of its health."""
+    """Return a fleet with the picked pool chat. `drain` belongs to its replica b, `fail_open` to its health checks."""
     chat = pool(
         replica("a", "10.0.0.1:80", weight=2, region="eu", zone="eu-1"),
         replica("b", "chat.example:80", weight=1, drain=drain),

@@ -105,7 +105,10 @@ def test_each_repeated_try_is_a_failure() -> None:
 
 
 def test_request_that_waits_for_its_next_try_is_no_answer() -> None:
-    """HAProxy waits a second before a second try. Then the first server has none of it in flight, and no failure."""
+    """HAProxy waits a second before a second try.
+
+    Meanwhile the first server has no request in flight, and no failure.
+    """
     _, waiting, moved = reports_of(
         answer("pool_llama,a,0,0,0,0,0,0,0,UP,,,0"),
         answer("pool_llama,a,0,3,0,0,0,0,0,UP,,,0"),

@@ -1,4 +1,4 @@
-"""Proxies are asked more often for a while after a replica has become reachable or unreachable."""
+"""Proxies are polled more often for a while after a replica has become reachable or unreachable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbctl.serve.traffic.pace import Pace
 
 
 class Clock:
-    """Passes as far as the pauses wait."""
+    """A clock that only pauses advance."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""What lbctl checks of replicas by itself: connections to all, and the checks that no proxy reports."""
+"""The checks that lbctl itself makes: connections to all replicas, and active checks that no proxy reports."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_secret_file_is_next_to_the_configuration(config: str | None, path: str)
 
 
 def test_key_of_a_websocket_is_removed_next_to_a_token(tmp_path: Path) -> None:
-    """Each way into the route removes the key among the subprotocols, also that of a valid token."""
+    """Every way into the route removes the key from the subprotocols, including a request with a valid token."""
     (tmp_path / "keys").write_text("sk-abc: acme\n")
     (tmp_path / "jwks.json").write_text(jwks(ec_jwk("P-256", kid="k")))
     auth = {

@@ -11,7 +11,7 @@ from lbctl.targets.envoy import TARGET
 from lbctl.targets.features import FEATURES
 from tests.support.envoy import envoy_bundle, envoy_view
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 
 def test_yaml_and_json_have_the_same_content() -> None:

@@ -1,4 +1,4 @@
-"""The table in which nginx looks API keys up."""
+"""The table in which nginx looks up API keys."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def calls_of_many_routes(count: int) -> int:
 
 
 def test_cost_of_a_route_with_keys_does_not_grow() -> None:
-    calls_of_many_routes(1)  # what is kept between renderings
+    calls_of_many_routes(1)  # fills the caches that outlive a rendering
     assert calls_of_many_routes(100) < 2.5 * calls_of_many_routes(50)

@@ -31,7 +31,7 @@ from tests.support.processes.certs import Authority
 from tests.support.weights import plain_weights
 from tests.support.xds import load_text
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 ANY = Proxy("somebody", "envoy", (1, 40))
 

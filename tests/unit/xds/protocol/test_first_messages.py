@@ -1,4 +1,5 @@
-"""Few calls wait for their first message at once, and clients whose messages do not end delay nobody else for long."""
+"""Few calls wait for their first message at the same time, and unfinished messages of a client do not delay others for
+long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At the limit of a host, a stream of its connection with most streams ends; those of others go on."""
+"""At the limit of a host, a stream of its busiest connection ends; streams of other connections continue."""
 
 from __future__ import annotations
 

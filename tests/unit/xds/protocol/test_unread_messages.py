@@ -1,4 +1,4 @@
-"""Where a process has grown, the connections are closed whose messages were not read, and no others."""
+"""When a process has grown, the connections with unread messages are closed, and no others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def _connections(*sizes: int) -> Iterator[tuple[int, list[socket.socket]]]:
-    """Yield the port of a server that takes so many bytes of each client, and the clients."""
+    """Yield the port of a server that accepts this number of bytes per client, and the clients."""
     held: list[socket.socket] = []
     with socket.create_server((HOST, 0)) as listening:
         port = listening.getsockname()[1]

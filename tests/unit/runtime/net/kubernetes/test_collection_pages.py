@@ -1,4 +1,4 @@
-"""A page of a list is within the bounds of an answer, also where nodes have many labels."""
+"""A page of a list stays within the size limit of responses, even if nodes have many labels."""
 
 from __future__ import annotations
 
