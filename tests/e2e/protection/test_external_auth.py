@@ -96,7 +96,7 @@ def test_service_decides_and_no_answer_is_a_503(kind: Kind) -> None:
 
 
 def _of_tenants(address: str, **keys: Any) -> Fleet:
-    """Routes of one service, two of which read the tenant from a header of their own; `keys` adds to the first."""
+    """Routes of one service, two of which read the tenant from different headers; `keys` adds to the first."""
 
     def route(path: str, accept: list[str], tenant_header: str | None) -> dict[str, Any]:
         external: dict[str, Any] = {"url": f"http://{address}/check", "accept": accept}

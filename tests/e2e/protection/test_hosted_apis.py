@@ -1,4 +1,4 @@
-"""Hosted APIs as pools: each attempt has the host, the path and the key of its own pool only."""
+"""Hosted APIs as pools: each attempt has only the host, the path and the key of its pool."""
 
 from __future__ import annotations
 
