@@ -1,13 +1,14 @@
-"""`python -m tests.benchmarks`: time and memory of whole lbctl processes beside their limits, as a table; then the
-start of `lbctl serve`, the control plane beside its floor, the building of what Envoys are sent, and live signals: a
-decision, the scraping, from a sample to an acknowledged weight; then a simulation.
+"""`python -m tests.benchmarks`: measure time and memory of whole lbctl processes against their limits.
 
-It judges nothing by its exit code, which is 1 only where a command failed: a machine under load is not a fault of the
-code. `--runs N` (default 7) is how often each command runs, `-k WORD` takes the rows whose name holds the word (of what
-has a process of its own: starts, build, control, scrape, load_reports, live, simulate).
+It prints a table of commands, then of the control plane compared with its floor (xDS). The benchmarks in `LIVE` follow,
+each in a separate process: the start of `lbctl serve`, building the resources of Envoys, a decision of the control
+loop, scraping, load reports, the time from a sample to an acknowledged weight, and a simulation.
 
-What live weights are good for takes minutes and has a name of its own: `python -m tests.benchmarks.weighting`, or
-`make weights`.
+The exit code is 1 only if a command failed. A missed limit does not count, because the machine may be busy. `--runs N`
+(default 7) is the number of runs of each command; `-k WORD` selects the rows whose name contains the word.
+
+The benefit of live weights takes minutes to measure and has a separate command: `python -m tests.benchmarks.weighting`,
+or `make weights`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _HEAD = f"{'COMMAND':<44} {'MEDIAN':>8} {'MIN–MAX':>15} {'LIMIT':>8} {'':4} {'
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One command and the seconds that it may take. `ratio_to`: the row with a tenth of the replicas."""
+    """One command and its limit in seconds. `ratio_to`: the row with a tenth of the replicas."""
 
     name: str
     arguments: tuple[str, ...]
@@ -44,7 +45,7 @@ class Row:
 
 
 def rows(directory: Path) -> Iterator[Row]:
-    """Every command, with its fleet written to `directory`."""
+    """Yield every command, and write its fleet to `directory`."""
     yield Row("--help", ("--help",), 0.100)
     yield Row("validate, quickstart", ("validate", str(QUICKSTART)), 0.300)
     small = _written(directory, 100, 10)
@@ -90,12 +91,12 @@ def main() -> int:
 
 
 def _process(name: str) -> int:
-    """Each of these measures itself, and so has a process of its own. Its exit code."""
+    """Run a benchmark in a separate process, because it measures itself. Return its exit code."""
     return subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], check=False).returncode
 
 
 async def _xds(word: str, runs: int) -> None:
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before grpc is imported: it tells of every connection that ends
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before the import: grpc logs the end of every connection
     from tests.benchmarks import xds
 
     chosen = xds.chosen(word)
@@ -128,7 +129,7 @@ def _holds(held: bool) -> str:
 
 
 def _written(directory: Path, pools: int, replicas: int, name: str = "plain", proxies: str = "") -> Path:
-    """`proxies`: the lines of that section."""
+    """Write a fleet file, and return its path. `proxies`: the YAML lines of that section."""
     path = directory / f"{name}-{pools}x{replicas}.yaml"
     path.write_text(fleet(pools, replicas) + (f"proxies:\n{proxies}" if proxies else ""))
     return path

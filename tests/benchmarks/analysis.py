@@ -1,8 +1,8 @@
-"""`python -m tests.benchmarks.analysis [--runs N] [--seed S] [-k WORD]`: the error rates of the analysis of rollouts.
+"""`python -m tests.benchmarks.analysis [--runs N] [--seed S] [-k WORD]`: measure how often rollout analysis errs.
 
-Each row is a kind of traffic, and each run a whole rollout through the real `lbctl.control.rollouts`: three steps of
-5 %, 25 % and 50 %, each held for twenty intervals, `failures: 2`. Errors are Poisson, alone or in clusters as a restart
-of an engine makes them; latencies are log-normal, and compared with `ratio: 1.2` at p95.
+Each row is a kind of traffic, and each run is a whole rollout through the real `lbctl.control.rollouts`: three steps of
+5 %, 25 % and 50 %, each held for twenty intervals, with `failures: 2`. Errors are Poisson-distributed, single or in
+clusters as after an engine restart. Latencies are log-normal, and are compared with `ratio: 1.2` at p95.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lbctl.ir.topology import Topology
 
 INTERVAL = 10
 HELD = 20
-"""Intervals that each step is held."""
+"""Intervals for which each step is held."""
 MAX_INTERVALS = 4 * 3 * HELD
-"""Intervals after which a run ends in any case."""
+"""Maximum number of intervals of a run."""
 HEAD = f"{'TRAFFIC':<62} {'ROLLED BACK':>11} {'≤ 3 INTERVALS':>13} {'PROMOTED':>8}"
 End = Literal["rolled_back", "promoted", "waiting"]
 
@@ -43,21 +43,21 @@ class Traffic:
     new: float
     """The error rate of the new pool."""
     requests: int = 24_000
-    """Requests of both pools in an interval."""
+    """Requests of both pools per interval."""
     cluster: int = 1
-    """Errors that come together."""
+    """Number of errors in a cluster."""
     outage: float = 0.0
-    """The probability that a tenth of all requests of an interval fails, in both pools alike."""
+    """Probability that a tenth of all requests of an interval fails, in both pools alike."""
     slower: float | None = None
-    """How many times as slow the new pool is as the old one; None: latencies are not compared."""
+    """Latency of the new pool relative to the old one; None: latencies are not compared."""
     spread: float = 0.6
-    """The standard deviation of the logarithm of a latency."""
+    """Standard deviation of the logarithm of the latencies."""
     slow_cluster: int = 1
-    """Latencies that come together."""
+    """Number of equal latencies in a cluster."""
     drift: float = 0.0
-    """By how much the latency of both pools together changes from one interval to the next, as `spread` is given."""
+    """Standard deviation of the logarithm of the median latency of both pools, over the intervals."""
     stall: float = 0.0
-    """The probability that a quarter of all requests of an interval takes a second longer, in both pools alike."""
+    """Probability that a quarter of all requests of an interval takes a second longer, in both pools alike."""
     max_error_rate: float = 2.0
     failures: int = 2
     min_requests: int = 200
@@ -65,7 +65,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class Ends:
-    """How the runs of one row have ended."""
+    """Outcomes of the runs of one row."""
 
     ends: Counter[End] = field(default_factory=Counter)
     fast: int = 0
@@ -150,14 +150,14 @@ def simulate(traffic: Traffic, runs: int, seed: int) -> Ends:
 
 
 def run(traffic: Traffic, chance: random.Random) -> tuple[int, End]:
-    """The intervals that one rollout took, and how it ended."""
+    """Run one rollout. Return the number of intervals that it took, and how it ended."""
     topology = _fleet(traffic)
     (state,) = advance(reconcile((), topology, 0.0), topology, 0.0, (topology.routes[0].name,))
     rollout = topology.routes[0].rollout
     assert rollout is not None
     for number in range(1, MAX_INTERVALS + 1):
         state = evaluate(state, rollout, _observation(traffic, state, chance), now := number * INTERVAL)
-        for _ in range(2):  # a step that begins is in force at once
+        for _ in range(2):  # a new step is in force at once
             (state,) = advance((state,), topology, now, (state.route,))
         if state.phase == "rolled_back":
             return number, "rolled_back"
@@ -202,7 +202,7 @@ def _observation(traffic: Traffic, state: RolloutState, chance: random.Random) -
 def _latencies(
     traffic: Traffic, requests: int, middle: float, chance: random.Random, *, stalls: bool
 ) -> LatencyHistogram:
-    """A histogram of so many latencies, log-normal around `middle`."""
+    """Return a histogram of this number of log-normal latencies with the median `middle`."""
     counts: Counter[int] = Counter()
     for number, share in _shares(traffic.spread, middle):
         cluster = traffic.slow_cluster
@@ -215,7 +215,7 @@ def _latencies(
 
 @lru_cache(100)
 def _shares(spread: float, middle: float) -> tuple[tuple[int, float], ...]:
-    """(bucket, the share of latencies in it)."""
+    """Return (bucket, share of latencies in it)."""
     return tuple(_each_share(spread, middle))
 
 
@@ -236,7 +236,8 @@ def _counts(requests: float, rate: float, cluster: int, chance: random.Random) -
 
 
 def poisson(mean: float, chance: random.Random) -> int:
-    """A number with this mean: exact below 50, of the same mean and variance above."""
+    """Return a random number: Poisson-distributed if the mean is below 50, otherwise normal with the same mean and
+    variance."""
     if mean >= 50:
         return max(0, round(chance.gauss(mean, math.sqrt(mean))))
     limit, product, count = math.exp(-mean), chance.random(), 0

@@ -1,7 +1,7 @@
-"""`python -m tests.benchmarks.api_codec`: the API's pools of 10,000 replicas as JSON and back.
+"""`python -m tests.benchmarks.api_codec`: measure the conversion of 10,000 replicas to the API's JSON and back.
 
 The codec of the API is compared with `json` of the standard library, which decodes to dictionaries without any check.
-Times are medians of the processor's time in milliseconds.
+Times are medians of processor time in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""`python -m tests.benchmarks.azure [--seeds N …] [--scenario WORD]`: a real trace through real proxies, as a Markdown
-table: round robin, static weights, and what `lbctl serve` does with its defaults.
+"""`python -m tests.benchmarks.azure [--seeds N …] [--scenario WORD]`: replay a real trace through real proxies.
 
-Six engines (`paced`: two GPUs each of speeds 5 : 2 : 1) stand behind two Envoys and behind two HAProxies, a set of them
-for each way of balancing; all sets run side by side and get the same requests. Their lengths and the gaps between them
-are those of a window of the trace, the gaps so compressed that the fleet has `LOAD` to do; the seed picks the window.
-The engines are four times as fast as the profile that they come from; the control loop has its own pace. The 99th
-percentile of the time to the first token is of the requests after `SETTLE` seconds. A replica is throttled after
-`FAULT` seconds, so adaptive has half a minute for it. It needs the trace in the directory of
-`LBCTL_REAL_DATA`.
+It prints a Markdown table that compares round robin, static weights, and `lbctl serve` with its defaults. Six engines
+(`paced`: two GPUs each of speeds 5 : 2 : 1) run behind two Envoys and two HAProxies for each way of balancing. All of
+these sets run side by side and get the same requests.
+
+Lengths and gaps of the requests come from a window of the trace that the seed selects. The gaps are compressed so that
+the load of the fleet is `LOAD`. The engines are four times as fast as their profile; the control loop runs at its
+normal pace. The 99th percentile of the time to the first token covers the requests after `SETTLE` seconds. A replica is
+throttled after `FAULT` seconds, which leaves `adaptive` half a minute to react.
+
+The trace must be in the directory that `LBCTL_REAL_DATA` names.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ STRATEGIES = ("round robin", "weighted round robin", "static", "adaptive")
 SCENARIOS = ("healthy", "a big one throttled to half", "a big one with twice its weight")
 _GPUS = (("H100-SXM", 1.0, 5), ("A100-80GB", 0.4, 2), ("L40S", 0.2, 1))
 LATE, ATTEMPTS = 0.03, 3
-"""A run in which the event loop was later than that (seconds, 99th percentile) is made again, so often."""
+"""A run is repeated, up to this number of attempts, if the event loop was later than this (seconds, 99th
+percentile)."""
 _PROXIES = 2
 _CONNECTIONS = 40_000
 _Site = tuple[Kind, str]
@@ -69,14 +72,14 @@ MEMBERS = tuple(
     for gpu, speed, weight in _GPUS
     for number in range(2)
 )
-"""The first one is what is throttled, or has the wrong weight."""
+"""The first replica is the one that is throttled or has a wrong weight."""
 
 
 # ── The trace ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def trace() -> list[Arrival]:
-    """The whole of it, in its own seconds."""
+    """Return the whole trace; times are in seconds of the trace."""
     with TRACE.open(newline="") as file:
         rows = [(_moment(row["TIMESTAMP"]), row) for row in csv.DictReader(file)]
     began = rows[0][0]
@@ -84,14 +87,14 @@ def trace() -> list[Arrival]:
 
 
 def _moment(text: str) -> float:
-    """Seven digits of a second are more than datetime takes."""
+    """Parse a time with seven digits after the second, which datetime does not support."""
     whole, _, part = text.partition(".")
     moment = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.UTC)
     return moment.timestamp() + float(f"0.{part or 0}")
 
 
 def window(whole: Sequence[Arrival], seed: int) -> list[Arrival]:
-    """As many as take `SECONDS` at the wanted load, from a place that the seed picks."""
+    """Return the requests that produce the load `LOAD` for `SECONDS`, from a position that the seed selects."""
     start = random.Random(seed).randrange(len(whole) * 7 // 10)
     rest = whole[start:]
     prompt, answer = (
@@ -107,7 +110,7 @@ def window(whole: Sequence[Arrival], seed: int) -> list[Arrival]:
 
 
 def quiet_run(scenario: str, requests: Sequence[Arrival]) -> dict[_Site, Outcomes]:
-    """A run that the machine has not disturbed, or the last attempt."""
+    """Return the outcomes of a run without disturbances by the machine, or of the last attempt."""
     for _ in range(ATTEMPTS):
         found, late = run(scenario, requests)
         if late <= LATE:
@@ -116,7 +119,10 @@ def quiet_run(scenario: str, requests: Sequence[Arrival]) -> dict[_Site, Outcome
 
 
 def run(scenario: str, requests: Sequence[Arrival]) -> tuple[dict[_Site, Outcomes], float]:
-    """Every way of balancing on every kind of proxy, side by side; and how late the event loop was."""
+    """Run every strategy on every kind of proxy side by side.
+
+    Return the outcomes, and the delay of the event loop in seconds.
+    """
     sites = [(kind, strategy) for kind in KINDS for strategy in STRATEGIES]
     engines = {site: [PacedReplica(item.name, item.speed, CURVE) for item in MEMBERS] for site in sites}
     background.wait(_all(engine.start() for members in engines.values() for engine in members))
@@ -159,7 +165,10 @@ def _slug(site: _Site) -> str:
 
 
 def _pool(site: _Site, engines: Sequence[PacedReplica], scenario: str) -> dict[str, Any]:
-    """Of the strategies only adaptive has telemetry; all is as by default but for the algorithm."""
+    """Return the pool of a strategy.
+
+    Only `adaptive` has telemetry; apart from the algorithm, all settings are the defaults.
+    """
     strategy = site[1]
     wrong = 2 if "twice" in scenario else 1
     members = []
@@ -174,7 +183,7 @@ def _pool(site: _Site, engines: Sequence[PacedReplica], scenario: str) -> dict[s
 
 
 def _fleet(pools: Mapping[_Site, Mapping[str, Any]]) -> Fleet:
-    """Without listeners and proxies."""
+    """Return a fleet without listeners and proxies."""
     routes = {_slug(site): {"match": {"path_prefix": f"/{_slug(site)}/"}, "pool": _slug(site)} for site in pools}
     return {
         "version": 1, "listeners": {}, "proxies": {}, "routes": routes,
@@ -184,7 +193,7 @@ def _fleet(pools: Mapping[_Site, Mapping[str, Any]]) -> Fleet:
 
 @contextmanager
 def _by_files(pools: Mapping[_Site, Mapping[str, Any]]) -> Iterator[dict[_Site, list[int]]]:
-    """Proxies with files that `lbctl render` has written. All pools of a kind share its proxies."""
+    """Run proxies with files of `lbctl render`. All pools of a kind share its proxies."""
     ports: dict[_Site, list[int]] = {}
     with ExitStack() as stack:
         for kind in KINDS:
@@ -210,13 +219,13 @@ def _file_proxy(kind: Kind, pools: Mapping[_Site, Mapping[str, Any]]) -> Iterato
 
 @contextmanager
 def _by_serve(pools: Mapping[_Site, Mapping[str, Any]]) -> Iterator[dict[_Site, list[int]]]:
-    """One `lbctl serve` drives two Envoys and two HAProxies."""
+    """Run two Envoys and two HAProxies that one `lbctl serve` drives."""
     mine = {site: pool for site, pool in pools.items() if site[1] == "adaptive"}
     nodes = [f"envoy-{number}" for number in range(_PROXIES)]
     with ExitStack() as stack:
         sites = [stack.enter_context(edges.haproxy(f"haproxy-{number}")) for number in range(_PROXIES)]
         fleet = _merged(_fleet(mine), driven(*nodes), *(site.sections for site in sites))
-        with redirect_stderr(io.StringIO()):  # what the render command warns of
+        with redirect_stderr(io.StringIO()):  # warnings of the render command
             for site in sites:
                 stack.enter_context(edges.started_edge(site, fleet))
         control = stack.enter_context(controlling(fleet))
@@ -245,7 +254,8 @@ Found = dict[tuple[str, Kind, str], list[Outcomes]]
 
 
 def lines(found: Found) -> Iterator[str]:
-    """Medians of the seeds, and the least and the most: seconds to the first token, then ratios of the same seeds."""
+    """Yield the table: medians over the seeds with minimum and maximum, in seconds to the first token, then ratios per
+    seed."""
     yield f"| scenario | proxy | {' | '.join(STRATEGIES)} | adaptive ÷ static | per token |"
     yield "|---" * (len(STRATEGIES) + 4) + "|"
     for scenario in dict.fromkeys(key[0] for key in found):

@@ -1,5 +1,8 @@
-"""`python -m tests.benchmarks.build`: processor time of building and serialising what an Envoy is sent, when weights or
-one pool have changed, and of reading a fleet of a thousand files of which one has changed."""
+"""`python -m tests.benchmarks.build`: measure the processor time for building and serialising the resources of an
+Envoy.
+
+Rows cover changed weights, one changed pool, and reading a fleet of a thousand files of which one has changed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _RUNS = 15
 
 
 def lines() -> Iterator[str]:
-    """Of the table, one by one. The garbage collector is set as `lbctl` sets it."""
+    """Yield the rows of the table. The garbage collector is configured as in `lbctl`."""
     gc.set_threshold(100_000, 50)
     yield _line("all weights of 10 pools × 1,000", _reweighted(fleet(10, 1000), pools=10), 0.060)
     many = fleet(1000, 10)
@@ -44,7 +47,7 @@ def lines() -> Iterator[str]:
 
 
 def _reweighted(text: str, pools: int) -> Callable[[], object]:
-    """All replicas of so many pools have another weight each time."""
+    """Return a function that builds the fleet with new weights for all replicas of this number of pools."""
     made, builder, chance = _loaded(text), Builder(), random.Random(1)
     builder.build(made, Snapshot(made.compiled.topology, {}, secrets=made.secrets))
     chosen = made.compiled.topology.pools[:pools]
@@ -58,7 +61,7 @@ def _reweighted(text: str, pools: int) -> Callable[[], object]:
 
 
 def _exchanged(*texts: str) -> Callable[[], object]:
-    """Each fleet in turn takes the place of the one before."""
+    """Return a function that builds the given fleets in turn, each replacing the previous one."""
     builder, fleets = Builder(), [_loaded(text) for text in texts]
     number = 0
 
@@ -72,7 +75,8 @@ def _exchanged(*texts: str) -> Callable[[], object]:
 
 
 def _reread(text: str, directory: Path) -> Callable[[], object]:
-    """One pool of a directory with a file for each pool has another port each time."""
+    """Return a function that changes a port in one file of a directory with a file per pool, and reads the fleet
+    again."""
     written = yaml.load(text, Loader=yaml.CSafeLoader)
     pools = written.pop("pools")
     (directory / "fleet.yaml").write_text(yaml.dump(written, Dumper=yaml.CSafeDumper))

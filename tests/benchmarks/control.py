@@ -1,4 +1,5 @@
-"""`python -m tests.benchmarks.control`: processor time of one `step` that decides about every replica of a pool."""
+"""`python -m tests.benchmarks.control`: measure the processor time of one `step` that decides about all replicas of a
+pool."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _LOOKS = 25
 
 
 def looks(names: tuple[str, ...]) -> list[Observed]:
-    """Every replica has news each time, with evidence and every signal of health; a few are slow."""
+    """Return looks in which every replica reports new evidence and every health signal; a few replicas are slow."""
     found = []
     for look in range(_LOOKS):
         now = NOW + 5.0 * (look + 1)
@@ -31,7 +32,7 @@ def looks(names: tuple[str, ...]) -> list[Observed]:
 
 
 def line() -> str:
-    """Of the table. The garbage collector is set as `lbctl` sets it."""
+    """Return the row of the table. The garbage collector is configured as in `lbctl`."""
     gc.set_threshold(100_000, 50)
     state: State = started(pool(replicas=REPLICAS))
     events = looks(tuple(item.replica.name for item in state.pools["llama"].replicas))

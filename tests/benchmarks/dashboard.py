@@ -1,11 +1,14 @@
-"""`python -m tests.benchmarks.dashboard`: what 50 open dashboards cost `lbctl serve` with 1,000 replicas.
+"""`python -m tests.benchmarks.dashboard`: measure how 50 open dashboards affect `lbctl serve` with 1,000 replicas.
 
-Every replica says other figures of its queue and its cache every two seconds, so that most rows of every frame have
-changed. A push is one held weight: from the request to the API until an xDS client has the new endpoints. Short phases
-with and without the dashboards form pairs, in turn the one or the other first, so that what else the machine does meets
-both; the pushes of all phases of a kind are pooled. The range of a ratio has 90 % of the ratios of pairs that are drawn
-again: a 99th percentile is a matter of few pushes. The dashboards read their streams in a process of their own, as
-browsers do. The processor's time of `serve` is measured between the pushes.
+Every replica reports new queue and cache figures every two seconds, so most rows of every frame change. A push is one
+held weight: the time from the request to the API until an xDS client has the new endpoints.
+
+Short phases with and without dashboards form pairs in alternating order, so that other work on the machine affects
+both. The pushes of all phases of a kind are pooled. The range of a ratio covers 90 % of the ratios of resampled pairs,
+because a 99th percentile depends on few pushes.
+
+The dashboards read their streams in a separate process, as browsers do. The processor time of `serve` is measured
+between pushes.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from tests.benchmarks.xds_process import Serve, serve
 POOLS, REPLICAS, DASHBOARDS = 10, 100, 50
 PAIRS, PUSHES, PAUSE = 20, 75, 0.04
 SETTLING, QUIET = 1.5, 2.0
-"""Seconds at the beginning of a phase in which nothing is measured, and in which the processor's time is."""
+"""Seconds at the beginning of a phase without measurements, and seconds in which processor time is measured."""
 _DRAWS = 1000
 _Latencies = dict[bool, list[list[float]]]
 """Whether dashboards are open → seconds of the pushes of each pair."""
@@ -40,7 +43,7 @@ _PAGE = "vllm:num_requests_running 8\nvllm:num_requests_waiting {queue}\nvllm:kv
 
 
 async def _exporter() -> None:
-    """Answer a page with other figures each time, until standard input ends; print the port first."""
+    """Serve a metrics page with new figures each time until standard input ends. Print the port first."""
 
     async def page(_request: web.Request) -> web.Response:
         return web.Response(text=_PAGE.format(queue=random.randrange(20), cache=random.random()))
@@ -56,7 +59,7 @@ async def _exporter() -> None:
 
 
 async def _dashboards(url: str) -> None:
-    """Read the streams of all dashboards until standard input ends; print the bytes of all at the end."""
+    """Read the streams of all dashboards until standard input ends. Print the total number of bytes at the end."""
     received = 0
 
     async def read(session: aiohttp.ClientSession) -> None:
@@ -96,7 +99,7 @@ def _fleet(exporter: str) -> str:
 
 
 class _Run:
-    """One `serve` with an xDS client that follows it."""
+    """One `serve` process, followed by an xDS client."""
 
     def __init__(self, running: Serve, state: Path) -> None:
         self._running = running
@@ -106,7 +109,7 @@ class _Run:
         self._headers = {"authorization": f"Bearer {(state / 'api-token').read_text().strip()}"}
 
     async def push(self, session: aiohttp.ClientSession, client: object, number: int) -> float:
-        """Hold another weight, and return the seconds until the client has it."""
+        """Hold another weight, and return the seconds until the client has received it."""
         from lbctl.xds.resource import EDS
 
         pool = f"p{number % POOLS}"
@@ -117,7 +120,7 @@ class _Run:
         return await client.has([(EDS, pool)], started) - started  # type: ignore[attr-defined,no-any-return]
 
     def processor(self) -> float:
-        """Return the seconds of the processor that the process has had."""
+        """Return the processor seconds that the process has used."""
         fields = Path(f"/proc/{self._running.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -163,7 +166,7 @@ async def _measure() -> None:
 
 
 async def _child(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """Start a part of this benchmark as a process, and return it with its first line."""
+    """Start a part of this benchmark as a process. Return it with its first line of output."""
     command = [sys.executable, "-m", "tests.benchmarks.dashboard", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -171,7 +174,7 @@ async def _child(*arguments: str) -> tuple[subprocess.Popen[str], str]:
 
 
 async def _ended(process: subprocess.Popen[str]) -> str:
-    """End a part, and return what it has printed since."""
+    """End a part, and return its remaining output."""
     return (await asyncio.to_thread(process.communicate))[0]
 
 
@@ -180,7 +183,7 @@ def _percentile(pairs: Sequence[list[float]], part: int) -> float:
 
 
 def _range(latencies: _Latencies, part: int) -> tuple[float, float]:
-    """Return between which ratios 90 % of those of pairs drawn again are."""
+    """Return the range that contains 90 % of the ratios of resampled pairs."""
     chance, ratios = random.Random("pairs"), []
     for _ in range(_DRAWS):
         drawn = chance.choices(range(PAIRS), k=PAIRS)

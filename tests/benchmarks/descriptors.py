@@ -1,4 +1,4 @@
-"""Open files for measurements with many connections."""
+"""The limit of open files for measurements with many connections."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import sys
 
 
 def many_connections(wanted: int) -> None:
-    """Lets this process have as many as the system allows, and says so where they are fewer: clients and engines take
-    two for each request in flight, and an overloaded fleet has thousands of them."""
+    """Raise the limit of open files as far as the system allows, and print a message if that is below `wanted`.
+
+    Clients and engines need two files for each request in flight, and an overloaded fleet has thousands of these.
+    """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most < wanted:

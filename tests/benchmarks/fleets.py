@@ -1,6 +1,6 @@
-"""Fleets of any size for the benchmarks, written as users write them: hosts, splits, checks, several GPU types.
+"""Fleets of any size for the benchmarks, as users write them: with hosts, splits, checks and several GPU types.
 
-The same numbers give the same text, so that two runs compare.
+Equal arguments yield equal text, so that runs are comparable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ listeners:
 
 
 def fleet(pools: int, replicas: int) -> str:
-    """The YAML of a fleet with so many pools of so many replicas, and one route for each pool."""
+    """Return the YAML of a fleet with this number of pools, this number of replicas per pool, and one route per
+    pool."""
     lines = [_HEAD, "routes:"]
     for number in range(pools):
         lines += _route(number, pools)
@@ -31,7 +32,10 @@ def fleet(pools: int, replicas: int) -> str:
 
 
 def _route(number: int, pools: int) -> Iterator[str]:
-    """Every fifth is a split, every third has one of five hosts, every seventh asks for a header."""
+    """Yield the lines of a route.
+
+    Every fifth is a split, every third has one of five hosts, every seventh requires a header.
+    """
     yield f"  route-{number}:"
     host = f", hosts: [team{number % 5}.example.com]" if number % 3 == 0 else ""
     header = ", headers: {x-tier: gold}" if number % 7 == 0 else ""

@@ -1,12 +1,16 @@
-"""`python -m tests.benchmarks.ha [FAULT…]`: what becomes of the faults of a control plane of three members, under load.
+"""`python -m tests.benchmarks.ha [FAULT…]`: measure a control plane of three members during faults, under load.
 
-While requests run at a constant rate, the faults of `ha_faults` are made one after the other, with each store that is
-named. For each fault a row of a Markdown table says how long it took until a member led again (at most the lease and
-2 s), the requests and those that failed (none), the largest step of a weight in an interval (`max_step`), what an Envoy
-was sent again that it had (nothing), and whether the override that was set before is held everywhere. A value beyond
-its limit is marked. `--all` does that with Redis and etcd, and then `ha_sharing`: the tables of
-docs/develop/ha-measurements.md, in about 25 minutes; `--short` does the same with fewer kills and shorter pauses,
-in about eight minutes.
+Requests run at a constant rate while the faults of `ha_faults` are injected one after the other, with each selected
+store. Each row of the Markdown table has the results for one fault:
+- the time until a member leads again (at most the lease and 2 s),
+- the number of requests, and of failed ones (limit: none),
+- the largest change of a weight within an interval (limit: `max_step`),
+- how many resources an Envoy received that it already had (limit: none),
+- whether an override from before the fault is held everywhere.
+
+Values beyond their limit are marked. `--all` runs all faults with Redis and etcd, then `ha_sharing`, and prints the
+tables of docs/develop/ha-measurements.md in about 25 minutes. `--short` does the same with fewer kills and shorter
+pauses in about eight minutes.
 """
 
 from __future__ import annotations
@@ -24,11 +28,11 @@ from tests.support.processes.waiting import eventually
 from tests.support.stores import STORES
 
 _RATE = 300.0
-"""Requests a second, of all proxies together."""
+"""Requests per second over all proxies."""
 _MAX_SECONDS = LEASE + 2.0
-"""Seconds until a member leads again, at most."""
+"""Maximum seconds until a member leads again."""
 _MAX_MOVE = 0.3
-"""Of a step: `max_step`, in parts of what most replicas have, which may have moved by as much."""
+"""Limit for the change of a weight relative to the median weight, which may itself change by `max_step`."""
 _FULL, _SHORT = Size(kills=20, pause=30.0, down=300.0, steps=12), Size(kills=5, pause=10.0, down=20.0, steps=4)
 _HEAD = """\
 | {store}: fault | led again after | requests | failed | largest step | sent again | override |
@@ -40,13 +44,13 @@ def _marked(text: str, *, held: bool) -> str:
 
 
 def _row(trial: Trial, name: str) -> None:
-    """Make the fault under load, and print what came of it."""
+    """Inject the fault under load, and print its row."""
     text, fault = FAULTS[name]
     sampler, request = Sampler(trial.envoys), Request("GET", "/health")
     sites = [envoy.client(envoy.node) for envoy in trial.envoys[:2]]
     with ExitStack() as stack:
         loads = [stack.enter_context(site.steady(_RATE / 4, request)) for site in sites]
-        # A reload closes connections that are idle, and a request may be on its way to one.
+        # A reload closes idle connections while a client may be sending a request.
         loads += [stack.enter_context(site.steady(_RATE / 4, request, keep_alive=False)) for site in trial.edges]
         loads.append(stack.enter_context(trial.envoys[2].client(NAMES[2]).steady(_RATE / 20, Request("GET", "/?n=20"))))
         eventually(lambda: min(shares(trial.envoys[0]).values()) < 0.8, 60)
@@ -80,7 +84,7 @@ def _trial(store: str, faults: list[str], size: Size) -> None:
 
 
 def main() -> None:
-    """Make the faults."""
+    """Inject the selected faults."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ha")
     parser.add_argument("faults", nargs="*", choices=[*FAULTS, []])
     parser.add_argument("--all", action="store_true", help="Redis, etcd, and what ha_sharing measures")

@@ -1,7 +1,7 @@
-"""Three members of one control plane with a real store, proxies and load, and the faults that are made there.
+"""Three members of one control plane with a real store and real proxies, and the faults to inject.
 
-Each of three Envoys names all members by `lbctl bootstrap --standby`; a HAProxy and an nginx are driven by the leader.
-One engine is slower than the others, so that the weights are not those of the capacities.
+Each of three Envoys knows all members through `lbctl bootstrap --standby`; the leader drives a HAProxy and an nginx.
+One engine is slower than the others, so that the weights differ from the capacities.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LEASE = 3.0
 _INTERVAL = 0.5
 """Seconds between two scrapes."""
 _TAKEN = r"(update_success|version)$"
-"""Statistics of an Envoy: how often something was taken, and the hash of the version of what was taken last."""
+"""Statistics of an Envoy: the number of accepted updates, and the hash of the newest accepted version."""
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
-"""The package faketime of the distribution."""
+"""From the Debian package faketime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a trial is. `pause`, `down`: seconds for which a member, and the store, are away."""
+    """The size of a trial. `pause` and `down`: seconds for which a member, or the store, is away."""
 
     kills: int
     pause: float
@@ -48,7 +48,7 @@ class Size:
 
 @dataclass
 class Trial:
-    """The running parts."""
+    """The running members, proxies and store."""
 
     store: Server
     planes: tuple[MemberPlane, ...]
@@ -69,7 +69,7 @@ class Trial:
         assert answer.ok, answer.text
 
     def steps(self) -> list[str]:
-        """What the audit says that was done with the rollout since an operator resumed it."""
+        """Return the audit entries about the rollout since an operator resumed it."""
         rows = self.leader().control.get("audit")["records"]
         actions = [row["action"] for row in rows if row["action"].startswith("rollout ")]
         resumed = [place for place, action in enumerate(actions) if action.startswith("rollout resume")]
@@ -77,10 +77,11 @@ class Trial:
 
 
 class Sampler(threading.Thread):
-    """Reads the weights of all Envoys, and what they have taken, a few times in each interval.
+    """Reads the weights of all Envoys and their update counters a few times per interval.
 
-    `largest`: the largest step in one interval, of the capacity. `again`: how often an Envoy has taken something whose
-    version it had; two updates between two looks, as on a busy machine, count as one of those.
+    `largest`: the largest change of a weight in one interval, relative to the capacity. `again`: how many updates had a
+    version that the Envoy already had. On a busy machine this is too high, because only one of several updates between
+    two readings counts as new.
     """
 
     def __init__(self, envoys: tuple[XdsEnvoy, ...]) -> None:
@@ -106,7 +107,7 @@ class Sampler(threading.Thread):
         self.largest = max([self.largest, *(each / (1 + int(seconds / _INTERVAL)) for each in moved)])
 
     def _compare_taken(self, earlier: dict[str, int], later: dict[str, int]) -> None:
-        """Count what was taken without another version; between two looks at most one update of a source has one."""
+        """Count updates without a new version. At most one update per source counts as new between two readings."""
         for name, count in later.items():
             prefix, _, last = name.rpartition(".")
             if last == "update_success" and f"{prefix}.version" in later:
@@ -119,7 +120,7 @@ class Sampler(threading.Thread):
 
 
 def shares(envoy: XdsEnvoy) -> dict[str, float]:
-    """Address → weight, of what most replicas have."""
+    """Return address → weight relative to the median weight."""
     weights = {name: count for name, count in envoy.weights("pool").items() if count}
     usual = sorted(weights.values())[len(weights) // 2]
     return {name: count / usual for name, count in weights.items()}
@@ -157,7 +158,7 @@ def _fleet(pool: list[Engine], canary: Engine, sites: Sequence[Edge], steps: int
     return fleet
 
 
-# ── The faults; each returns the seconds until a member led again ────────────────────────────────────────────────────
+# ── Faults. Each yields the seconds until a member led again ─────────────────────────────────────────────────────────
 
 
 def _await_leader(planes: tuple[MemberPlane, ...]) -> None:
@@ -231,7 +232,7 @@ def _cut_off(trial: Trial) -> Iterator[float]:
 
 
 def _clock_off(trial: Trial) -> Iterator[float]:
-    """A member whose clock is 300 s ahead becomes the leader while an override for 200 s is held."""
+    """Let a member whose clock is 300 s ahead become the leader while an override for 200 s is held."""
     leader = trial.leader()
     other, ahead = (item for item in trial.planes if item is not leader)
     freeze = {"kind": "freeze", "pool": "pool", "ttl": 200}
@@ -261,7 +262,7 @@ def _clock_off(trial: Trial) -> Iterator[float]:
 
 
 def _upgraded(trial: Trial) -> Iterator[float]:
-    """Each member is ended as an init system does it and started anew, the leader too, one after the other."""
+    """End and restart each member as an init system does, one after the other, including the leader."""
     for plane in trial.planes:
         led = plane.leads
         started = time.monotonic()
@@ -274,7 +275,7 @@ def _upgraded(trial: Trial) -> Iterator[float]:
 
 
 def _rolled_out(trial: Trial) -> Iterator[float]:
-    """A timed rollout goes on while leaders are killed; each of its steps is done once, in order."""
+    """Kill leaders during a timed rollout, and check that each of its steps happens once and in order."""
     trial.rollout("resume")
     eventually(lambda: bool(trial.steps()), 20)
     begun = trial.steps()[0]
@@ -304,12 +305,12 @@ FAULTS: dict[str, tuple[str, Callable[[Trial], Iterator[float]]]] = {
     "upgraded": ("all members ended by SIGTERM and started, one by one", _upgraded),
     "rollout": ("a rollout of {0.steps} steps, the leader killed after each: each step once, in order", _rolled_out),
 }
-"""Name → what is done, formatted with the size, and how; that yields the seconds until a member led again."""
+"""Name → description with fields of `Size`, and the function that injects the fault."""
 
 
 @contextmanager
 def running(kind: str, size: Size) -> Iterator[Trial]:
-    """The parts with a store of this kind, an override that is held, and a rollout that is paused."""
+    """Run the members, proxies and a store of this kind, with a held override and a paused rollout."""
     with ExitStack() as stack:
         store = STORES[kind]()
         stack.callback(store.close)

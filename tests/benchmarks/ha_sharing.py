@@ -1,10 +1,15 @@
-"""`python -m tests.benchmarks.ha_sharing [PART…]`: several members of a control plane on one fleet, with a real Redis.
+"""`python -m tests.benchmarks.ha_sharing [PART…]`: measure members of a control plane that share a fleet and a real
+Redis.
 
-`share`: two members and a thousand replicas: who scrapes how many, what the store sees, how old samples are where it is
-decided, and how soon all replicas are scraped again after one member was killed. `decide`: from a decision to the
-clients of each member. `streams`: a hundred clients on three members, one of which is killed. `start`: a member with
-ten thousand replicas. The replicas are another process, which counts the requests of each connection. Rows of a
-Markdown table; a value beyond its limit is marked. It takes about three minutes, with `--short` one less.
+The parts are:
+- `share`: two members and a thousand replicas: how many replicas each member scrapes, the load of the store, the age of
+  samples at decisions, and the time until all replicas are scraped again after a member was killed.
+- `decide`: the time from a decision to the clients of each member.
+- `streams`: a hundred clients on three members, one of which is killed.
+- `start`: a member with ten thousand replicas.
+
+The replicas run in another process, which counts the requests of each connection. The output is rows of a Markdown
+table; values beyond their limit are marked. All parts take about three minutes, and with `--short` about two.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _LEASE = 10.0
 _TIMEOUT = 300.0
 Ports = tuple[int, int]
-"""Of the replica, and of the client."""
+"""Ports of the replica and of the client."""
 _PAGE = """\
 vllm:num_requests_running{model_name="m"} 3
 vllm:num_requests_waiting{model_name="m"} 0
@@ -49,7 +54,7 @@ vllm:kv_cache_usage_perc{model_name="m"} 0.25
 
 
 class _Replica(asyncio.Protocol):
-    """One connection to one replica."""
+    """One connection to a replica."""
 
     def __init__(self, number: int, requests: Counter[Ports], last: list[float]) -> None:
         self._number, self._requests, self._last = number, requests, last
@@ -70,7 +75,7 @@ class _Replica(asyncio.Protocol):
 
 
 async def _serve(count: int) -> None:
-    """Prints the ports; then, for each line of its input, the requests by their ports, and the oldest time."""
+    """Print the ports. Then, for each line of input, print the requests by their ports, and the oldest scrape time."""
     loop, requests, last = asyncio.get_running_loop(), Counter[Ports](), [0.0] * count
     servers = [
         await loop.create_server(lambda number=number: _Replica(number, requests, last), HOST, 0)  # type: ignore[misc]
@@ -82,13 +87,13 @@ async def _serve(count: int) -> None:
 
 
 class Replicas:
-    """The other process."""
+    """The process of the replicas."""
 
     def __init__(self, process: subprocess.Popen[str], ports: list[int]) -> None:
         self._process, self.ports = process, ports
 
     def ask(self) -> tuple[Counter[Ports], float]:
-        """Requests by the ports of their connection, and when the replica that waits longest was scraped last."""
+        """Return the requests by the ports of their connection, and the time of the oldest last scrape."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -107,7 +112,10 @@ def _replicas(count: int) -> Iterator[Replicas]:
 
 
 def _connections(plane: MemberPlane) -> set[Ports]:
-    """The ports of the process's connections, as the other side sees them: one local port may be that of several."""
+    """Return the ports of the process's connections, as the replicas see them.
+
+    Several connections may share a local port.
+    """
     assert plane.control.process is not None
     directory = Path(f"/proc/{plane.control.process.pid}/fd")
     links = {str(item.readlink()) for item in directory.iterdir() if item.is_symlink()}
@@ -141,7 +149,8 @@ def _fleet(ports: list[int], pools: int, interval: str = "") -> Fleet:
 
 
 def _writes(store: Server) -> int:
-    """Writes of the store so far: entries, announcements (two keys each), renewals of the lease."""
+    """Return the number of writes of the store so far: entries, announcements (two keys each), renewals of the
+    lease."""
     assert isinstance(store, RedisServer)
     text = store.call("INFO", "commandstats").decode()
     calls = {name: int(count) for name, count in re.findall(r"cmdstat_(\w+):calls=(\d+)", text)}
@@ -201,7 +210,7 @@ def _decide(store: Server, options: argparse.Namespace) -> Iterator[str]:
 
 
 async def _decisions(planes: tuple[MemberPlane, ...], count: int) -> list[list[float]]:
-    """For each decision, the seconds until the client of each member had it."""
+    """Return, for each decision, the seconds until the client of each member had received it."""
     crowd = [Client("edge") for _ in planes]
     for client, plane in zip(crowd, planes, strict=True):
         client.connect(f"{HOST}:{plane.control.xds}")
@@ -262,7 +271,7 @@ def _streams_of(plane: MemberPlane) -> float:
 
 
 async def _stay(client: Client, targets: list[str], first: int, ends: asyncio.Event) -> None:
-    """Keep a stream open, to the next member where one ends, after a tenth of a second as an Envoy does."""
+    """Keep a stream open. When it ends, connect to the next member after a tenth of a second, as an Envoy does."""
     for target in islice(cycle(targets), first, None):
         client.connect(target)
         ended = asyncio.ensure_future(ends.wait())
@@ -294,7 +303,7 @@ def _start(store: Server, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _row(what: str, measured: float, unit: str, limit: float | None = None) -> str:
-    """One row; `limit` is the most that may be measured."""
+    """Return one row. `limit` is the maximum for the measured value."""
     missed = " MISSED" if limit is not None and measured > limit else ""
     return f"| {what} | {measured:.3g}{unit}{missed} | {'' if limit is None else f'{limit:g}{unit}'} |"
 

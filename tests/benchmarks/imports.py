@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.imports`: the tables of docs/develop/import-samples.md.
+"""`python -m tests.benchmarks.imports`: print the tables of docs/develop/import-samples.md.
 
 It imports and compares every sample.
 """
@@ -21,19 +21,19 @@ HEAD = (
 )
 LEVELS = ("whole", "nearly", "in part", "not")
 _LOST = ("take the next", "no pool can be", "compares whole", "external processor", "only its", "the whole route")
-"""Words of the reasons of comments on what decides about requests."""
+"""Words in the reasons of comments about directives that affect requests."""
 _INTENDED = "status 302 → 301"
-"""What a fleet does otherwise by intention: redirects to https are 301 or 308."""
+"""An intentional difference of a fleet: redirects to https have status 301 or 308."""
 
 
 def counts(kind: str, file: Path) -> str:
-    """Return the first cells of a sample's row: what became of its directives."""
+    """Return the first cells of a sample's row, which count its directives by result."""
     carried, implied, noted = imported(kind, file)[0].draft.ledger.counts()
     return f"| {kind}/{file.name} | {carried + implied + noted} | {carried} | {implied} | {noted} |"
 
 
 def rows(kind: str, names: Collection[str] = ()) -> Iterator[str]:
-    """Yield the row of each sample of a kind, or only of those with these file names."""
+    """Yield the rows of all samples of a kind, or of those with these file names."""
     yield from (_row(kind, file) for file in samples(kind) if not names or file.name in names)
 
 
@@ -50,7 +50,8 @@ def _row(kind: str, file: Path) -> str:
 
 
 def _by_pool(result: Imported, text: str) -> str:
-    """Return a text with the names of pools for their replicas, of which a proxy may choose any."""
+    """Return the text with pool names instead of replica addresses, because a proxy may choose any replica of a
+    pool."""
     for name, pool in result.draft.fleet["pools"].items():
         for address in addresses(pool):
             text = text.replace(address, name)
@@ -66,10 +67,10 @@ def _reasons(compared: Sequence[ComparedRequest]) -> list[str]:
 
 
 def level(result: Imported, compared: Sequence[ComparedRequest]) -> str:
-    """Return how much of a configuration its fleet does.
+    """Return how completely the fleet replaces a configuration.
 
-    `whole`: no comment is left, and all requests agree. `nearly`: comments are left on what decides nothing about
-    requests. `in part`: a route is closed, or a request meets something else. `not`: nothing goes to a replica.
+    `whole`: no comment remains, and all requests agree. `nearly`: the remaining comments do not affect requests. `in
+    part`: a route is closed, or a request has a different result. `not`: no request reaches a replica.
     """
     routes = result.draft.fleet["routes"].values()
     if not any("pool" in item or "split" in item for item in routes):
@@ -83,13 +84,13 @@ def level(result: Imported, compared: Sequence[ComparedRequest]) -> str:
 
 
 def total(lines: Sequence[str]) -> str:
-    """Return the sentence that counts the levels."""
+    """Return the sentence with the number of samples of each level."""
     number = Counter(line.rstrip(" |").rpartition("| ")[2] for line in lines)
     return f"Of {len(lines)} samples {', '.join(f'{number[each]} are carried over {each}' for each in LEVELS)}."
 
 
 def main() -> None:
-    """Print the table, and how many samples are of each level."""
+    """Print the table, and the number of samples of each level."""
     lines = [line for kind in KINDS for line in rows(kind)]
     print(HEAD, *lines, "", total(lines), sep="\n")
 

@@ -1,8 +1,8 @@
-"""Compares the API server of the tests with a real one: `python -m tests.benchmarks.kubernetes_semantics KUBECONFIG`.
+"""`python -m tests.benchmarks.kubernetes_semantics KUBECONFIG`: compare the API server of the tests with a real one.
 
-The same requests go to both, and what a client can tell is held against each other: pages, watches, labels that no
-longer match, versions that are too old, conflicts. The real server gets EndpointSlices as a custom resource where it
-does not know them; the namespace `lbctl-semantics` is used and left empty.
+Both servers get the same requests, and the observable results are compared: pages, watches, labels that no longer
+match, versions that are too old, conflicts. If the real server has no EndpointSlices, a custom resource definition adds
+them. The namespace `lbctl-semantics` is used and left empty.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def piece(name: str, service: str = "vllm", **more: Any) -> dict[str, Any]:
 
 
 async def refused(work: Awaitable[Any]) -> str:
-    """How the server refuses a request; empty where it does not."""
+    """Return the error of a rejected request; empty if it succeeds."""
     try:
         await work
     except ApiError as error:
@@ -61,7 +61,7 @@ async def refused(work: Awaitable[Any]) -> str:
 
 
 async def events(client: ApiClient, version: str, seconds: int, accept: str = JSON, **query: str) -> list[Any]:
-    """Type, name and kind of each event of a watch that lasts so long; of an error, its code."""
+    """Return type, name and kind of each event of a watch of this length. For an error, return its code and reason."""
     found = []
     asked = {**SELECTOR, "resourceVersion": version, "timeoutSeconds": str(seconds), **query}
     watch = client.watch(COLLECTION, asked, seconds + 10.0, accept)
@@ -75,7 +75,7 @@ async def events(client: ApiClient, version: str, seconds: int, accept: str = JS
 
 
 async def observe(client: ApiClient) -> dict[str, Any]:
-    """What a client can tell of the server."""
+    """Return the observable results of the requests."""
     seen: dict[str, Any] = {}
     for number in range(5):
         await client.request("POST", COLLECTION, body=piece(f"s{number}"))
@@ -125,7 +125,7 @@ async def whole(file: Path, prepare: Callable[[ApiClient], Awaitable[None]]) -> 
 
 
 async def install(client: ApiClient) -> None:
-    """EndpointSlices as a custom resource, where the server has none; then nothing of an earlier run."""
+    """Add EndpointSlices as a custom resource if the server has none, and delete the objects of earlier runs."""
     with suppress(ApiError):
         await client.request("POST", _CRDS, body=_CRD)
     for _ in range(100):
@@ -136,7 +136,7 @@ async def install(client: ApiClient) -> None:
 
 
 async def nothing(_: ApiClient) -> None:
-    """The tests' server needs no preparation."""
+    """Do nothing: the server of the tests needs no preparation."""
 
 
 def main() -> int:

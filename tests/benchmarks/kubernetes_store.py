@@ -1,8 +1,8 @@
-"""The store `kubernetes://` on the API server of the tests and on a real one.
+"""Compare the store `kubernetes://` on the API server of the tests with the store on a real one.
 
-`python -m tests.benchmarks.kubernetes_store KUBECONFIG` does the same with both, and holds what came of it against each
-other. A server without Leases and ConfigMaps gets both as custom resources, the latter as `configmaps.test.k8s.io`. The
-namespace `lbctl-semantics` is used.
+`python -m tests.benchmarks.kubernetes_store KUBECONFIG` runs the same operations on both, and compares the results. On
+a server without Leases and ConfigMaps, custom resource definitions add both, the latter as `configmaps.test.k8s.io`.
+The namespace `lbctl-semantics` is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _crd(group: str, plural: str, kind: str) -> dict[str, Any]:
 
 
 async def _install(file: Path) -> bool:
-    """Installs what the server lacks, and returns whether it has ConfigMaps of its own."""
+    """Add the missing resources to the server, and return whether it has real ConfigMaps."""
     client = ApiClient(lambda: kubeconfig.read(file))
     try:
         own = not await _refused(client.get(kubernetes_client.CONFIG_MAPS.format(_NAMESPACE)))
@@ -71,7 +71,7 @@ async def _install(file: Path) -> bool:
 
 
 async def _refused(work: Awaitable[Any]) -> str:
-    """The class of the error; empty without one."""
+    """Return the class of the error; empty if there is none."""
     try:
         await work
     except (ApiError, StoreError) as error:
@@ -80,7 +80,7 @@ async def _refused(work: Awaitable[Any]) -> str:
 
 
 async def _observe() -> tuple[dict[str, Any], list[float]]:
-    """What a member can tell of the store, and the milliseconds of its writes."""
+    """Return the results that a member observes, and the duration of its writes in milliseconds."""
     name = f"t-{secrets.token_hex(3)}"
     first, second = (open_shared(Store(f"kubernetes://{_NAMESPACE}/{name}", lease=_LEASE), cp) for cp in ("a", "b"))
     seen: dict[str, Any] = {}

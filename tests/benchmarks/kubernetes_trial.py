@@ -1,11 +1,11 @@
-"""Pods come and go before an Envoy, a HAProxy and an nginx under load: `python -m tests.benchmarks.kubernetes_trial`.
+"""`python -m tests.benchmarks.kubernetes_trial`: measure how an Envoy, a HAProxy and an nginx follow pods under load.
 
-For each change: how long until each proxy sends requests to exactly the pods that should have them (the limit is 1 s),
-as a table of Markdown; then how many requests failed on the way (the limit is none). Each change is timed alone: the
-reload of nginx for the one before, and its `reload.min_interval`, are over when it is made. nginx closes idle
-connections of clients when it is reloaded (docs/how-to/drive-haproxy-and-nginx.md), so that half of its load has a
-connection for each request.
-`--away SECONDS`: how long the API server is away. With the default of 120 s it takes about three minutes.
+The Markdown table has, for each change, the time until each proxy sends requests to exactly the right pods (limit: 1
+s), and the number of failed requests (limit: none). Each change is timed alone: it begins when nginx has reloaded for
+the previous one and its `reload.min_interval` is over. nginx closes idle connections of clients at a reload
+(docs/how-to/drive-haproxy-and-nginx.md), so half of its load opens a connection for each request.
+
+`--away SECONDS` is how long the API server is away. A run takes about three minutes with the default of 120 s.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tests.support.processes.kubernetes import Deployment, deployment, three
 from tests.support.processes.waiting import eventually
 
 _RATE = 100
-"""Requests a second through each proxy."""
+"""Requests per second through each proxy."""
 _TIMEOUT = 30.0
-"""Seconds until a proxy counts as one that does not follow."""
+"""Seconds after which a proxy counts as failed."""
 _APART = 1.5
-"""Seconds between two changes: more than `reload.min_interval` of the proxies."""
+"""Seconds between two changes, longer than `reload.min_interval` of the proxies."""
 LIMIT = 1.0
-"""Seconds until traffic follows."""
+"""Maximum seconds until requests reach exactly the right pods."""
 
 
 def _seconds_to_update(client: Client, pods: Deployment, changed: float) -> float:
-    """Return the seconds from `changed` to the first of as many requests as go to exactly the right pods."""
+    """Return the seconds from `changed` to the first of several consecutive requests that all reach the right pods."""
     while (begun := time.monotonic()) - changed < _TIMEOUT:
         if set(client.load(4 * len(pods.in_use)).by_replica) == pods.in_use:
             return begun - changed
@@ -46,7 +46,7 @@ class _Trial:
         self._pods, self._clients = pods, clients
 
     def measure(self, change: Callable[[], object]) -> list[float]:
-        """Make one change, and return how many seconds each proxy took to send requests to exactly the right pods."""
+        """Make one change, and return the seconds for each proxy to send requests to exactly the right pods."""
         time.sleep(_APART)
         change()
         changed = time.monotonic()
@@ -60,7 +60,7 @@ class _Trial:
         row(name, [max(times) for times in zip(*map(self.follows, changes), strict=True)])
 
     def replace(self, old: list[str], node: str = "n1") -> list[float]:
-        """Start as many pods as these and end these, and return the longest time of each proxy."""
+        """Start as many pods as `old` has, end the old ones, and return the longest time of each proxy."""
         pods = self._pods
         times = [self.measure(lambda: pods.start(len(old), node)), self.measure(lambda: pods.terminate(old))]
         time.sleep(pods.grace)
@@ -96,7 +96,7 @@ def _changes(pods: Deployment, trial: _Trial, away: float) -> None:
 
 
 def _crowd(pods: Deployment, control: ControlPlane) -> None:
-    """A slice of a thousand endpoints more, until each proxy has them."""
+    """Add a slice of a thousand endpoints, and wait until each proxy has them."""
     time.sleep(_APART)
     pods.crowd(1000)
     began = time.monotonic()

@@ -1,8 +1,9 @@
-"""`python -m tests.benchmarks.live`: from a scraped sample to the weight that an Envoy has acknowledged.
+"""`python -m tests.benchmarks.live`: measure the time from a scraped sample to the weight that an Envoy has
+acknowledged.
 
-A hundred replicas (another process, a listener for each) say every second what vLLM says; their speeds change all the
-time, so that weights move. `lbctl serve` reads them and serves twenty clients, each on a connection of its own. The
-percentiles are of `lbctl_sample_to_acked_seconds`, as upper bounds of its buckets.
+A hundred simulated replicas (another process, with a listener for each) serve vLLM metrics that change every second.
+Their speeds change all the time, so that weights change too. `lbctl serve` scrapes them and serves twenty clients with
+a connection each. The percentiles are upper bounds of buckets of `lbctl_sample_to_acked_seconds`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from tests.benchmarks.xds_process import Serve, serve
 REPLICAS, ENVOYS, SECONDS = 100, 20, 30.0
 LIMIT = 0.1
 _CHANGE = 4.0
-"""Seconds for which a replica keeps its speed."""
+"""Seconds for which a replica keeps a speed."""
 _STEPS = 40
-"""Steps of the engine in a second."""
+"""Steps of an engine per second."""
 _BATCH = 16
 _PAGE = """\
 vllm:num_requests_running{{model_name="m"}} {batch}
@@ -42,7 +43,7 @@ vllm:inter_token_latency_seconds_count{{model_name="m"}} {tokens}
 
 
 class _Engine:
-    """Counters of an engine whose speed is another every few seconds."""
+    """Counters of an engine whose speed changes every few seconds."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -64,7 +65,7 @@ class _Engine:
 
 
 async def _replicas(count: int) -> None:
-    """Answers until its standard input ends; prints the ports first."""
+    """Print the ports, then serve the replicas until standard input ends."""
 
     async def answer(engine: _Engine, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -132,7 +133,7 @@ async def _measure() -> int:
 
 
 def _processor(running: Serve) -> float:
-    """Seconds that the process has had up to now."""
+    """Return the processor seconds that the process has used so far."""
     fields = Path(f"/proc/{running.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,7 +1,8 @@
-"""What load reports cost `lbctl serve`: 50 Envoys before 1,000 busy replicas, which report as often as they are asked.
+"""`python -m tests.benchmarks.load_reports`: measure the cost of load reports for `lbctl serve`.
 
-The clients run in this process, `serve` in one of its own. Its CPU is that of its process, from /proc, beside the same
-process with the same streams that report nothing, so that it says little of the machine's other work.
+50 Envoys report the load of 1,000 busy replicas at the requested interval. The clients run in this process, and `serve`
+runs in a separate one. The processor time of `serve` is read from /proc, and compared with the same process with silent
+streams, so that other work on the machine hardly affects the result.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from tests.benchmarks.xds_process import serve
 _ENVOYS, _POOLS, _REPLICAS = 50, 10, 100
 _SECONDS = 20.0
 _MAX_PERCENT = 10.0
-"""Percent of a core."""
+"""Maximum, in percent of a core."""
 _METHOD = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def report() -> bytes:
-    """Of every replica of the fleet: requests since the last report, and in progress."""
+    """Return a report about every replica of the fleet: requests since the last report, and requests in progress."""
     message = LoadStatsRequest()
     for pool in range(_POOLS):
         locality = message.cluster_stats.add(cluster_name=f"pool-{pool}").upstream_locality_stats.add()
@@ -42,7 +43,7 @@ def report() -> bytes:
 
 
 class Envoy:
-    """A stream that is asked for reports, and sends them from `busy` on."""
+    """A stream that the server asks for reports. It sends them once `busy` is set."""
 
     def __init__(self, channel: grpc.aio.Channel, number: int) -> None:
         self._call = channel.stream_stream(_METHOD)()
@@ -64,7 +65,7 @@ class Envoy:
 
 
 def _cpu(pid: int) -> float:
-    """Seconds that the process has used."""
+    """Return the processor seconds that the process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 

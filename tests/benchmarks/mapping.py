@@ -1,13 +1,13 @@
-"""`python -m tests.benchmarks.mapping [--seeds N] [-k WORD] [--kinds K …] [--border]`: which whole numbers to write
-for capacities and speeds, measured with the real proxies.
+"""`python -m tests.benchmarks.mapping [--seeds N] [-k WORD] [--kinds K …] [--border]`: measure which integer weights
+fit capacities and speeds best, with the real proxies.
 
-A cell is a pool of four replicas behind a real proxy, each with static weights `capacity^p × slow^b`; `slow` is what
-throttling has left of a speed. Lengths are lognormal, arrivals Poisson; all cells of a group have the same arrivals.
-What limits the replicas is either their memory bandwidth (a step hardly takes longer for more sequences), computing
-(each sequence adds as much again) or slots (sixteen at once, the rest waits).
+A cell is a pool of four replicas behind a real proxy, each with the static weight `capacity^p × slow^b`; `slow` is the
+fraction of the speed that remains under throttling. Lengths are log-normal and arrivals Poisson; all cells of a group
+have the same arrivals. Replicas are limited by memory bandwidth (more sequences hardly prolong a step), by compute
+(each sequence adds the same time), or by slots (sixteen run at once, the rest wait).
 
-`fair` is the part of the requests that the slow replica would have by its speed. The load is the part of what the
-replicas can do as they are in the cell; "before" is the same load in requests a second with none throttled.
+`fair` is the share of requests that the slow replica should have by its speed. The load is relative to the capacity of
+the replicas in the cell; "before" is the same number of requests per second without throttling.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.support.processes.proxies import main_file, proxy_of
 
 WARM, SECONDS, REST = 20.0, 70.0, 6.0
 AT_ONCE = 700.0
-"""Requests a second in all cells that run side by side: beyond that the event loop is part of what is measured."""
+"""Requests per second over all cells that run side by side. Above this the event loop would distort the results."""
 _FINEST: Mapping[Kind, int] = {"envoy": 65_535, "haproxy": 256, "nginx": 10_000}
 _SPREAD = 0.7
 _CONNECTIONS = 20_000
@@ -50,7 +50,7 @@ _CONNECTIONS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What limits a replica, and the mean length of an answer."""
+    """The cost model of a replica, and the mean length of an answer."""
 
     curve: CostModel
     answer: float
@@ -62,8 +62,8 @@ LIMITS: Mapping[str, Limit] = {
     "slots": Limit(CostModel(0.030, 0.0015, 0.0, 0.0, 16), 30.0),
 }
 GROWTHS, SLOTS = (0.01, 0.05, 0.15), (8, 16, 32, 64, 128, 256)
-"""Of the border between the two exponents of capacity: how much longer a step takes for each sequence, and how many
-there can be at once."""
+"""Values around the border between the two exponents of capacity: growth of a step per sequence, and number of
+slots."""
 BORDER: Mapping[str, Limit] = {
     f"{slots} slots, {growth:.0%} a sequence": Limit(
         CostModel(0.030, 0.030 * growth, 0.0, 0.0, slots), 30.0 if slots <= 32 else 60.0
@@ -77,7 +77,10 @@ _EQUAL = (1.0, 1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`speeds` as configured, `slow`: what the first is throttled to. `load`: of what they can do with `slow`."""
+    """`speeds`: as configured. `slow`: the throttled speed of the first replica, relative to its own.
+
+    `load`: relative to the capacity with `slow`.
+    """
 
     kind: Kind
     algorithm: str
@@ -91,7 +94,7 @@ class Cell:
 
     @property
     def group(self) -> str:
-        """Cells with the same arrivals."""
+        """Return the key of all cells with the same arrivals."""
         return f"{self.limit} {self.load} {self.speeds} {self.slow}"
 
     @property
@@ -129,7 +132,7 @@ def _limit(name: str) -> Limit:
 
 
 def border(kinds: Sequence[Kind]) -> Iterator[Cell]:
-    """Healthy replicas of 5 : 2 : 1 : 1."""
+    """Yield cells of healthy replicas with speeds of 5 : 2 : 1 : 1."""
     for kind in kinds:
         for limit in BORDER:
             for load in (0.6, 0.85):
@@ -155,7 +158,7 @@ def cells(kinds: Sequence[Kind]) -> Iterator[Cell]:
 
 
 async def measured(batch: Sequence[Cell], seed: int) -> dict[Cell, Outcomes]:
-    """All of them side by side."""
+    """Return the outcomes of cells that run side by side."""
     replicas = {cell: _engines(cell) for cell in batch}
     for engines in replicas.values():
         for engine in engines:
@@ -190,7 +193,7 @@ def _arrivals(cell: Cell, seed: int) -> list[Arrival]:
 
 @contextmanager
 def _proxy(kind: Kind, batch: Sequence[Cell], replicas: Mapping[Cell, Sequence[PacedReplica]]) -> Iterator[int]:
-    """Rendered by lbctl, but for the weights."""
+    """Run a proxy that lbctl has rendered, with the weights of the cells."""
     port, admin = free_port(), free_port()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -220,7 +223,10 @@ def _proxy(kind: Kind, batch: Sequence[Cell], replicas: Mapping[Cell, Sequence[P
 
 
 def _pool(cell: Cell, engines: Sequence[PacedReplica]) -> dict[str, Any]:
-    """With different weights, so that they stand in the configuration."""
+    """Return the pool of a cell.
+
+    Its weights differ so that they appear in the configuration, where they are replaced.
+    """
     members = [
         {"name": engine.name, "address": f"{HOST}:{engine.port}", "weight": place + 1}
         for place, engine in enumerate(engines)
@@ -300,7 +306,7 @@ async def table(wanted: Sequence[Cell], seeds: Sequence[int]) -> list[Row]:
 
 
 def before(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The same replicas and arrivals, with none throttled."""
+    """Return the row with the same replicas and arrivals, but without throttling."""
     return next((other for other in rows if not other.cell.throttled and _same(other.cell, row.cell)), None)
 
 

@@ -1,4 +1,4 @@
-"""What a whole process costs: seconds from its start to its end, and the most memory that it held."""
+"""Measure a whole process: the time from its start to its end, and its peak memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`seconds` of each run; `memory`: the peak resident size in MB, of the run that took most."""
+    """`seconds`: duration of each run; `memory`: the largest peak resident size of all runs, in MB."""
 
     seconds: tuple[float, ...]
     memory: float
@@ -24,11 +24,11 @@ class Cost:
 
 
 class FailedError(Exception):
-    """The command ended with another exit code than 0."""
+    """The command ended with an exit code other than 0."""
 
 
 def measure(arguments: Sequence[str], runs: int) -> Cost:
-    """`lbctl` with these arguments, so many times, after one run that counts for nothing."""
+    """Run `lbctl` with these arguments `runs` times, after a warm-up run."""
     _once(arguments)
     each = [_once(arguments) for _ in range(runs)]
     return Cost(tuple(seconds for seconds, _ in each), max(memory for _, memory in each))

@@ -1,6 +1,6 @@
 """The resident memory of a process, in MB, from /proc.
 
-`getrusage` is of no use for a most: a new process has that of the one that started it.
+`getrusage` is unsuitable for a peak: a new process inherits the peak of the process that started it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def resident(pid: int | str = "self") -> float:
-    """MB that the process has now. Raises FileNotFoundError where it has ended."""
+    """Return the current resident memory in MB. Raises FileNotFoundError if the process has ended."""
     return _megabytes(pid, "VmRSS")
 
 
 def most_resident(pid: int | str = "self") -> float:
-    """The most MB that it ever had. Raises FileNotFoundError where it has ended."""
+    """Return the peak resident memory in MB. Raises FileNotFoundError if the process has ended."""
     return _megabytes(pid, "VmHWM")
 
 

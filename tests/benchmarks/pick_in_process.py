@@ -1,9 +1,9 @@
-"""CPU of a question to the picker without a network: `python -m tests.benchmarks.pick_in_process [KIND …]`.
+"""`python -m tests.benchmarks.pick_in_process [KIND …]`: measure the CPU time of a picker query without a network.
 
-The bytes that a proxy sends go to the protocol object of a connection, whose answers are dropped, and then to the
-reader of the datagram that reports the end of the request. So a row has the cost of the picker's own code: parsing, the
-decision, the answer and the end. The lowest of many short rounds counts, so that other work on the machine matters
-little. Run it by turns with another version of lbctl in PYTHONPATH for a ratio.
+The bytes that a proxy sends go to the protocol object of a connection, whose responses are dropped, and then to the
+reader of the datagram that reports the end of the request. A row therefore has the cost of the picker's code alone:
+parsing, decision, response and end. The fastest of many short rounds counts, so that other work on the machine matters
+little. For a comparison, alternate with another version of lbctl in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENVOY = "x-lbctl-pool: chat\r\nx-lbctl-region: eu\r\nx-lbctl-zone: a\r\nx-lbctl
 
 
 class _Connection(asyncio.Transport):
-    """The transport of a connection whose peer takes everything; it keeps the newest answer."""
+    """The transport of a connection whose peer reads everything. It keeps the newest answer."""
 
     answer = b""
 
@@ -48,7 +48,7 @@ class _Connection(asyncio.Transport):
 
 
 def body(number: int, size: int = 8 << 10) -> bytes:
-    """A prompt of its own, behind a beginning that a hundred of them share."""
+    """Return a unique prompt that begins with one of a hundred common prefixes."""
     text = f"{number % 100} " * 500 + f"{number} " + _WORDS * (size // len(_WORDS) + 1)
     return json.dumps({"model": "m", "prompt": text[: size - 40]}).encode()
 

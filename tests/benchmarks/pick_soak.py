@@ -1,9 +1,9 @@
-"""`python -m tests.benchmarks.pick_soak [--minutes N] [--rate N]`: whether a picker's memory and cost stay flat.
+"""`python -m tests.benchmarks.pick_soak [--minutes N] [--rate N]`: check that a picker's memory and cost stay constant.
 
-The picker runs in a process of its own with 200 replicas. It is asked by HTTP, as HAProxy and nginx ask, in turn with a
-session of 20,000 and with a prompt of 8 KiB that nobody has sent before; a request ends after two seconds in the mean,
-and one end in a hundred is lost. A row is a minute: memory, processor time for each pick, and open picks. The last line
-compares the last sixth of the minutes with the second one.
+The picker runs in a separate process with 200 replicas. It gets HTTP queries as from HAProxy and nginx,
+alternately with one of 20,000 sessions and with a new prompt of 8 KiB. A request ends after two seconds on average, and
+one end in a hundred is lost. A row covers a minute: memory, processor time per pick, and open picks. The last line
+compares the last sixth of the minutes with the second sixth.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def question(number: int) -> bytes:
 
 
 async def ask(port: int, rate: float, seconds: float, every_minute: Callable[[int], None]) -> None:
-    """Ask `rate` times a second for so many seconds, and report the end of each request but for the lost ones."""
+    """Send `rate` queries per second for this number of seconds, and report the end of each request except for the lost
+    ones."""
     loop = asyncio.get_running_loop()
     ends = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     ends.connect((HOST, port + 1))
@@ -63,7 +64,7 @@ async def ask(port: int, rate: float, seconds: float, every_minute: Callable[[in
 
 
 def open_picks(port: int) -> str:
-    """Return how many picks the picker takes for running."""
+    """Return how many picks the picker counts as running."""
     with socket.create_connection((HOST, port + 1), 10) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nconnection: close\r\n\r\n")
         page = b"".join(iter(lambda: connection.recv(65536), b"")).decode()

@@ -221,7 +221,10 @@ async def by_spop(port: int, pid: int) -> None:
 
 
 async def remembered(port: int, pid: int) -> None:
-    """Print the resident memory before and after so many prompts of 8 KiB; the end of each request is reported."""
+    """Print the resident memory before and after this number of prompts of 8 KiB.
+
+    The end of each request is reported.
+    """
     before = resident(pid)
     ends = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     ends.connect((HOST, port + 1))

@@ -1,8 +1,8 @@
-"""`python -m tests.benchmarks.scrape`: what it costs to look at a thousand replicas every second.
+"""`python -m tests.benchmarks.scrape`: measure the cost of scraping a thousand replicas every second.
 
-The replicas are another process: a listener for each, on loopback, that answers a vLLM page of 30 KB whose counters
-move. Measured are the processor time and the memory of the process that scrapes, after its first looks, and how old the
-newest sample of each replica is at random moments.
+The replicas run in another process, with a listener on loopback for each, and return a vLLM page of 30 KB with changing
+counters. The results are the processor time and the memory of the scraping process after its first looks, and the age
+of each replica's newest sample at random times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.benchmarks.memory import most_resident
 ROOT = Path(__file__).resolve().parents[2]
 MAX_CORE = 0.5
 WHOLE_FLEET, EVERY = 10_000, 5.0
-"""Replicas of a fleet that one leader would scrape alone, and the seconds between two scrapes of each."""
+"""Replicas of a fleet that one leader would scrape alone, and the seconds between two scrapes of a replica."""
 MAX_MEMORY = 200.0
 LATE = 1.0
 _BYTES = 30_000
@@ -39,7 +39,7 @@ _HISTOGRAMS = (
 
 
 class _Pages:
-    """The same page with other counters at each look."""
+    """A page whose counters change at each look."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -79,7 +79,7 @@ class _Replica(asyncio.Protocol):
 
 
 async def _serve(count: int) -> None:
-    """Prints the ports, then answers until its input ends."""
+    """Print the ports, then serve until standard input ends."""
     loop, pages = asyncio.get_running_loop(), _Pages()
     servers = [await loop.create_server(lambda: _Replica(pages), "127.0.0.1", 0) for _ in range(count)]
     print(" ".join(str(server.sockets[0].getsockname()[1]) for server in servers), flush=True)
@@ -94,7 +94,7 @@ def _watched(ports: list[int], interval: float) -> Pool:
 
 
 class _Looks:
-    """When each replica's newest sample was taken."""
+    """Records when the newest sample of each replica was taken."""
 
     def __init__(self) -> None:
         self.newest: dict[str, float] = {}
@@ -110,7 +110,7 @@ class _Looks:
 
 
 async def _measure(ports: list[int], interval: float, seconds: float) -> tuple[float, float, list[float], _Looks]:
-    """(part of a core, seconds of the processor for each look, ages at random moments, looks)."""
+    """Return (fraction of a core, processor seconds per look, ages at random times, looks)."""
     pool, looks, loop = _watched(ports, interval), _Looks(), asyncio.get_running_loop()
     scraper = Scraper(looks.take)
     scraper.watch([item for item in (scrape_plan(pool, replica) for replica in pool.replicas) if item])
@@ -131,7 +131,7 @@ async def _measure(ports: list[int], interval: float, seconds: float) -> tuple[f
 
 
 def measure(replicas: int, interval: float, seconds: float) -> list[str]:
-    """The lines of the table."""
+    """Return the lines of the table."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))
     command = [sys.executable, "-m", "tests.benchmarks.scrape", "--serve", str(replicas)]

@@ -1,10 +1,12 @@
-"""`python -m tests.benchmarks.simulate`: a million requests on a hundred replicas, beside the limits and their growth.
+"""`python -m tests.benchmarks.simulate`: measure the replay of a million requests on a hundred replicas.
 
-Each measurement is a process of its own, for its memory; numba caches what it compiles, so the second run is the one to
-read. The last column is the time of a row by that of the row above, which has a tenth of the requests: 10 is linear.
-Ends with an error where a hundredth of the requests, with replicas that die and limits that are reached, gives other
-figures as plain Python than compiled. Without numba (the extra
-`simulate`) there are only rows of plain Python, of a tenth of the requests, and no limits.
+Each row is compared with its limit, and with the previous row, which has a tenth of the requests: a factor of 10 is
+linear. Each measurement is a separate process, so that its memory can be measured. numba caches compiled code, so only
+the second run is meaningful. Without numba (the extra `simulate`), the rows are of plain Python with a tenth of the
+requests, without limits.
+
+The exit code is not 0 if plain and compiled Python yield different figures. This is checked with a hundredth of the
+requests, with replicas that die and limits that are reached.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _HEAD = "| requests | policy | | seconds | limit | of them replay | peak MB | li
 
 
 def main() -> None:
-    """Print a table."""
+    """Print the table."""
     print(f"{REPLICAS} replicas, Poisson arrivals at 75 % of the bound, processes with their imports\n\n{_HEAD}")
     for policy in POLICIES:
         if find_spec("numba") is None:

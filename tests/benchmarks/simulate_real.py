@@ -1,11 +1,13 @@
-"""`python -m tests.benchmarks.simulate_real [--seeds N …] [--seconds S]`: a simulation beside what it simulates.
+"""`python -m tests.benchmarks.simulate_real [--seeds N …] [--seconds S]`: compare simulations with real proxies.
 
-Six engines at the pace of the clock (`PacedReplica`: two GPUs each of speeds 5 : 2 : 1, `SCALE` times as fast as the
-profile) stand behind each algorithm of each real proxy. All of them run side by side and get the same arrivals, which
-`lbctl.simulate` replays against the same pool and costs. The table has the median over the seeds of both, and in
-percent the median of how far the real figure is from the simulated one of its seed. Of a simulation the median of
-`DRAWS` runs counts, each with other random numbers and other places on the ring. A hash is of the prompt's length,
-which is in the query. A seed for which the event loop or the requests were late is left out, and that is said.
+Six engines in real time (`PacedReplica`: two GPUs each of speeds 5 : 2 : 1, `SCALE` times as fast as the profile) run
+behind each algorithm of each real proxy. All of them run side by side with the same arrivals, and `lbctl.simulate`
+replays these with the same pool and costs.
+
+The table has the medians of both over the seeds, and the median difference of the real from the simulated figure in
+percent. A simulated figure is the median of `DRAWS` runs with different random numbers and positions on the ring.
+Hashes use the prompt length, which is in the query string. A seed is left out, with a message, if the event loop or the
+requests were late.
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ from tests.support.processes.ports import HOST
 
 LOAD, SECONDS, PROMPT, ANSWER, DRAWS, SCALE = 0.65, 60.0, 1155.0, 211.0, 5, 2.0
 LATE = 0.03
-"""A run in which the event loop or the requests were later than that (seconds, 99th percentile) is not used."""
+"""A run is discarded if the event loop or the requests were later than this (seconds, 99th percentile)."""
 NEAR = 15.0
-"""Percent."""
+"""Percent. Larger differences are bold."""
 REST = 60.0
 """Seconds in which the last answers may end."""
 CURVE = CostModel(29.8e-3 / SCALE, 0.202e-3 / SCALE, 1.78e-7 / SCALE, 0.0715e-3 / SCALE)
@@ -74,7 +76,7 @@ SITES: tuple[_Site, ...] = tuple((kind, name) for kind, each in BALANCES.items()
 
 
 def measured(arrivals: Sequence[Arrival], seconds: float) -> tuple[dict[_Site, Outcomes], dict[_Site, Pool], float]:
-    """Send the arrivals to every site; return what came, the pools, and how late it was here."""
+    """Send the arrivals to every site. Return the outcomes, the pools, and the delay of this process in seconds."""
     engines = {site: [PacedReplica(name, speed, CURVE) for name, speed in SPEEDS.items()] for site in SITES}
     background.wait(_all(engine.start() for members in engines.values() for engine in members))
     fleets = {kind: _fleet(kind, engines) for kind in BALANCES}
@@ -112,7 +114,7 @@ async def _loaded(
 
 
 def _sent_late(load: LoadGenerator, arrivals: Sequence[Arrival], began: float) -> float:
-    """How much later than due 99 % of the requests were sent: one long stall delays many of them, and few timers."""
+    """Return by how much 99 % of the requests were late. A long stall delays many requests but only few timers."""
     late = sorted(sent.at - began - item.at for sent, item in zip(load.sent, arrivals, strict=True))
     return late[len(late) * 99 // 100]
 
@@ -136,7 +138,7 @@ def _replicas(engines: Sequence[PacedReplica]) -> list[dict[str, Any]]:
 
 
 def _pools(kind: Kind, fleet: Fleet) -> dict[_Site, Pool]:
-    """The pools as the simulation takes them, from the same fleet."""
+    """Return the pools of the fleet as the simulation needs them."""
     with tempfile.TemporaryDirectory() as name:
         loaded = load_fleet([str(write_fleet(Path(name), fleet))], Diagnostics())
     if loaded is None:
@@ -145,7 +147,7 @@ def _pools(kind: Kind, fleet: Fleet) -> dict[_Site, Pool]:
 
 
 def real_figures(outcomes: Outcomes) -> _Figures:
-    """The figures of the table, in seconds."""
+    """Return the figures of the table, in seconds."""
     return outcomes.first_token(50), outcomes.first_token(99), outcomes.whole(50), outcomes.whole(99)
 
 
@@ -153,7 +155,7 @@ def real_figures(outcomes: Outcomes) -> _Figures:
 
 
 def simulated(site: _Site, pool: Pool, arrivals: Sequence[Arrival]) -> _Figures:
-    """The median of each figure over runs with different random numbers, in seconds."""
+    """Return the median of each figure over runs with different random numbers, in seconds."""
     trace = Trace(
         [item.at for item in arrivals],
         [item.prompt for item in arrivals],
@@ -173,7 +175,8 @@ def _spread(draws: Sequence[_Figures]) -> str:
 
 
 def _renamed(pool: Pool, draw: int) -> Pool:
-    """Names, and with them the places of replicas on a ring, are other ones in each run, as real ports are."""
+    """Return the pool with other replica names, and therefore other positions on the ring, like the random ports of
+    real runs."""
     return replace(pool, replicas=tuple(replace(item, name=f"{item.name}-{draw}") for item in pool.replicas))
 
 
@@ -190,11 +193,11 @@ def _figures(setup: Setup, trace: Trace, seed: int) -> _Figures:
 # ── The table ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _Pair = tuple[_Figures, _Figures]
-"""Real and simulated."""
+"""Real and simulated figures."""
 
 
 def lines(pairs: Mapping[_Site, Sequence[_Pair]]) -> Iterator[str]:
-    """Seconds as `real / simulated (difference)`, bold where they are not near."""
+    """Yield the rows: seconds as `real / simulated (difference)`, bold if the difference is large."""
     yield f"| proxy | algorithm | {' | '.join(FIGURES)} |"
     yield "|---" * (len(FIGURES) + 2) + "|"
     for (kind, name), each in pairs.items():
@@ -202,7 +205,7 @@ def lines(pairs: Mapping[_Site, Sequence[_Pair]]) -> Iterator[str]:
 
 
 def difference(each: Sequence[_Pair], at: int) -> float:
-    """The median over the seeds of how many percent the real figure is above the simulated one."""
+    """Return the median over the seeds of the difference of the real figure from the simulated one, in percent."""
     return statistics.median(100 * (real[at] / simulation[at] - 1) for real, simulation in each)
 
 
@@ -214,7 +217,7 @@ def _cell(each: Sequence[_Pair], at: int) -> str:
 
 
 def arrivals_of(seed: int, seconds: float) -> list[Arrival]:
-    """Poisson arrivals with the lengths of Azure's conversations, as many as load the fleet to `LOAD`."""
+    """Return Poisson arrivals with the lengths of Azure's conversations, at the load `LOAD`."""
     rate = LOAD * sum(saturated_rate(speed, PROMPT, ANSWER, CURVE) for speed in SPEEDS.values())
     return poisson(rate, seconds, conversation(PROMPT, ANSWER), f"simulate_real {seed}")
 

@@ -1,7 +1,8 @@
-"""`python -m tests.benchmarks.starts`: the processor time of `lbctl serve`, which is ended as soon as it serves.
+"""`python -m tests.benchmarks.starts`: measure the processor time of a start of `lbctl serve`.
 
-A restart, a member that joins and every test that starts one pay it. The seconds are those of the processor, of all
-threads, so that they say little of the machine's other work. `--runs N` (default 7) starts it so often.
+Every restart, every new member and every test that starts a process pays this cost. The process is ended as soon as it
+serves. The figure is processor time of all threads, so that it depends little on other work on the machine. `--runs N`
+(default 7) is the number of starts.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from pathlib import Path
 
 _FLEET = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
 _LIMIT = 0.75
-"""Seconds of the processor."""
+"""Maximum processor seconds."""
 _HEAD = f"{'START':<44} {'MEDIAN':>8} {'MIN–MAX':>15} {'LIMIT':>8}"
 
 
 def seconds() -> float:
-    """The processor time of one `lbctl serve` of the smallest fleet, which is ended as soon as it has published it."""
+    """Return the processor seconds of an `lbctl serve` with the smallest fleet, which is ended once it has published
+    the fleet."""
     with tempfile.TemporaryDirectory() as state:
         arguments = ["serve", "--state", state, "--xds-bind", "127.0.0.1:0", "--api-bind", "127.0.0.1:0", str(_FLEET)]
         process = subprocess.Popen([sys.executable, "-m", "lbctl", *arguments], stderr=subprocess.PIPE, text=True)
@@ -39,7 +41,7 @@ def seconds() -> float:
 
 
 def main() -> int:
-    """Print the row of the smallest fleet. The exit code is 1 where it could not be served."""
+    """Print the row of the smallest fleet. The exit code is 1 if the fleet was not served."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.starts")
     parser.add_argument("--runs", type=int, default=7)
     runs = parser.parse_args().runs

@@ -1,9 +1,9 @@
-"""`python -m tests.benchmarks.weighting [--seeds N] [-k WORD] [--markdown]`: what adaptive weights and deep health do,
-in simulation, against capacities alone.
+"""`python -m tests.benchmarks.weighting [--seeds N] [-k WORD] [--markdown]`: measure the benefit of adaptive weights
+and deep health over capacities alone, by simulation.
 
-Each cell is the 99th percentile of the time to the first token with capacities alone, and the ratio to it with the
-control loop: the median of the seeds and the span of them, paired; behind it the ratio of the time per token. The last
-column is how often weights were changed in ten minutes, at the most.
+A cell has the 99th percentile of the time to the first token with capacities alone, then the ratio with the control
+loop to that: the median and the range over the seeds, paired by seed. The ratio of the time per token follows. The last
+column is the maximum number of weight changes in ten minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _big_throttled() -> tuple[SimulatedReplica, ...]:
 
 
 def _in_turn(seconds: float, factor: float) -> tuple[SimulatedReplica, ...]:
-    """One of 8 is slow for so long, then well for as long, and so on."""
+    """Return replicas of which one in 8 is alternately slow and healthy, for this number of seconds each."""
     begins = (120 + 2 * seconds * turn for turn in range(int(600 / seconds)))
     return homogeneous(
         7, SimulatedReplica(faults=tuple(SpeedFault(begin, begin + seconds, factor) for begin in begins))
@@ -43,7 +43,7 @@ def _in_turn(seconds: float, factor: float) -> tuple[SimulatedReplica, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Gpu:
-    """A data sheet: GB, GB/s, TFLOPS of 16 bits without sparsity."""
+    """Figures of a data sheet: GB, GB/s, and TFLOPS for 16 bits without sparsity."""
 
     name: str
     memory: float
@@ -56,8 +56,9 @@ _L40S, _H20 = _Gpu("L40S", 48, 864, 362), _Gpu("H20", 96, 4022, 148)
 
 
 def _roofline(gpu: _Gpu, weights: float, token: float, count: int) -> CostModel:
-    """An engine whose decoding is bound by memory and whose reading is bound by computing, at 60 % of the sheet's
-    figures; `weights` in GB, `token` in KB of the cache, so many GPUs."""
+    """Return an engine with this number of GPUs whose decoding is limited by memory bandwidth and whose prefill is
+    limited by compute, at 60 % of the figures of the data sheet. `weights` is in GB, `token` is the cache per token in
+    KB."""
     bandwidth, compute = 0.6 * count * gpu.bandwidth, 0.6 * count * gpu.compute
     each = weights / compute / 1000
     return CostModel(
@@ -67,7 +68,7 @@ def _roofline(gpu: _Gpu, weights: float, token: float, count: int) -> CostModel:
 
 
 def _unlike(weights: float, token: float, count: int, *gpus: _Gpu) -> tuple[SimulatedReplica, ...]:
-    """Three replicas of each GPU, with the capacities that they have for the simulated lengths."""
+    """Return three replicas of each GPU, with their capacities for the simulated lengths."""
     curves = [_roofline(gpu, weights, token, count) for gpu in gpus]
     rates = [saturated_rate(1.0, 1150.0, 195.0, curve) for curve in curves]
     return tuple(
@@ -157,7 +158,7 @@ class Cell:
 
 
 def cell(scenario: Scenario, seeds: int) -> Cell:
-    """Both runs of a seed have the same arrivals."""
+    """Return the results of a scenario. Both runs of a seed have the same arrivals."""
     static, first, token, changes = [], [], [], 0
     for seed in range(seeds):
         before, after = run(with_static_weights(scenario), seed), run(scenario, seed)

@@ -1,7 +1,7 @@
-"""`python -m tests.benchmarks.wrong_keys`: processor time of a proxy for one request with a wrong API key.
+"""`python -m tests.benchmarks.wrong_keys`: measure the processor time of a proxy for a request with a wrong API key.
 
-A row for each proxy: with one key, with 10,000 keys, and the ratio of the two; then the same for a header of 7,900
-blanks and the beginning of a key. A client without a key chooses how many such requests it sends.
+Each proxy has a row: with one key, with 10,000 keys, and their ratio; then the same for a header with 7,900 blanks
+before the beginning of a key. The cost matters because clients without a key can send any number of such requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _costs(kind: str, size: int) -> dict[str, float]:
-    """Return header → seconds of processor time for a request with it, where the route has so many keys."""
+    """Return header → processor seconds for a request with it, if the route has this number of keys."""
     keys = "".join(f"sk-{number:06}-abcdefghijklmnopqrstuvwxyz: t{number}\n" for number in range(size))
     with replicas("a") as (a,):
         fleet = fleet_of([a], route={"auth": {"api_keys": {"file": "keys"}}})
@@ -48,7 +48,7 @@ def _cost(gateway: Gateway, value: str) -> float:
 
 
 def _seconds(pid: int) -> float:
-    """Return the processor time of a process and its children."""
+    """Return the processor seconds of a process and its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return (int(fields[11]) + int(fields[12])) / _TICKS + sum(_seconds(int(child)) for child in children)

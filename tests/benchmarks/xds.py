@@ -1,8 +1,9 @@
-"""The control plane beside its floor (`xds_floor`), in the same run, so that the ratio says something of the code and
-little of the machine: what a change costs the server, and when the last stream has it.
+"""Compare the control plane with its floor (`xds_floor`): the processor time of a change, and the time until the last
+stream has it.
 
-Clients run in this process, the server in one of its own. Each pair of pushes is taken in turns, the figures are
-medians. What has no floor stands beside a limit in seconds or megabytes.
+Both are measured in the same run, so that their ratio depends on the code and little on the machine. Clients run in
+this process, and each server in a separate process. Pushes to the two servers alternate, and the figures are medians.
+Figures without a floor are compared with a limit in seconds or megabytes.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ HEAD = f"\n{'XDS':<58} {'LBCTL':>9} {'FLOOR':>9} {'RATIO':>7} {'LIMIT':>8}"
 _SUBJECTS = ("floor", "lbctl")
 _TIMEOUT = 60.0
 _QUIET = 0.3
-"""Seconds after the last answer, in which the server takes the acknowledgements."""
+"""Seconds after the last response, in which the server processes the acknowledgements."""
 _STREAMS = 100
 _CROWD = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure. `unit`: ms, s, MB or empty for a count; `most`: of the ratio where there is a floor, else of it."""
+    """One figure. `unit`: ms, s, MB, or empty for a count.
+
+    `most`: limit of the ratio if there is a floor, else of the figure.
+    """
 
     name: str
     lbctl: float
@@ -60,12 +64,12 @@ Scenario = Callable[[Path, int], AsyncIterator["Line"]]
 
 
 def chosen(word: str) -> list[Scenario]:
-    """The scenarios whose name holds `word`."""
+    """Return the scenarios whose name contains `word`."""
     return [item for item in (_reweighted, _one_changed, _crowd, _start, _reload) if word in f"xds{item.__name__}"]
 
 
 async def lines(scenario: Scenario, runs: int) -> AsyncIterator[Line]:
-    """Its figures, one by one."""
+    """Yield the figures of a scenario."""
     with tempfile.TemporaryDirectory() as directory:
         async for line in scenario(Path(directory), runs):
             yield line
@@ -85,7 +89,7 @@ async def _one_changed(directory: Path, runs: int) -> AsyncIterator[Line]:
 
 
 async def _crowd(directory: Path, runs: int) -> AsyncIterator[Line]:
-    """All at once, with TLS, twice: the second time the server knows the nodes."""
+    """Connect all clients at once, with TLS, twice: the second time the server knows the nodes."""
     path = _written(directory, 10, 100)
     authority = Authority(directory / "tls")
     pair = authority.issue("localhost")
@@ -105,7 +109,7 @@ async def _crowd(directory: Path, runs: int) -> AsyncIterator[Line]:
 
 
 async def _start(directory: Path, runs: int) -> AsyncIterator[Line]:
-    """The whole command, from its start until a proxy has everything; then one pool of its file is changed."""
+    """Measure the whole command, from its start until a proxy has all resources. Then change one pool in its file."""
     path = _written(directory, 1000, 10)
     async with serve(path, directory / "state") as made:
         client = Client("node-0")
@@ -129,7 +133,7 @@ async def _start(directory: Path, runs: int) -> AsyncIterator[Line]:
 
 
 async def _reload(directory: Path, runs: int) -> AsyncIterator[Line]:
-    """What a reload costs to read and beside that, and that the rest of the fleet adds little to it."""
+    """Measure a reload, with reading and publishing separate. The rest of the fleet should add little."""
     costs, read = {}, {}
     for pools in (100, 1000):
         path = _written(directory, pools, 10)
@@ -151,8 +155,10 @@ async def _reload(directory: Path, runs: int) -> AsyncIterator[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Seconds. `cpu`: of the server, until it has taken the acknowledgements; `last`: until the last stream has it;
-    `own`: what was done before the first byte could be written."""
+    """Times of a push in seconds. `cpu`: processor time of the server, including the acknowledgements.
+
+    `last`: until the last stream has it. `own`: work before the first byte can be written.
+    """
 
     cpu: float
     last: float
@@ -160,7 +166,7 @@ class Push:
 
 
 async def _pushes(path: Path, pools: int, changed: int, runs: int) -> dict[str, list[Push]]:
-    """So many of each subject, in turns, after one that counts for nothing."""
+    """Return the times of `runs` pushes of each server, in turns, after a warm-up push."""
     found: dict[str, list[Push]] = {name: [] for name in _SUBJECTS}
     crowds = {name: clients(_STREAMS) for name in _SUBJECTS}
     async with AsyncExitStack() as stack:
@@ -190,7 +196,7 @@ async def _connected(
     wanted: Sequence[tuple[str, str]],
     credentials: grpc.ChannelCredentials | None = None,
 ) -> float:
-    """Connects all at once; the seconds until the last one has everything."""
+    """Connect all clients at once. Return the seconds until the last one has all resources."""
     started = time.monotonic()
     for client in crowd:
         client.versions.clear()
@@ -209,7 +215,7 @@ def _pools(count: int) -> list[str]:
 
 
 def _all_of(pools: int) -> list[tuple[str, str]]:
-    """What a proxy of one of our fleets has in the end."""
+    """Return all resources of a proxy of our fleets, as (type, name)."""
     of_pools = [(kind, name) for kind in (CDS, EDS) for name in _pools(pools)]
     return of_pools + [(kind, name) for kind in (LDS, RDS) for name in ("public", "internal")]
 
@@ -221,7 +227,7 @@ def _written(directory: Path, pools: int, replicas: int) -> Path:
 
 
 async def _calm(pid: int) -> None:
-    """Wait until the process uses less than half of a core: at its start it checks every replica."""
+    """Wait until the process uses less than half of a core. After its start it checks every replica."""
     deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
         before = cpu(pid)
@@ -231,7 +237,7 @@ async def _calm(pid: int) -> None:
 
 
 def _change_one_pool(path: Path) -> None:
-    """Another drained replica in the pool in the middle, or the same one again."""
+    """Drain another replica in the pool in the middle, or end the drain."""
     name = "pool-500" if "pool-500:" in path.read_text() else "pool-50"
     head, mark, tail = path.read_text().partition(f"\n  {name}:\n")
     first, line, rest = tail.partition("- {name: r3, ")

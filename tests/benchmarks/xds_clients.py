@@ -1,7 +1,7 @@
-"""Many clients of a control plane in one process, each on a connection of its own, as cheap as clients can be.
+"""Many cheap clients of a control plane in one process, each with a separate connection.
 
-A client speaks delta ADS as Envoy does: clusters and listeners whole, endpoints and routes by name, an ACK for each
-response. It keeps the version of what it has, and when each name last came.
+A client uses delta ADS like Envoy: it subscribes to all clusters and listeners, to endpoints and routes by name, and
+sends an ACK for each response. It stores the version of each resource, and when each name was last received.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES
 
 METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 _OPTIONS = (
-    ("grpc.use_local_subchannel_pool", 1),  # a connection for each client
+    ("grpc.use_local_subchannel_pool", 1),  # a separate connection for each client
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.enable_retries", 0),
 )
@@ -26,7 +26,10 @@ _OPTIONS = (
 
 @dataclass(slots=True)
 class Client:
-    """`versions`: type → name → version; `came`: (type, name) → when it last came (`time.monotonic()`)."""
+    """A client. `versions`: type → name → version.
+
+    `came`: (type, name) → time of the last receipt (`time.monotonic()`).
+    """
 
     node: str
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -36,7 +39,7 @@ class Client:
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     def connect(self, target: str, credentials: grpc.ChannelCredentials | None = None) -> None:
-        """Opens a stream; what the last one brought is told as known."""
+        """Open a stream. It reports the resources of the last stream as known."""
         if credentials is None:
             self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
         else:
@@ -45,7 +48,7 @@ class Client:
         self._task = asyncio.get_running_loop().create_task(self._talk(self._channel))
 
     async def disconnect(self) -> None:
-        """The stream and its connection end."""
+        """Close the stream and its connection."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -54,14 +57,14 @@ class Client:
         self._task = self._channel = None
 
     async def has(self, wanted: Iterable[tuple[str, str]], since: float = 0.0) -> float:
-        """Waits until everything wanted, (type, name), has come after `since`; when the last of it came."""
+        """Wait until each wanted (type, name) was received after `since`. Return the time of the last receipt."""
         keys = list(wanted)
         while any(self.came.get(key, 0.0) <= since for key in keys):
             await self.moved()
         return max(self.came[key] for key in keys)
 
     async def moved(self) -> None:
-        """Waits for the next response; raises what ended the stream."""
+        """Wait for the next response. Raises the error that ended the stream."""
         assert self._task is not None
         self._moved.clear()
         woken = asyncio.ensure_future(self._moved.wait())
@@ -76,7 +79,7 @@ class Client:
 
     async def _talk(self, channel: grpc.aio.Channel) -> None:
         call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
-        subscribed = {CDS, *self.versions}  # a client that comes back asks for all types at once, and may get nothing
+        subscribed = {CDS, *self.versions}  # a reconnected client requests all types at once, and may receive nothing
         for kind in sorted(subscribed, key=TYPES.index):
             await call.write(self._first(kind, node=kind == CDS))
         while isinstance(data := await call.read(), bytes):
@@ -120,6 +123,6 @@ def clients(count: int) -> list[Client]:
 
 
 async def all_have(each: Sequence[Client], wanted: Sequence[tuple[str, str]], since: float, patience: float) -> float:
-    """When the last client got the last of what is wanted."""
+    """Return when the last client received the last wanted resource."""
     async with asyncio.timeout(patience):
         return max(await asyncio.gather(*(client.has(wanted, since) for client in each)))

@@ -1,8 +1,8 @@
-"""The floor: what a control plane in Python cannot be cheaper than.
+"""The floor: a lower bound for the cost of a control plane in Python.
 
-A bare grpc.aio server that serialises each content once and writes the same bytes to every stream. It has no protocol
-state: a type is answered with all that there is of it, requests are read and thrown away, and the nonce never changes.
-Its messages are bare, but the endpoints are all there, and a change rewrites their weights.
+It is a bare grpc.aio server that serialises each response once and writes the same bytes to every stream. It has no
+protocol state: it answers a type with all its resources, discards requests, and always uses the same nonce. Its
+resources are minimal, but contain all endpoints, and a change rewrites their weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.benchmarks.xds_clients import METHOD
 
 
 class Floor:
-    """Clusters, endpoints, listeners and routes of a fleet, from memory."""
+    """Clusters, endpoints, listeners and routes of a fleet, in memory."""
 
     def __init__(self, topology: Topology) -> None:
         listeners = [item.name for item in topology.listeners]
@@ -53,7 +53,7 @@ class Floor:
         return port
 
     def push(self, names: Sequence[str], weight: int) -> None:
-        """New weights in these assignments, one serialisation, the bytes to every stream."""
+        """Set new weights in these assignments, serialise them once, and write the bytes to every stream."""
         for name in names:
             for group in self._endpoints[name].endpoints:
                 for number, endpoint in enumerate(group.lb_endpoints):

@@ -1,4 +1,4 @@
-"""The processes that are measured: the servers of `xds_server`, and `lbctl serve` itself."""
+"""The measured processes: the servers of `xds_server`, and `lbctl serve` itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT = 60.0
 
 
 class Server:
-    """One of xds_server's subjects; `ask` gives it an order and returns its answer."""
+    """A server of `xds_server`. `ask` sends it an order and returns the answer."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -40,7 +40,7 @@ class Server:
 
 @asynccontextmanager
 async def server(subject: str, fleet: Path, *more: str) -> AsyncIterator[Server]:
-    """`more`: further arguments of xds_server."""
+    """Start a server. `more`: further arguments of xds_server."""
     arguments = [sys.executable, "-m", "tests.benchmarks.xds_server", subject, str(fleet), *more]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*arguments, stdin=pipe, stdout=pipe)
@@ -57,7 +57,7 @@ async def server(subject: str, fleet: Path, *more: str) -> AsyncIterator[Server]
 
 
 class Serve:
-    """`lbctl serve`, from `started` (`time.monotonic()`) on; its log is in `log`."""
+    """`lbctl serve`, started at `started` (`time.monotonic()`). Its log is in `log`."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, started: float) -> None:
         self.process = process
@@ -65,7 +65,7 @@ class Serve:
         self.started = started
 
     async def listening(self) -> str:
-        """The address of its xDS port, once it listens there."""
+        """Return the address of its xDS port once it listens there."""
         deadline = time.monotonic() + _TIMEOUT
         while self.process.returncode is None and time.monotonic() < deadline:
             port = _port(self.log.read_text())
@@ -76,13 +76,13 @@ class Serve:
 
     @property
     def memory(self) -> float:
-        """Resident now, in MB."""
+        """Return its current resident memory in MB."""
         return resident(self.process.pid)
 
 
 @asynccontextmanager
 async def serve(fleet: Path, state: Path) -> AsyncIterator[Serve]:
-    """The command as users start it, on ports of the system."""
+    """Start the command as users do, on ports that the system assigns."""
     log = state.with_suffix(".log")
     arguments = [sys.executable, "-m", "lbctl", "serve", str(fleet), "--state", str(state)]
     binds = ["--xds-bind", "127.0.0.1:0", "--api-bind", "127.0.0.1:0"]

@@ -1,5 +1,6 @@
-"""One xDS server as a process of its own: the floor, or lbctl's. It is told by lines of JSON what to do, and answers
-with what that cost.
+"""A separate process with an xDS server: the floor or lbctl.
+
+It reads orders as lines of JSON, and answers each with its cost.
 
 `python -m tests.benchmarks.xds_server floor|lbctl FLEET [--tls CERTIFICATE KEY] [--profile FILE]`
 """
@@ -31,7 +32,7 @@ from tests.benchmarks.xds_floor import Floor
 
 
 class Subject(Protocol):
-    """What is measured. `push`: new weights for all replicas of these pools, to every stream."""
+    """A measured server. `push`: send new weights for all replicas of these pools to every stream."""
 
     async def start(self, tls: ServerTls | None) -> int: ...
 
@@ -61,7 +62,7 @@ class FloorSubject:
 
 
 class LbctlSubject:
-    """From a changed weight in the snapshot on: the edition is built, checked, published."""
+    """lbctl after a weight in the snapshot has changed: the snapshot is built, checked and published."""
 
     def __init__(self, loaded: Loaded) -> None:
         from lbctl.xds.build.snapshot_cache import Builder
@@ -108,7 +109,7 @@ class _Unobserved:
 async def serve(
     subject: Subject, files: FleetReloader, tls: ServerTls | None, profile: cProfile.Profile | None
 ) -> None:
-    """Obeys standard input until it ends."""
+    """Execute the orders of standard input until it ends."""
     _say(port=await subject.start(tls))
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -134,7 +135,7 @@ async def serve(
 
 
 def _read(files: FleetReloader) -> Loaded:
-    """The fleet as it is now; it is what runs from now on."""
+    """Load the current files of the fleet, which then become the running fleet."""
     outcome = files.load()
     assert outcome.loaded is not None, outcome.diagnostics
     files.accept(outcome)
@@ -152,7 +153,7 @@ def main() -> None:
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
     parser.add_argument("--profile")
     options = parser.parse_args()
-    gc.set_threshold(100_000, 50)  # as lbctl.cli does
+    gc.set_threshold(100_000, 50)  # as in lbctl.cli
     files = FleetReloader([options.fleet])
     loaded = _read(files)
     subject = FloorSubject(loaded) if options.subject == "floor" else LbctlSubject(loaded)

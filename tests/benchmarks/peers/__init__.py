@@ -1,1 +1,2 @@
-"""`make bench-peers`: lbctl beside what people use today, before the same simulated engines and the same arrivals."""
+"""`make bench-peers`: compare lbctl with other load balancers, with the same simulated engines and the same
+arrivals."""

@@ -1,9 +1,9 @@
-"""`make bench-peers [ARGS="…"]`: runs every system in every case and writes docs/develop/benchmarks.md.
+"""`make bench-peers [ARGS="…"]`: run every system in every case, and write docs/develop/benchmarks.md.
 
-`--repetitions N` (default 3), `--seconds S` of a run (default 20), `--case WORD`, `--system WORD` take a part, and with
-a part of the cases or systems the page is printed. `--beside N` (default 9) systems run side by side. With `--results
-FILE` each result is kept there as a line of JSON, and those that it has already are not measured again; with `--page`
-too nothing is measured, and the page has what there is.
+`--repetitions N` (default 3) is the number of runs, `--seconds S` (default 20) their duration, and `--beside N`
+(default 9) the number of systems that run side by side. `--case WORD` and `--system WORD` select a part; the page is
+then printed instead of written. `--results FILE` stores each result as a line of JSON, and skips runs whose result is
+in the file. With `--page` no run is made, and the page shows the stored results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAGE = ROOT / "docs" / "develop" / "benchmarks.md"
 
 
 class Kept:
-    """The results so far, each also in a file if there is one."""
+    """The results so far. Each is also written to a file if there is one."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -40,7 +40,7 @@ class Kept:
         return key in self._results
 
     def add(self, case: str, repetition: int, results: dict[str, Result]) -> None:
-        """Keep the results of one run."""
+        """Store the results of one run."""
         for system, result in results.items():
             self._results[case, system, repetition] = result
             if self._file:
@@ -48,14 +48,14 @@ class Kept:
                     print(json.dumps([case, system, repetition, dataclasses.asdict(result)]), file=stream)
 
     def of(self, case: str, system: str) -> list[Result]:
-        """The repetitions that there are."""
+        """Return the stored repetitions."""
         return [result for key, result in sorted(self._results.items()) if key[:2] == (case, system)]
 
 
 def _runs(
     chosen: Sequence[tuple[Case, Sequence[System]]], repetitions: int, beside: int, kept: Kept
 ) -> Iterator[tuple[Case, int, Sequence[System]]]:
-    """What is still to be measured: every case once before any of them twice."""
+    """Yield the missing runs: every case once before any case twice."""
     for repetition in range(repetitions):
         for case, group in chosen:
             left = [system for system in group if (case.name, system.name, repetition) not in kept]
@@ -69,7 +69,7 @@ def main() -> int:
     if not systems.BIN.is_dir():
         print(f"no routers in {systems.BIN}: make bench-peers installs them", file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is then stopped
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all started processes are stopped
     many_connections(20_000)
     chosen = [
         (case, [system for system in systems.of(case) if options.system in system.name])

@@ -1,8 +1,8 @@
-"""nginx, HAProxy and Envoy as their documentation advises to set them up before model servers.
+"""nginx, HAProxy and Envoy, configured as their documentation recommends for model servers.
 
-All have the replicas' weights, kept connections to them, no buffering of answers and, where there are any, active
-health checks. `hashed` is for sessions: consistent hashing of `x-session-id` with bounded load (nginx has no bound, and
-is left out).
+All have the weights of the replicas, persistent connections to them, no buffering of responses and, if available,
+active health checks. `hashed` is for sessions: consistent hashing of `x-session-id` with bounded load. nginx has no
+bound, and is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lbctl.demo.replica import HOST
 from tests.benchmarks.peers.replicas import Member
 
 _ANOTHER = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
-"""A retry goes to a host that has not been tried."""
+"""Send a retry to a host that has not been tried yet."""
 
 
 def nginx(port: int, members: Sequence[Member]) -> str:

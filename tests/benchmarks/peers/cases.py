@@ -1,4 +1,4 @@
-"""The cases: which replicas, which requests, and what happens to one of the replicas meanwhile."""
+"""The cases: their replicas, their requests, and the faults of one replica."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tests.benchmarks.peers.engines import CURVE, SCALE
 from tests.benchmarks.picking.traces import Arrival, sessions
 
 PROMPT, ANSWER, _MAX_ANSWER_TOKENS = 1155.0, 117.0, 160
-"""The mean lengths of requests other than chats, and the longest answer, in tokens."""
+"""Mean lengths of requests other than chats, and the length of the longest answer, in tokens."""
 MIXED_SPEEDS = (1.0, 0.4, 0.2)
-"""GPUs of 5 : 2 : 1."""
+"""GPUs with speeds of 5 : 2 : 1."""
 _EQUAL_SPEEDS = (1.0,) * 3
 _FAULT, _SETTLED = 0.2, 0.5
-"""Parts of a run: when a fault begins, and from when on one is measured that lasts."""
+"""Fractions of a run: when a fault begins, and when measurement begins for a lasting fault."""
 _WAVE = 10.0
-"""Seconds from one burst to the next."""
+"""Seconds between the starts of two bursts."""
 _Speeds = tuple[float, ...]
 _Arrivals = Callable[[_Speeds, float, int], list[Arrival]]
-"""From the replicas' speeds, the seconds of the run and a seed."""
+"""Arguments: speeds of the replicas, seconds of the run, seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A fault of a replica at this part of a run: a command to the engines, with its arguments."""
+    """A fault of a replica at this fraction of a run: a command to the engines with its arguments."""
 
     at: float
     command: str
@@ -48,13 +48,14 @@ class Case:
     speeds: _Speeds = MIXED_SPEEDS
     events: tuple[Event, ...] = ()
     since: float = 0.1
-    """From which part of the run on requests count."""
+    """Fraction of the run after which requests are counted."""
     after: _Speeds | None = None
-    """The speeds that give the right shares; None if there are none, as with caches or while a replica is away."""
+    """Speeds that determine the right shares. None if no shares are right, as with caches or while a replica is
+    away."""
 
 
 def _independent(load: float) -> _Arrivals:
-    """Poisson arrivals of requests that share nothing, at this load of the replicas without a fault."""
+    """Return Poisson arrivals of unrelated requests, at this load of the replicas without a fault."""
 
     def arrivals(speeds: _Speeds, seconds: float, seed: int) -> list[Arrival]:
         rate = load * sum(saturated_rate(speed, PROMPT, ANSWER, CURVE) for speed in speeds)
@@ -66,7 +67,7 @@ def _independent(load: float) -> _Arrivals:
 
 
 def _burst(speeds: _Speeds, seconds: float, seed: int) -> list[Arrival]:
-    """Half of the requests within a fifth of the time."""
+    """Return arrivals of which half come within a fifth of the time."""
     return [Arrival(_bunched(item.at), item.prompt, item.answer) for item in _independent(0.4)(speeds, seconds, seed)]
 
 
@@ -110,7 +111,7 @@ CASES = (MIXED, HALVED, WEDGED, CHAT, BURST, KILLED)
 
 
 def plan(case: Case, seconds: float, seed: int) -> list[Planned]:
-    """The requests of a run as they are sent."""
+    """Return the requests of a run as they are sent."""
     own = random.Random(seed)
     return [
         Planned(
@@ -123,7 +124,7 @@ def plan(case: Case, seconds: float, seed: int) -> list[Planned]:
 
 
 def cacheable(case: Case, seconds: float, seed: int) -> float:
-    """The part of the prompts' tokens that one cache without bounds would hold; 0 where prompts share nothing."""
+    """Return the fraction of prompt tokens that one unbounded cache would hold; 0 if prompts share nothing."""
     held: set[int] = set()
     hits = tokens = 0
     for item in case.arrivals(case.speeds, seconds, seed):

@@ -1,5 +1,4 @@
-"""The clients: each request is sent when it is due, on a connection of its own, and its stream of events is read to the
-end."""
+"""The clients. Each request is sent on time on a separate connection, and its event stream is read to the end."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from lbctl.demo.replica import HOST
 
 ANSWER_TIMEOUT = 10.0
-"""Seconds for which a client waits for the next part of an answer; then it has failed."""
+"""Seconds for which a client waits for the next part of an answer. After that the request has failed."""
 
 
 @dataclass(slots=True)
@@ -22,7 +21,7 @@ class Sent:
     first: float = 0.0
     last: float = 0.0
     failed: str = ""
-    """Why it has failed; empty where it has not."""
+    """Reason of the failure; empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Clients:
         self.sent: list[Sent] = []
 
     async def run(self, plan: Sequence[Planned], began: float) -> None:
-        """Send all; returns when each has an answer or has failed."""
+        """Send all requests. Return when each has ended or failed."""
         async with asyncio.TaskGroup() as group:
             for item in plan:
                 await asyncio.sleep(max(0.0, began + item.at - time.monotonic()))

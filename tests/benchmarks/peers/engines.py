@@ -1,11 +1,11 @@
-"""Simulated vLLM servers behind OpenAI's API: `python -m tests.benchmarks.peers.engines GROUPS SPEED …`, by stdin and
-stdout.
+"""Simulated vLLM servers with OpenAI's API: `python -m tests.benchmarks.peers.engines GROUPS SPEED …`.
 
-Each is an engine of `lbctl.simulate` with a prefix cache, at the pace of the clock. Its answer is a stream of events,
-one with the first token, then one for every 16 iterations, and the last one. GROUPS sets of engines are started, and
-their ports are printed as a JSON list of lists. Then each line of the input is a JSON list `[COMMAND, engine's number,
-…]`, which is done with that engine of every group; `["counts"]` prints, for each group and engine, the requests, the
-tokens of their prompts, and those of them that were cached.
+Each is an engine of `lbctl.simulate` with a prefix cache that runs in real time. Its answer is an event stream with one
+event for the first token, one for every 16 iterations after that, and a last one.
+
+GROUPS sets of engines are started, and their ports are printed as a JSON list of lists. Then each line of standard
+input is a JSON list `[COMMAND, engine number, …]`, which is applied to that engine of every group. `["counts"]` prints,
+for each group and engine, the number of requests, of their prompt tokens, and of the cached ones among these.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from tests.benchmarks.descriptors import many_connections
 from tests.benchmarks.peers import prompts
 
 SCALE = 2.0
-"""The engines are so many times as fast as the profile that they come from."""
+"""Factor by which the engines are faster than their profile."""
 CURVE = CostModel(29.8e-3 / SCALE, 0.202e-3 / SCALE, 1.78e-7 / SCALE, 0.0715e-3 / SCALE)
 _EVERY = 16
 _INFO = {"model_path": "m", "served_model_name": "m", "model_id": "m", "is_generation": True}
 _MODELS = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm", "max_model_len": 131072}]}
 _PAGES = (b"/health", b"/get_model_info", b"/model_info", b"/get_server_info", b"/server_info")
-"""What routers ask before they begin. Everything else is not found, the preparation of prompts (`…/render`) too."""
+"""Paths that routers query before they start. Other paths are not found, including the preparation of prompts
+(`…/render`)."""
 _CACHE_LINES = (
     'vllm:prefix_cache_queries_total{{model_name="m"}} {}\nvllm:prefix_cache_hits_total{{model_name="m"}} {}\n'
 )
 
 
 class ChatReplica(PacedReplica):
-    """A replica that takes chat requests."""
+    """A replica that accepts chat requests."""
 
     def __init__(self, name: str, speed: float) -> None:
         super().__init__(name, speed, CURVE)
@@ -44,7 +45,7 @@ class ChatReplica(PacedReplica):
         self.counts = [0, 0, 0]
 
     async def start(self) -> None:
-        """Listen on its port; a replica that has none yet gets one from the system."""
+        """Listen on the port of the replica. Without one, the system assigns a port."""
         self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -58,7 +59,7 @@ class ChatReplica(PacedReplica):
         return request
 
     def add(self, connection: _Connection, prompt: int, answer: int) -> ConnectedRequest:
-        """Queue a request; its iteration begins after its blocks were named."""
+        """Queue a request. Its first iteration begins after its blocks are known."""
         loop = asyncio.get_running_loop()
         request = ConnectedRequest(loop.time(), prompt, max(1, answer), connection=connection)
         self._fresh.append(request)
@@ -72,12 +73,12 @@ class ChatReplica(PacedReplica):
         return super().page() + _CACHE_LINES.format(self.counts[1], self.counts[2]).encode()
 
     def began(self, request: ConnectedRequest) -> None:
-        """Take note of a first token."""
+        """Record a first token."""
         self.counts[2] += request.cached
         self._talking[id(request)] = request.connection
 
     def ended(self, request: ConnectedRequest) -> None:
-        """Forget a request that is answered, or whose client has left."""
+        """Forget a request that is answered or whose client has left."""
         self._talking.pop(id(request), None)
 
     def _wake(self) -> None:
@@ -101,7 +102,7 @@ class _Connection(ReplicaConnection):
         self._read = bytearray()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Give the request up, and count it as ended."""
+        """Abandon the request, and count it as ended."""
         super().connection_lost(error)
         if self._request is not None:
             self._replica.ended(self._request)
@@ -148,7 +149,7 @@ class _Connection(ReplicaConnection):
         )
 
     def more(self, tokens: int) -> None:
-        """Send so many tokens."""
+        """Send this number of tokens."""
         self._write(_chunk(_event({"content": " a" * tokens})))
 
     def last(self) -> None:
@@ -164,7 +165,7 @@ def _text(content: object) -> str:
 
 
 def _unframed(head: bytes, data: bytearray, start: int) -> bytes | None:
-    """The body of a request, None while it is not complete."""
+    """Return the body of a request, or None while it is incomplete."""
     if b"transfer-encoding: chunked" in head:
         parts: deque[bytes] = deque()
         while (line := data.find(b"\r\n", start)) >= 0:

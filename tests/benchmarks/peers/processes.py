@@ -10,7 +10,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def seconds(roots: Iterable[int], without: Iterable[int] = ()) -> float:
-    """Return the seconds that they have used, with children that have ended; `without`: children that do not count."""
+    """Return the processor seconds of these processes and their children, including ended children.
+
+    `without`: children that do not count.
+    """
     left_out = set(without)
     return sum(_tree(pid, left_out) for pid in roots)
 

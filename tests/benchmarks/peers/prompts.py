@@ -1,4 +1,4 @@
-"""Prompts as texts, made of the blocks that a trace names, and those blocks found again in a text.
+"""Conversion of the blocks of a trace to the text of a prompt, and back.
 
 A token is four bytes, as the picker estimates it; a block is 512 tokens, as in Mooncake's trace.
 """
@@ -26,7 +26,7 @@ def _filled(name: str, size: int) -> str:
 
 
 def body(tokens: int, answer: int, blocks: tuple[int, ...], own: str) -> bytes:
-    """The JSON of a chat request; `own`: what makes the part of the prompt behind its blocks unlike all others."""
+    """Return the JSON of a chat request. `own`: a text that makes the part of the prompt after its blocks unique."""
     whole = blocks[: tokens // BLOCK]
     rest = tokens * TOKEN - len(whole) * BLOCK * TOKEN
     text = "".join(map(_block, whole)) + _filled(own, rest)
@@ -35,7 +35,7 @@ def body(tokens: int, answer: int, blocks: tuple[int, ...], own: str) -> bytes:
 
 
 def read(text: str) -> tuple[int, tuple[int, ...]]:
-    """The tokens of a prompt, and its whole blocks, each with all that precedes it."""
+    """Return the number of tokens of a prompt, and ids of its whole blocks. An id covers all preceding blocks."""
     digest = hashlib.blake2b(digest_size=8)
     size, names = BLOCK * TOKEN, []
     for start in range(0, len(text) - size + 1, size):

@@ -1,4 +1,4 @@
-"""The engines' process as the runner uses it."""
+"""The process of the engines, as the runner uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbctl.demo.replica import HOST
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica: its speed relative to the profile, and the weight that its operator gives it."""
+    """A replica: its speed relative to the profile, and the weight that its operator configured."""
 
     name: str
     port: int
@@ -37,11 +37,12 @@ class Engines:
         ]
 
     def do(self, command: str, engine: int, *more: float) -> None:
-        """`throttle`, `wedge`, `kill` or `start` this engine in every set."""
+        """Apply `throttle`, `wedge`, `kill` or `start` to this engine in every set."""
         self._send([command, engine, *more])
 
     def counts(self) -> list[list[tuple[int, int, int]]]:
-        """For each set and engine: requests, tokens of their prompts, and those that were cached."""
+        """Return, for each set and engine, the number of requests, of their prompt tokens, and of the cached ones among
+        these."""
         self._send(["counts"])
         return [[(each[0], each[1], each[2]) for each in group] for group in self._line()]
 
@@ -57,7 +58,7 @@ class Engines:
 
 @contextmanager
 def engines(count: int, speeds: tuple[float, ...]) -> Iterator[Engines]:
-    """So many sets, in a process of their own."""
+    """Run this number of sets in a separate process."""
     command = [sys.executable, "-m", "tests.benchmarks.peers.engines", str(count), *map(str, speeds)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

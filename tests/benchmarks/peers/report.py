@@ -1,4 +1,5 @@
-"""docs/develop/benchmarks.md: medians and spread of every system in every case, its losses and wins."""
+"""Make docs/develop/benchmarks.md: medians and spread of every system in every case, with the losses and wins of
+lbctl."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from tests.benchmarks.peers.systems import WAYS
 from tests.benchmarks.peers.trial import FAILED, Result
 
 Table = Sequence[tuple[Case, Mapping[str, Sequence[Result]]]]
-"""Each case with, for each of its systems, the repetitions that there are."""
+"""Each case with the available repetitions of each of its systems."""
 _BUSY = 2.5
-"""A load of the machine beyond which a repetition is marked."""
+"""Load of the machine above which a repetition is marked."""
 _WORSE = 1.05
 _RULE = f"""\
 For each mode of lbctl, the best of its three proxies is compared with the best alternative in the same case. A
 difference below {100 * (_WORSE - 1):.0f} %, or within the spread of the repetitions, does not count.
 """
 _Column = tuple[str, Callable[[Result], float], str]
-"""A name, a figure, and how it is written."""
+"""Name, function that returns the figure, and format."""
 _COLUMNS: tuple[_Column, ...] = (
     ("TTFT p50", lambda item: item.first_p50, "{:.2f}"),
     ("TTFT p99", lambda item: item.first_p99, "{:.2f}"),
@@ -70,7 +71,7 @@ Written by `{command}` on {date}
 
 
 def page(table: Table, versions: Mapping[str, str], command: str, seconds: float, repetitions: int) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     runs = f"{repetitions} repetitions of {seconds:.0f} s each" if repetitions > 1 else f"one run of {seconds:.0f} s"
     head = _INTRODUCTION.format(
         command=command, date=datetime.datetime.now(datetime.UTC).date(), cores=os.cpu_count(), machine=_processor(),
@@ -118,7 +119,7 @@ def _late(result: Result) -> float:
 
 
 def _missing(table: Table, repetitions: int) -> Iterator[str]:
-    """Yield the cases and systems that were not run, or did not start."""
+    """Yield the cases and systems that did not run or did not start."""
     short = []
     for case, systems in table:
         left = {name: len(each) for name, each in systems.items() if len(each) < repetitions}
@@ -172,7 +173,7 @@ def _cell(values: Sequence[float], form: str) -> str:
 
 
 def _verdict(table: Table) -> Iterator[str]:
-    """Where lbctl loses and where it wins, against the best of the others in each case."""
+    """Yield where lbctl loses and where it wins, compared with the best other system in each case."""
     has_one = any(len(each) == 1 for _, systems in table for each in systems.values())
     for title, better in (("loses", False), ("wins", True)):
         yield f"## Where lbctl {title}\n"
@@ -184,7 +185,7 @@ def _verdict(table: Table) -> Iterator[str]:
 
 
 def _compared(case: Case, systems: Mapping[str, Sequence[Result]], better: bool) -> Iterator[str]:
-    """A line for each of lbctl's ways, which is as good as the best of its proxies."""
+    """Yield a line for each mode of lbctl. A mode counts as its best proxy."""
     peers = {name: each for name, each in systems.items() if each and not name.startswith("lbctl ")}
     for way in WAYS:
         own = {name: each for name, each in systems.items() if each and name.startswith(f"lbctl {way},")}
@@ -197,7 +198,8 @@ def _compared(case: Case, systems: Mapping[str, Sequence[Result]], better: bool)
 def _judged(
     column: _Column, own: Mapping[str, Sequence[Result]], peers: Mapping[str, Sequence[Result]], better: bool
 ) -> str:
-    """The figures of the best of both if ours is better, or worse, by more than the rule's margin; else nothing."""
+    """Return the figures of both if ours is better, or worse, by more than the margin of the rule; otherwise an empty
+    text."""
     name, figure, form = column
     if name not in _JUDGED:
         return ""
@@ -215,13 +217,13 @@ def _judged(
 
 
 def _best(systems: Mapping[str, Sequence[Result]], figure: Callable[[Result], float]) -> tuple[str, list[float]]:
-    """The system with the least median, and its figures."""
+    """Return the system with the lowest median, and its figures."""
     values = {name: list(map(figure, each)) for name, each in systems.items()}
     return min(values.items(), key=lambda pair: statistics.median(pair[1]))
 
 
 def _cost(table: Table) -> Iterator[str]:
-    """Processor time of each system over all cases."""
+    """Yield the processor time of each system over all cases."""
     yield "## Cost of a request\n"
     yield "Milliseconds of processor time, as the median of all runs of all cases.\n"
     yield "| | data path | control |"

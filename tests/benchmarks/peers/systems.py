@@ -1,7 +1,8 @@
-"""What is compared: how each of them is started before its own set of replicas, and which processes are its data path.
+"""The compared systems: how each starts before its set of replicas, and which processes form its data path.
 
-Every one is told the same: the replicas, and their weights where it has any. lbctl's own are `static` (files of `lbctl
-render`), `adaptive` (serve, with weights that follow the engines' metrics) and `pick` (serve, with its picker).
+Every system gets the same configuration: the replicas, and their weights if it supports weights. The modes of lbctl are
+`static` (files of `lbctl render`), `adaptive` (serve, with weights that follow the metrics of engines) and `pick`
+(serve, with its picker).
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from tests.support.processes.waiting import eventually
 
 BIN = ROOT / ".venv" / "peers" / "bin"
 KEY = "sk-lbctl-benchmark-0123456789abcdef0123456789abcdef"
-"""litellm does not start without one."""
+"""litellm does not start without a key."""
 WAYS = ("static", "adaptive", "pick")
-"""lbctl's own."""
+"""Modes of lbctl."""
 _EDGE = "edge"
 
 
 @dataclass(slots=True)
 class Started:
-    """A system that runs: the ports that it listens on, and its processes."""
+    """A running system: its ports and its processes."""
 
     port: int
     data_path: list[int]
-    """Process ids; each stands for its children too."""
+    """Process ids. The children of each process count too."""
     control: list[int] = field(default_factory=list)
     plane: ControlPlane | None = None
     """The control plane of a system of lbctl that has one."""
@@ -56,13 +57,13 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A name, and how it is started before its replicas."""
+    """A name, and a function that starts the system before its replicas."""
 
     name: str
     start: Callable[[Sequence[Member]], AbstractContextManager[Started]]
 
 
-# ── By hand ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Configured by hand ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _by_hand(name: str, kind: Kind, text: Callable[[int, Sequence[Member]], str]) -> System:
@@ -80,7 +81,7 @@ def _by_hand(name: str, kind: Kind, text: Callable[[int, Sequence[Member]], str]
 
 @contextmanager
 def _process(command: Sequence[str], port: int, directory: Path) -> Iterator[Started]:
-    """Such a one takes seconds to listen."""
+    """Run a router, and wait until it answers, which takes seconds."""
     environment = {**os.environ, "LITELLM_MASTER_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "*"}
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -103,7 +104,7 @@ def _process(command: Sequence[str], port: int, directory: Path) -> Iterator[Sta
 
 
 def _answers(port: int) -> bool:
-    """Whether a small chat request is answered with 200."""
+    """Return whether a small chat request gets status 200."""
     body = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":1,"stream":true}'
     head = f"POST /v1/chat/completions HTTP/1.0\r\nhost: m\r\nauthorization: Bearer {KEY}\r\n"
     with suppress(OSError), socket.create_connection((HOST, port), 5) as connection:
@@ -201,7 +202,7 @@ def _by_edge(kind: Kind, pool: Fleet, way: str) -> Iterator[Started]:
         fleet = fleet_of(pool, **site.sections, **picker_section())
         del fleet["listeners"]["gateway"]
         with ExitStack() as stack:
-            with redirect_stderr(StringIO()):  # what the render command warns of
+            with redirect_stderr(StringIO()):  # warnings of the render command
                 proxy = stack.enter_context(edges.started_edge(site, fleet))
             control = stack.enter_context(controlling(fleet))
             eventually(lambda: control.proxies[_EDGE]["state"] == "SYNCED", 30)
@@ -242,13 +243,13 @@ _OURS = tuple(_lbctl(kind, way) for way in WAYS for kind in KINDS)
 
 
 def of(case: Case) -> tuple[System, ...]:
-    """The systems that a case compares; hashes are for sessions."""
+    """Return the systems that a case compares. Those with hashes are only for sessions."""
     more = _HASHED if case is CHAT else _POWER_OF_TWO
     return (*_BY_HAND, *more, *_ROUTERS, *_OURS)
 
 
 def versions() -> dict[str, str]:
-    """Of everything that is measured."""
+    """Return the version of each measured system."""
     packages = ("sglang-router", "vllm-router", "litellm")
     ask = "import importlib.metadata as m, json, sys; print(json.dumps([m.version(n) for n in sys.argv[1:]]))"
     answer = _output(BIN / "python", "-c", ask, *packages)
@@ -262,6 +263,6 @@ def versions() -> dict[str, str]:
 
 
 def _output(*command: str | Path) -> str:
-    """Both outputs: nginx tells its version on standard error."""
+    """Return standard output and error together, because nginx prints its version to standard error."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
     return done.stdout

@@ -1,4 +1,4 @@
-"""One run: systems side by side, each before its own set of the same replicas, with the same requests."""
+"""One run: systems side by side, each with its own set of equal replicas, with the same requests."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from tests.benchmarks.peers.replicas import Engines, engines
 from tests.benchmarks.peers.systems import KEY, Started, System
 
 FAILED = 30.0
-"""The seconds that stand for an answer, or a first token, that did not come."""
+"""Seconds that count for an answer or a first token that did not come."""
 _Counts = Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one system did in one run; times in seconds, parts from 0 to 1, processor time in ms a request."""
+    """Results of one system in one run.
+
+    Times are in seconds, fractions from 0 to 1, processor times in ms per request.
+    """
 
     first_p50: float
     first_p99: float
@@ -37,22 +40,22 @@ class Result:
     share_error: float
     failed: float
     hits: float
-    """Tokens of prompts that were in a cache."""
+    """Fraction of prompt tokens that were in a cache."""
     data_path: float
     control: float
     reasons: Mapping[str, int]
     load: float
-    """Of the machine at the end of the run, the mean of a minute."""
+    """Load average of the machine at the end of the run, over a minute."""
     late: float
-    """How late the clients were, the 99th percentile."""
+    """Delay of the clients in seconds, 99th percentile."""
     clients: float
-    """The part of a core that the clients of all systems side by side took, 1 being the whole of it."""
+    """Fraction of a core that the clients of all systems used."""
     engines: float
-    """As `clients`."""
+    """Fraction of a core that the engines used."""
 
 
 def run(case: Case, systems: Sequence[System], planned: Sequence[Planned], seconds: float) -> dict[str, Result]:
-    """Return the results of the systems that have started."""
+    """Return the results of the systems that started."""
     with engines(len(systems), case.speeds) as replicas, ExitStack() as stack:
         begun: dict[int, Started] = {}
         for place, system in enumerate(systems):
@@ -101,7 +104,7 @@ async def _measured(
 
 
 def _used(started: Started) -> tuple[float, float]:
-    """Seconds of processor time of the data path, and of the control plane without the picker."""
+    """Return the processor seconds of the data path, and of the control plane without the picker."""
     return cpu_seconds(started.data_path), cpu_seconds(started.control, started.data_path)
 
 
@@ -129,7 +132,7 @@ def _result(
 
 
 def _share_error(case: Case, requests: Sequence[int]) -> float:
-    """The part of the requests that should have gone to another replica, by what each engine can carry."""
+    """Return the fraction of requests that should have gone to another replica, given the capacity of each engine."""
     if case.after is None or not sum(requests):
         return float("nan")
     right = [saturated_rate(speed, PROMPT, ANSWER, CURVE) for speed in case.after]

@@ -1,1 +1,1 @@
-"""What a picker is worth, by simulation: `python -m tests.benchmarks.picking`."""
+"""Simulations of the benefit of a picker: `python -m tests.benchmarks.picking`."""

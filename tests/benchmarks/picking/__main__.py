@@ -1,10 +1,14 @@
-"""`python -m tests.benchmarks.picking [--seeds N] [--svg DIR] [-k WORD]`: policies of picking on simulated fleets.
+"""`python -m tests.benchmarks.picking [--seeds N] [--svg DIR] [-k WORD]`: compare picking policies on simulated fleets.
 
-A row is a scenario and a policy: the median and the 99th percentile of the time to the first token over the seeds, in
-seconds; the mean time of each further token, in milliseconds; the prompt tokens that were in a cache, sessions that
-changed their replica, requests without a first token in a minute.
-docs/develop/picking-study.md has the figures of a run. The speed of a decision is `python -m
-tests.benchmarks.picking.speed`.
+A row has the figures of a policy in a scenario, over the seeds:
+- the median and the 99th percentile of the time to the first token, in seconds,
+- the mean time of each further token, in milliseconds,
+- the share of prompt tokens that were in a cache,
+- sessions that changed their replica,
+- requests without a first token within a minute.
+
+docs/develop/picking-study.md has the figures of a run. `python -m tests.benchmarks.picking.speed` measures the speed of
+a decision.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ _HEAD = f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'TOKEN':>6} {'H
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fleet, its requests for each seed, and the policies that are compared on it."""
+    """A fleet, its requests for each seed, and the policies to compare."""
 
     name: str
     members: tuple[SimulatedReplica, ...]
@@ -39,13 +43,13 @@ class Scenario:
     policies: tuple[str, ...]
     proxies: int = 2
     cache: float = 0.7
-    """The tokens of a replica's prefix cache, relative to 400,000 at a speed of 1."""
+    """Size of a replica's prefix cache, relative to 400,000 tokens at a speed of 1."""
     interval: float = 1.0
     """Seconds between two scrapes of a replica."""
     spread: bool = False
-    """Whether each replica is scraped at a moment of its own, and not all at one."""
+    """Whether the replicas are scraped at different times, instead of all at once."""
     corrected: tuple[float, ...] = ()
-    """The capacities after the weights law has corrected them; empty: they are right."""
+    """The capacities after corrections by the weights law; empty if no corrections are needed."""
 
 
 @dataclass(slots=True)
@@ -57,7 +61,7 @@ class _Sum:
 
 
 def scenarios() -> Iterator[Scenario]:
-    """Every scenario."""
+    """Yield every scenario."""
     equal, mixed = homogeneous(8), heterogeneous()
     plain = ("weights, Envoy", "weights, least conn", "pick, requests counted", "pick", "all-knowing")
     yield Scenario("equal, Azure", equal, _azure(equal, 0.8), plain)
@@ -105,11 +109,11 @@ def scenarios() -> Iterator[Scenario]:
 
 
 def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
-    """Run one policy once."""
+    """Run a policy once."""
     capacities = [item.capacity for item in scenario.members]
     fleet = Fleet(scenario.members, proxies=scenario.proxies if policy.startswith(("weights", "adaptive")) else 1)
     fleet.cache, fleet.interval, fleet.adaptive = scenario.cache, scenario.interval, "adaptive" in policy
-    fleet.spread = scenario.spread or policy.startswith("adaptive")  # only picked pools are scraped at one moment
+    fleet.spread = scenario.spread or policy.startswith("adaptive")  # only picked pools are scraped all at once
     if policy.startswith("16"):
         fleet.proxies = 16
         fleet.exchange = {"50": 0.05, "500": 0.5}.get(policy.split()[-2])

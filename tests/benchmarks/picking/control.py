@@ -1,4 +1,4 @@
-"""The weights law of `serve` in these simulations: what engines report in, weights and health out."""
+"""The weights law of `serve` in these simulations: reports of engines in, weights and health out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POOL = "pool"
 
 
 class Control:
-    """The adaptive weights and the deep health of one pool."""
+    """Adaptive weights and deep health of one pool."""
 
     def __init__(self, members: Sequence[SimulatedReplica], interval: float) -> None:
         replicas = tuple(
@@ -38,7 +38,7 @@ class Control:
     def observe(
         self, reports: Sequence[tuple[float, EngineCounters]], in_flight: Sequence[int], now: float
     ) -> list[Weight | None]:
-        """Return the weight of each replica after these reports, each with its time; None: it gets nothing."""
+        """Return the weight of each replica after these reports, each with its time. None means no requests."""
         samples = {
             str(place): self._observation(str(place), counters, in_flight[place], taken)
             for place, (taken, counters) in enumerate(reports)

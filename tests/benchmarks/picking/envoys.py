@@ -1,11 +1,14 @@
-"""The picker behind real Envoys: `python -m tests.benchmarks.picking.envoys [--envoys 1,4] [--seconds S] [-k WORD]`.
+"""`python -m tests.benchmarks.picking.envoys [--envoys 1,4] [--seconds S] [-k WORD]`: measure the picker with real
+Envoys.
 
-Azure's conversations on GPUs of 5 : 2 : 1, healthy, one halved and one wedged, by the weights of the files, by adaptive
-weights and by the picker, each behind so many Envoys that share the requests; and the beginning of Mooncake's trace on
-four equal replicas beside the routers that have caches in mind. Systems of a case run side by side before sets of
-simulated engines with a prefix cache, at the pace of the clock. A row has the seconds to the first token, requests that
-have failed without one, and the tokens of prompts that were in a cache. docs/develop/picking-study.md has the figures
-of a run.
+One group of cases has Azure's conversations on GPUs with speeds of 5 : 2 : 1: healthy, one throttled to half its speed,
+and one wedged. They compare the weights of the files, adaptive weights and the picker, with several Envoys that share
+the requests. The other case has the beginning of Mooncake's trace on four equal replicas, and includes the cache-aware
+routers.
+
+Systems of a case run side by side, each with a set of simulated engines with a prefix cache that run in real time. A
+row has the time to the first token in seconds, requests that failed without one, and the share of prompt tokens that
+were in a cache. docs/develop/picking-study.md has the figures of a run.
 """
 
 from __future__ import annotations
@@ -35,19 +38,19 @@ from tests.support.processes.picker import await_picker, picker_section
 
 _MIXED, _EQUAL = (1.0, 1.0, 0.4, 0.4, 0.2, 0.2), (1.0,) * 4
 _ANSWER_TIMEOUT = 30.0
-"""Seconds after which a client that has heard nothing gives up."""
+"""Seconds without data after which a client gives up."""
 _FAULT = 0.2
-"""The part of a run after which the first replica has its fault."""
+"""Fraction of the run after which the first replica has its fault."""
 _ROUTERS = (
     "envoy, least_request", "envoy, hash with bounded load", "sglang-router, cache_aware", "vllm-router, cache_aware",
 )  # fmt: skip
 _Start = Callable[[Sequence[Member]], AbstractContextManager[list[int]]]
-"""Starts a system before replicas; what it gives are the ports that the clients use in turn."""
+"""Starts a system with these replicas, and returns the ports that the clients use in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Requests for replicas of these speeds; `since`: from which part of the run on they count."""
+    """Requests for replicas with these speeds. `since`: fraction of the run after which they count."""
 
     name: str
     speeds: tuple[float, ...]
@@ -57,12 +60,12 @@ class Case:
 
 
 def azure(load: float) -> Callable[[float, int], list[Arrival]]:
-    """Azure's lengths and bursts, at this load of all replicas."""
+    """Return Azure's lengths and bursts, at this load of all replicas."""
     return lambda seconds, seed: traces.azure(load, SCALE * sum(_MIXED), seconds, seed)
 
 
 def mooncake(seconds: float, _: int) -> list[Arrival]:
-    """The beginning of Mooncake's trace."""
+    """Return the beginning of Mooncake's trace."""
     return list(takewhile(lambda item: item.at < seconds, traces.mooncake(1.0)))
 
 
@@ -75,7 +78,8 @@ MOONCAKE = Case("Mooncake", _EQUAL, mooncake, since=0.0)
 
 
 def lbctl(way: str, count: int) -> _Start:
-    """So many Envoys by the files of `lbctl render` (`static`), or of `lbctl serve` (`adaptive`, `pick`)."""
+    """Return a function that starts this number of Envoys, by `lbctl render` (`static`) or `lbctl serve` (`adaptive`,
+    `pick`)."""
 
     @contextmanager
     def start(members: Sequence[Member]) -> Iterator[list[int]]:
@@ -96,7 +100,7 @@ def lbctl(way: str, count: int) -> _Start:
 
 
 def other(name: str) -> _Start:
-    """A system of `tests.benchmarks.peers`."""
+    """Return the start function of a system of `tests.benchmarks.peers`."""
     system = next(each for each in systems.of(CHAT) if each.name == name)
 
     @contextmanager
@@ -108,7 +112,7 @@ def other(name: str) -> _Start:
 
 
 def measure(case: Case, compared: dict[str, _Start], seconds: float, seed: int) -> None:
-    """Run the systems side by side, and print a row of each."""
+    """Run the systems side by side, and print a row for each."""
     own = random.Random(seed)
     plan = [
         Planned(
@@ -152,7 +156,7 @@ async def _run(
 
 
 def ideal(arrivals: Sequence[Arrival]) -> float:
-    """The part of the prompts' tokens that one cache without bounds would have."""
+    """Return the fraction of prompt tokens that one unbounded cache would contain."""
     seen: set[int] = set()
     hits = 0
     for item in arrivals:

@@ -1,4 +1,4 @@
-"""A bar chart as SVG, small enough for a repository: a group for each scenario, a bar for each policy."""
+"""A bar chart as a small SVG file: a group for each scenario, a bar for each policy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _COLOURS = (
     "#9aa5b1", "#7b8794", "#b0895a", "#4c78a8", "#2f855a", "#c53030", "#6b46c1", "#d69e2e", "#0987a0", "#b83280",
     "#2d3748", "#68a063",
 )  # fmt: skip
-"""More than there are policies in a chart: two of one colour could not be told apart."""
+"""More colours than a chart has policies, so that no colour occurs twice."""
 _BAR, _GAP, _HEIGHT, _BOTTOM = 22, 26, 180, 40
 _LEGEND, _LINE, _LEAST_WIDTH = 24, 15, 560
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the chart; each group is scaled to its own largest value, which is written on it."""
+    """Return the chart. Each group is scaled to its largest value, which is written on it."""
     policies = list(dict.fromkeys(name for values in groups.values() for name in values))
     width = max(_LEAST_WIDTH, sum(len(values) * _BAR + _GAP for values in groups.values()) + _GAP)
     legend, lines = _legend(policies, width)

@@ -1,4 +1,4 @@
-"""How a replica is chosen: the proxies' own algorithms, the picker, and a dispatcher that knows everything."""
+"""How replicas are chosen: the algorithms of the proxies, the picker, and a dispatcher with complete knowledge."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ POOL = "pool"
 
 
 class Policy(Protocol):
-    """One proxy's, or one picker's, choice."""
+    """The choices of one proxy or one picker."""
 
     def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
-        """The place of the replica that gets the request."""
+        """Return the index of the replica that gets the request."""
 
     def first(self, number: int, now: float) -> None:
-        """Its first token came."""
+        """Record that the request has its first token."""
 
     def ended(self, number: int, place: int, now: float) -> None:
-        """Its answer has ended."""
+        """Record that the answer of the request has ended."""
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None:
-        """What an engine reports, some time ago."""
+        """Record an engine's report, which is some time old."""
 
     def use_weights(self, weights: Sequence[Weight | None]) -> None:
-        """Use these weights from now on; None: the replica gets nothing."""
+        """Use these weights from now on. None means no requests."""
 
 
 class Weights:
-    """A proxy that is given weights, capacities or better ones."""
+    """A proxy with the configured capacities or with adaptive weights."""
 
     def __init__(self, kind: str, capacities: Sequence[float], rng: random.Random) -> None:
         self._kind = BALANCERS[kind]
@@ -103,9 +103,9 @@ class Hashed:
 class CacheAware:
     """`cache_aware` of vllm-router and of sglang-router, as documented in 2026, with an unbounded tree.
 
-    The shortest queue while the largest and the smallest number of requests in flight differ by more than `most` and by
-    more than the factor `factor`; else the replica with the longest match where that is over half of the prompt; else
-    the one with the fewest requests.
+    It picks the shortest queue while the largest and the smallest number of requests in flight differ by more than
+    `most` and by more than the factor `factor`. Otherwise it picks the replica with the longest match if that covers
+    over half of the prompt, and else the one with the fewest requests.
     """
 
     def __init__(self, replicas: int, most: int, factor: float, rng: random.Random) -> None:
@@ -138,7 +138,7 @@ class CacheAware:
 
 
 class Picker:
-    """The real decision on its real books and memory."""
+    """The real decision with its real accounting and memory."""
 
     def __init__(
         self, name: str, capacities: Sequence[float], rng: random.Random, *, bound: float = 1.25, memory: bool = True,
@@ -181,7 +181,8 @@ class Picker:
 
 
 class Exact(Picker):
-    """The same, told of each first token at once (an engine whose headers come with the first token)."""
+    """The same, but it learns of each first token at once, as with an engine that sends its headers with the first
+    token."""
 
     def first(self, number: int, now: float) -> None:
         self.books.first_token(str(number))
@@ -190,7 +191,10 @@ class Exact(Picker):
 
 
 class AllKnowing:
-    """Knows every engine's state and speed: the replica with the earliest first token, its step and cache included."""
+    """A dispatcher that knows the state and speed of every engine.
+
+    It picks the replica with the earliest first token, which includes its current step and its cache.
+    """
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = engines

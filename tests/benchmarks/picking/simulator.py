@@ -1,4 +1,4 @@
-"""One pool of engines, several proxies, one trace, in the order of time."""
+"""A simulation of one pool of engines, several proxies and one trace, in order of time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NONE = Count(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What clients saw, seconds; a client that gave up counts with its patience."""
+    """The results of all clients, in seconds. A client that gave up counts with its patience."""
 
     first: list[float]
     per_token: list[float]
@@ -48,14 +48,14 @@ class Fleet:
     exchange: float | None = None
     cache: float = 0.7
     adaptive: bool = False
-    """Whether weights follow what engines report, by the law of `serve`."""
+    """Whether weights follow the reports of the engines, by the law of `serve`."""
     spread: bool = False
-    """Whether each replica is scraped at a moment of its own, and not all at one, as `serve` does for the picker."""
+    """Whether the replicas are scraped at different times. `serve` scrapes them all at once for the picker."""
     warm_up: float = 30.0
 
 
 def run(fleet: Fleet, arrivals: Sequence[Arrival], policy: Callable[[int, Sequence[Engine]], Policy]) -> Outcome:
-    """Replay the arrivals; `policy` makes the choice of one proxy."""
+    """Replay the arrivals. `policy` makes the policy of one proxy."""
     return _Run(fleet, arrivals, policy).result()
 
 
@@ -146,7 +146,7 @@ class _Run:
             policy.scraped(place, counters, firsts, now)
 
     def _weigh(self, now: float, _: object) -> None:
-        """Let the weights follow the newest report of each engine."""
+        """Update the weights from the newest report of each engine."""
         before, self._weights = self._weights, self._control.observe(self._reports, self._active, now)
         if self._weights != before:
             for policy in self._policies:
@@ -154,7 +154,7 @@ class _Run:
         self._at(now + self._fleet.interval, _CONTROL, None)
 
     def _exchange(self, now: float, _: object) -> None:
-        """Tell each picker the sum of the others' counts."""
+        """Send each picker the sum of the counts of the others."""
         pickers = [policy for policy in self._policies if isinstance(policy, Picker)]
         counts = [picker.books.snapshot().get(POOL, {}) for picker in pickers]
         names = {name for replicas in counts for name in replicas}

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.picking.speed`: microseconds of a decision, and the memory of 100,000 prompts."""
+"""`python -m tests.benchmarks.picking.speed`: measure the time of a decision, and the memory of 100,000 prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to replay: two public traces, and sessions that no public trace has.
+"""Requests to replay: two public traces, and generated sessions, which no public trace contains.
 
 The traces are read from the folder that `LBCTL_DATA` names: Azure's LLM inference trace of 2023 (conversation,
 CC-BY-4.0) and the first 1,000 requests of Mooncake's (Apache-2.0), whose `hash_ids` name blocks of 512 prompt tokens.
@@ -33,7 +33,8 @@ class Arrival:
 
 
 def azure(load: float, speed: float, seconds: float, seed: int) -> list[Arrival]:
-    """The lengths and bursts of Azure's trace, from a random place of it, at a load of replicas with `speed`."""
+    """Return the lengths and bursts of Azure's trace, from a random position, at this load of replicas with these
+    speeds."""
     rows = list(csv.DictReader((_data() / "azure-2023-conversation.csv").open(encoding="utf-8")))
     times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
     lengths = [(max(1, int(row["ContextTokens"])), max(1, int(row["GeneratedTokens"]))) for row in rows]
@@ -48,7 +49,7 @@ def azure(load: float, speed: float, seconds: float, seed: int) -> list[Arrival]
 
 
 def mooncake(scale: float) -> list[Arrival]:
-    """Mooncake's requests, their times multiplied by `scale`."""
+    """Return Mooncake's requests, with their times multiplied by `scale`."""
     lines = (_data() / "mooncake-arxiv-first-1000.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     jitter = random.Random(1)
@@ -65,7 +66,10 @@ def mooncake(scale: float) -> list[Arrival]:
 
 
 def sessions(load: float, speed: float, seconds: float, seed: int, shared: int = 2) -> list[Arrival]:
-    """Conversations and agents of unlike length: each turn sends everything before it, after a shared beginning."""
+    """Return conversations and agents of different length.
+
+    Each turn sends all previous text, after a shared beginning.
+    """
     rng = random.Random(seed)
     rate = load * speed * 1.0 / (CostModel().p * 2200 + 0.003)
     found = [item for _ in range(int(seconds * rate / 5)) for item in _session(rng, seconds, shared)]
@@ -73,7 +77,7 @@ def sessions(load: float, speed: float, seconds: float, seed: int, shared: int =
 
 
 def common_prompt(tokens: int, rate: float, seconds: float, seed: int) -> list[Arrival]:
-    """Questions without a history, `rate` each second, that all begin with the same prompt of `tokens`."""
+    """Return `rate` questions per second without history, which all begin with the same prompt of `tokens` tokens."""
     rng, at, found = random.Random(seed), 0.0, list[Arrival]()
     while (at := at + rng.expovariate(rate)) < seconds:
         prompt = tokens + 1 + int(rng.lognormvariate(math.log(100), 0.8))
