@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -190,14 +190,27 @@ def test_socket_of_the_api_is_for_its_owner_under_any_umask(mask: int, tmp_path:
     ],
 )  # fmt: skip
 def test_users_of_a_port_are_those_that_accept_there(bind: str, reached: str, other: str | None) -> None:
-    is_dual = bind == "::"
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    with socket.create_server((bind, 0), family=family, dualstack_ipv6=is_dual) as listening:
-        port = listening.getsockname()[1]
+    with ExitStack() as stack:
+        port = _listen(bind, other, stack)
         found = listening_users(reached, port)
         assert found is not None
         assert list(found.values()) == [os.geteuid()]
         assert other is None or listening_users(other, port) == {}
+
+
+def _listen(bind: str, other: str | None, stack: ExitStack) -> int:
+    """Listen on a port that no other program has on the address `other`, and return it."""
+    for _ in range(50):
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        listening = socket.create_server((bind, 0), family=family, dualstack_ipv6=bind == "::")
+        port: int = stack.enter_context(listening).getsockname()[1]
+        if other is None:
+            return port
+        reserved = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in other else socket.AF_INET))
+        with suppress(OSError):
+            reserved.bind((other, port))
+            return port
+    raise AssertionError(f"no port is free on {bind} and {other}")
 
 
 def test_listener_that_came_after_the_connection_gets_no_token() -> None:
