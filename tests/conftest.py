@@ -16,14 +16,14 @@ from tests.support import diagnosis
 from tests.support.stores import RedisServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As of a job in the background of a script: what tests start would inherit it, and some of that is interrupted.
+    # Background jobs of a script ignore SIGINT. Processes that tests start and interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # The simulation runs as plain Python: compiling takes longer than the tests. `tests.benchmarks.simulate` compares both.
 os.environ["NUMBA_DISABLE_JIT"] = "1"
-# A busy machine may take long for an example, or to draw one. The examples of each run are the same; those of
-# `make test-all` are new, and more.
+# On a busy machine an example may take long to draw and to run. Every run has the same examples; `make test-all` draws
+# more and new ones.
 _settings = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", _settings, derandomize=True)
 settings.register_profile("drawn", _settings, derandomize=False, max_examples=200)

@@ -39,7 +39,7 @@ def test_every_package_has_a_row() -> None:
     assert rows - {"templates/"} == _packages(ROOT / "lbctl")
 
 
-def test_import_order_is_that_of_the_contract() -> None:
+def test_import_order_matches_the_contract() -> None:
     line = " > ".join(" | ".join(layer) for layer in _layers("Imports point down"))
     assert f"`{line}`" in PAGE
 

@@ -58,7 +58,7 @@ def test_options_decide_where_serve_listens() -> None:
     assert [bool(_problem(f"127.0.0.1:{port}", _topology(), binds)) for port in (18080, 18000, 18001)] == [False] * 3
 
 
-def test_own_address_of_the_machine_is_that_of_a_wildcard() -> None:
+def test_wildcard_covers_own_addresses_of_the_machine() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

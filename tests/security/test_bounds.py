@@ -31,7 +31,7 @@ _ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 
 @pytest.mark.parametrize(("reader", "name"), list(_cases()))
-def test_hostile_input_costs_little_and_stops_nobody(reader: Reader, name: str) -> None:
+def test_hostile_input_costs_little_and_stops_no_other_work(reader: Reader, name: str) -> None:
     cost = cost_of(reader, name)
     assert cost.accepted == (name in reader.ignores)
     assert cost.others_went_on

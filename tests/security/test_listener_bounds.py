@@ -60,7 +60,7 @@ def _cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("listener", "kind"), list(_cases()))
-def test_hostile_clients_cost_little_and_keep_nobody_out(plane: _Plane, listener: Listener, kind: str) -> None:
+def test_hostile_clients_cost_little_and_keep_no_client_out(plane: _Plane, listener: Listener, kind: str) -> None:
     target = plane.targets[listener.port]
 
     def attack() -> None:

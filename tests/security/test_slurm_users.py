@@ -42,7 +42,7 @@ def discover(directory: Path, *options: str, comment: str = "(null)") -> tuple[s
     ("options", "expected"),
     [(("--user", "ops"), "gpu1:8000 gpu2:8000"), (("--account", "infer"), "gpu1:8000"), ((), "")],
 )
-def test_jobs_of_other_users_are_no_replicas(options: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+def test_jobs_of_other_users_are_not_replicas(options: tuple[str, ...], expected: str, tmp_path: Path) -> None:
     process, targets = discover(tmp_path, *options)
     assert (process.returncode, targets) == (0, expected)
     asked = (tmp_path / "asked").read_text()

@@ -80,7 +80,7 @@ def test_proxy_of_a_stored_fleet_alone_is_not_driven(tmp_path: Path, saved: bool
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_commands_and_paths_are_those_of_own_files(tmp_path: Path, saved: bool) -> None:
+def test_commands_and_paths_come_from_own_files(tmp_path: Path, saved: bool) -> None:
     stored = fleet("b", {"x": {**EVIL, "listeners": ["gateway"], "slots": 7}}, {"state": "/evil", "member": "evil"})
     loaded = served(tmp_path, fleet("a", {"x": OWN}, CONTROL), stored, saved=saved)
     proxy = proxies_of(loaded)["x"]

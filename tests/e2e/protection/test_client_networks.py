@@ -43,7 +43,7 @@ def test_client_behind_a_balancer_decides(kind: Kind) -> None:
     assert a.requests == len(served) + 2
 
 
-def test_lists_of_a_route_replace_those_of_its_listener(kind: Kind) -> None:
+def test_lists_of_a_route_replace_lists_of_its_listener(kind: Kind) -> None:
     routes: dict[str, Any] = {
         "own": {"match": {"path_prefix": "/own"}, "pool": "pool", "allow_from": ["198.51.100.0/24"], "deny_from": []},
         "open": {"match": {"path_prefix": "/open"}, "pool": "pool", "allow_from": ["0.0.0.0/0", "::/0"]},

@@ -121,7 +121,7 @@ _BEARER = ("authorization", "Bearer sk-abc")
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_only_the_header_of_its_own_route_names_a_tenant(kind: Kind) -> None:
+def test_only_the_header_of_the_matched_route_names_a_tenant(kind: Kind) -> None:
     forged = [("x-a", "root"), ("x-b", "root"), ("x-tenant", "root"), ("x-lbctl-internal-tenant", "root"), _BEARER]
     paths = ("/one", "/two", "/none", "/keys", "/open")
     with replicas("a", "auth") as (a, auth):

@@ -291,7 +291,7 @@ OWN: dict[str, Callable[[], AbstractContextManager[ControlPlane]]] = {
 
 
 @pytest.mark.parametrize("fault", [*SHARED, *OWN])
-def test_fault_shows_as_the_page_says(fault: str, request: pytest.FixtureRequest) -> None:
+def test_fault_shows_as_on_the_page(fault: str, request: pytest.FixtureRequest) -> None:
     if fault in OWN:
         with OWN[fault]() as control:
             _check(control, fault)

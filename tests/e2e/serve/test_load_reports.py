@@ -98,7 +98,7 @@ def test_reports_match_replica_counts_after_an_envoy_restarts() -> None:
 
 
 @pytest.mark.slow
-def test_time_to_the_first_byte_is_that_of_the_replica() -> None:
+def test_time_to_the_first_byte_comes_from_the_replica() -> None:
     with (
         replicas("a", "b") as (a, b),
         controlling(_fleet([a, b], "edge")) as control,

@@ -99,7 +99,7 @@ def test_observed_share_equals_the_counts_of_the_replicas() -> None:
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
-def test_time_to_the_first_byte_is_that_of_the_replica(kind: Literal["haproxy", "nginx"]) -> None:
+def test_time_to_the_first_byte_comes_from_the_replica(kind: Literal["haproxy", "nginx"]) -> None:
     with (
         replicas("a", "b") as (a, b),
         edges.haproxy() if kind == "haproxy" else edges.nginx() as site,

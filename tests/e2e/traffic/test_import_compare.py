@@ -85,7 +85,7 @@ CLOSED = {
 
 
 @pytest.mark.parametrize(("kind", "closed"), [("nginx", "2 post_action"), ("haproxy", "12 filter")])
-def test_row_says_that_the_comparison_closed_the_route(
+def test_row_reports_that_the_comparison_closed_the_route(
     kind: Kind, closed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require(kind)
@@ -164,7 +164,7 @@ def test_lost_sessions_are_a_difference(tmp_path: Path, capsys: pytest.CaptureFi
     assert "sessions are not kept in b (haproxy.cfg:8)" in capsys.readouterr().err
 
 
-def test_external_auth_service_has_a_stand_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_external_auth_service_has_a_substitute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require("nginx")
     file = tmp_path / "nginx.conf"
     file.write_text(

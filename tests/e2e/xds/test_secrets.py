@@ -169,7 +169,7 @@ def test_envoy_of_the_port_keeps_its_routes_without_keys(certificates: Certifica
         assert [item["node"] for item in control.status["unmatched"]] == ["e"]
 
 
-def test_bootstrap_uses_the_socket_of_its_own_user_only(
+def test_bootstrap_uses_only_the_socket_of_the_user(
     control: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It uses the default port if the socket is another user's, or if nothing answers within the timeout."""

@@ -69,7 +69,7 @@ def test_admin_socket_is_next_to_the_bootstrap(printed: Any, tmp_path: Path) -> 
     assert "admin" not in printed("--xds", "unix:/proc/none/xds.sock"), "Envoy could not create it there"
 
 
-def test_admin_of_the_fleet_is_that_of_the_node(
+def test_bootstrap_has_the_admin_address_of_the_node(
     printed: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     edge = {"kind": "envoy", "nodes": ["edge-*"], "admin": "127.0.0.1:9901"}

@@ -170,7 +170,7 @@ def test_finding_names_every_proxy_without_support(tmp_path: Path, capsys: pytes
     ]
 
 
-def test_settings_of_the_control_plane_are_no_findings() -> None:
+def test_settings_of_the_control_plane_are_not_findings() -> None:
     pool = 'telemetry: {sources: [{kind: dcgm, url: "http://{host}:9400/metrics"}]}\ndrain_deadline: 60s\n'
     assert codes(sample(pool, more="proxies: {edge: {kind: envoy}}\n")) == []
 

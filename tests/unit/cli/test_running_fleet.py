@@ -118,7 +118,7 @@ def test_fleet_in_a_subdirectory_is_another_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "\x1b[31m"])
-def test_texts_that_are_no_paths_do_no_harm(text: str, tmp_path: Path) -> None:
+def test_texts_that_are_not_paths_do_no_harm(text: str, tmp_path: Path) -> None:
     status = AnyVersionStatus(fleet=AnyVersionFleet(f"/{text}", (text,)), listens=AnyVersionListens(state=text))
     assert not running_fleet.runs(status, str(tmp_path))
     assert running_fleet.names_of(status).isprintable()
@@ -192,7 +192,7 @@ def test_doctor_sends_a_token_beyond_loopback_alone(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
 @pytest.mark.parametrize("owner", [0, 1])
-def test_doctor_needs_the_state_of_its_own_user_alone(
+def test_doctor_needs_only_the_state_of_the_user(
     running: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int
 ) -> None:
     asked: list[tuple[Path, bool]] = []

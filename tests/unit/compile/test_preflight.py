@@ -59,7 +59,7 @@ def test_route_for_preflights_is_as_specific_as_its_route() -> None:
     assert (answer.allow_from, answer.logged, answer.auth) == (("10.0.0.0/8",), False, None)
 
 
-def test_headers_of_the_route_replace_those_of_the_answer() -> None:
+def test_headers_of_the_route_replace_headers_of_the_answer() -> None:
     own = {**_ORIGIN, "access-control-allow-methods": "POST", "access-control-expose-headers": "{pool}", "x-a": "b"}
     topology = _topology(_route({"path_prefix": "/"}, own, **_BASIC))
     headers = dict(topology.routes[-1].response_headers.set)

@@ -138,7 +138,7 @@ def test_state_names_the_cause_of_a_lower_weight() -> None:
     )
 
 
-def test_replica_that_nobody_can_reach_is_never_in() -> None:
+def test_unreachable_replica_is_never_in() -> None:
     refused = replace(REFUSED, passed=True)
     unreachable = {"connection": refused, "connection_age": 1.0}
     down = StateWithReason("down", "lbctl cannot connect: connection refused")

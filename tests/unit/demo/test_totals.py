@@ -11,7 +11,7 @@ from lbctl.demo.load import LoadGenerator, SentRequest
 from lbctl.demo.totals import SLOW, Totals
 
 
-def test_running_totals_equal_those_of_all_requests() -> None:
+def test_running_totals_equal_the_totals_of_all_requests() -> None:
     load, randomness, began = LoadGenerator([1], "/x", 5.0), Random("totals"), time.monotonic() - 1000
     totals = Totals(load)
     for number in range(2_000):

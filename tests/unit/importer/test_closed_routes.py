@@ -109,7 +109,7 @@ def test_only_the_acl_that_reads_the_key_is_a_secret(tmp_path: Path) -> None:
     assert "unless { hdr(host) -i api.example.com }" in result.text
 
 
-def test_hash_of_a_session_that_replicas_name_is_told(tmp_path: Path) -> None:
+def test_hash_of_a_session_that_replicas_name_is_reported(tmp_path: Path) -> None:
     text = (
         "defaults\n mode http\nfrontend f\n bind :80\n default_backend a\n"
         "backend a\n stick-table type string size 1m\n stick on hdr(Mcp-Session-Id)\n server a0 10.0.0.1:80\n"
@@ -127,7 +127,7 @@ def test_closed_location_names_the_one_before_it(tmp_path: Path) -> None:
     assert "Write `auth` here, then replace `respond` with:" in comment
 
 
-def test_comment_says_that_a_secret_is_left_out(tmp_path: Path) -> None:
+def test_comment_reports_that_a_secret_is_left_out(tmp_path: Path) -> None:
     rules = ' http-request deny if { var(txn.a) -m found }\n http-request set-header x-note "api_key: abcdefgh12345"\n'
     head, tail = (
         "defaults\n mode http\nfrontend f\n bind :80\n",

@@ -140,7 +140,7 @@ DESTINATIONS_OF_NGINX = {
 
 
 @pytest.mark.parametrize(("url", "expected"), DESTINATIONS_OF_NGINX.items())
-def test_destinations_lead_to_stand_ins_only(url: str, expected: str, tmp_path: Path) -> None:
+def test_destinations_lead_only_to_substitutes(url: str, expected: str, tmp_path: Path) -> None:
     found = Destinations(StandIns(tmp_path, {}, {"10.0.0.1:80": 20001}), ())
     found.upstreams.add("u")
     destination = found.of(url, "http")

@@ -253,7 +253,7 @@ def test_thresholds_of_checks_are_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("used", "code"), [("a", 0), ("missing", 1)])
-def test_exit_code_tells_whether_a_route_serves(
+def test_exit_code_depends_on_whether_a_route_serves(
     used: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = tmp_path / "haproxy.cfg", tmp_path / "fleet.yaml"

@@ -194,7 +194,7 @@ def test_limits_of_headers_are_carried_over(tmp_path: Path) -> None:
     }
 
 
-def test_buffer_for_long_bodies_is_no_limit_of_headers(tmp_path: Path) -> None:
+def test_buffer_for_long_bodies_does_not_limit_headers(tmp_path: Path) -> None:
     text = (
         "global\n tune.bufsize 4194304\ndefaults\n mode http\nfrontend f\n bind :80\n http-request return status 200\n"
     )

@@ -67,7 +67,7 @@ def test_own_lines_of_haproxy_keep_their_conditions(tmp_path: Path) -> None:
     }
 
 
-def test_word_with_the_end_of_a_line_is_no_own_line(tmp_path: Path) -> None:
+def test_word_with_a_line_break_is_not_an_own_line(tmp_path: Path) -> None:
     rule = ' http-request set-var(txn.a) str("x\\n http-request set-dst str(127.0.0.1) #")\n default_backend b\n'
     assert own_lines_of("haproxy", HAPROXY.replace(" default_backend b\n", rule), tmp_path)
     written = "".join(file.read_text() for file in (tmp_path / "own").iterdir())

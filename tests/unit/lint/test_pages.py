@@ -25,7 +25,7 @@ def test_each_code_has_one_page() -> None:
     assert pages().keys() == counts.keys()
 
 
-def test_codes_of_features_are_only_those_of_features() -> None:
+def test_codes_of_features_have_no_other_use() -> None:
     """A code that is also reported elsewhere would have two meanings on one page."""
     of_features = {feature.code for feature in FEATURES}
     assert len(of_features) == len(FEATURES)

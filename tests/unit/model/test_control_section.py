@@ -55,7 +55,7 @@ def test_file_that_is_not_text_still_has_its_section() -> None:
     assert bind_of(section) == "127.0.0.1:19090"
 
 
-def test_keys_beside_a_broken_one_remain() -> None:
+def test_keys_next_to_a_broken_key_remain() -> None:
     section = section_of(f"version: 1\n{CONTROL.replace('state: state', 'state: [')}")
     assert bind_of(section) == "127.0.0.1:19090"
     assert section.lost is not None

@@ -178,7 +178,7 @@ def test_a_size_in_other_units_suggests_the_right_unit(size: str, right: str) ->
         ("gpus: 8", "write gpu_count"),
     ],
 )
-def test_keys_of_other_formats_suggest_those_of_a_replica(key: str, hint: str) -> None:
+def test_keys_of_other_formats_suggest_keys_of_a_replica(key: str, hint: str) -> None:
     assert_one_error(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", ▶{key}}}]}}}}\n', "LB011", hint)
 
 

@@ -47,7 +47,7 @@ def test_picks_missing_in_two_proxy_reports_end_oldest_first() -> None:
     assert service.open_picks == 0
 
 
-def test_new_picks_and_those_of_other_proxies_stay() -> None:
+def test_new_picks_and_picks_of_other_proxies_stay() -> None:
     service, clock, _ = _picked("other", "other")
     for _ in range(3):
         _report(service, clock, "edge", 0)

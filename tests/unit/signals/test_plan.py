@@ -46,7 +46,7 @@ def test_a_label_with_the_device_matches_any_device() -> None:
     assert set(planned_source(item, _A).selection.labels) == {("device", ("nvidia0", "nvidia1")), ("Hostname", ("a",))}
 
 
-def test_sources_of_the_replica_replace_those_of_the_pool() -> None:
+def test_sources_of_the_replica_replace_sources_of_the_pool() -> None:
     own = Telemetry(interval=1000, timeout=500, stale_after=3000, sources=(MetricsSource("vllm", "http://own/"),))
     pool = Pool("p", telemetry=Telemetry(sources=(MetricsSource("dcgm", "http://pool/"),)))
     plan = scrape_plan(pool, Replica("a", Address("h", 1), telemetry=own))

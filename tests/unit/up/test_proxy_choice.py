@@ -12,7 +12,7 @@ from tests.support.fleets import fleet_of, load_fleet, pool
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_functions_of_serve_are_no_loss(tmp_path: Path, kind: str) -> None:
+def test_functions_of_serve_are_not_a_loss(tmp_path: Path, kind: str) -> None:
     checked = pool(health={"active": {"http": {"path": "/health"}}}, slow_start={"window": "30s"})
     loaded = load_fleet(tmp_path, fleet_of(checked))
     assert suitability(loaded, kind).summary == "expresses all of it"

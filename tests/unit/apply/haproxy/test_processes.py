@@ -70,6 +70,6 @@ def test_process_with_other_rights_is_known(config: Path, first: str) -> None:
         assert pid not in processes.haproxies(str(config))
 
 
-def test_other_argument_is_no_file(config: Path) -> None:
+def test_other_argument_is_not_a_file(config: Path) -> None:
     with _started(config.parent, "-p", "haproxy.cfg") as pid:
         assert pid not in processes.haproxies(str(config))

@@ -594,7 +594,7 @@ class _Member(Fleet):
 
 
 @pytest.mark.parametrize("path", ["/api/v1/picks/explain", "/api/v1/reload"])
-def test_connections_without_their_body_keep_nobody_out(token: Path, path: str) -> None:
+def test_connections_without_their_body_block_no_client(token: Path, path: str) -> None:
     async def script(ask: Ask) -> None:
         address = urlsplit((await ask("GET", "/healthz")).url)
         head = (

@@ -247,7 +247,7 @@ def _with_control(text: str, port: int) -> str:
     )
 
 
-def test_member_uses_the_control_section_of_its_own_files(
+def test_member_uses_the_control_section_of_local_files(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)

@@ -182,7 +182,7 @@ def test_invalid_page_is_ignored_and_logged(
     assert [reason in item["why"] for item in warnings] == [True]
 
 
-def test_admin_interface_before_the_start_is_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admin_interface_before_the_start_causes_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[dict[str, str]] = []
     nodes: list[str] = []
     monkeypatch.setattr(envoy_conditions, "INTERVAL", 0.005)

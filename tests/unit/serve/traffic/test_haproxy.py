@@ -104,7 +104,7 @@ def test_each_repeated_try_is_a_failure() -> None:
     assert (busy.counts, busy.own_errors) == ({A: Counts(4, 4)}, {})
 
 
-def test_request_that_waits_for_its_next_try_is_no_answer() -> None:
+def test_request_that_waits_for_its_next_try_is_not_an_answer() -> None:
     """HAProxy waits a second before a second try.
 
     Meanwhile the first server has no request in flight, and no failure.

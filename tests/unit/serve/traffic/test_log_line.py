@@ -64,7 +64,7 @@ def test_errors_of_nginx_itself_count_for_the_pool() -> None:
     assert receiver.collect_own_errors() == {}
 
 
-def test_try_has_the_times_of_its_own_response() -> None:
+def test_try_has_the_times_of_its_response() -> None:
     def times(text: str) -> list[tuple[float | None, float | None]]:
         parsed = tries(text)
         assert not isinstance(parsed, str)
@@ -121,7 +121,7 @@ def test_only_requested_latencies_are_kept_by_proxy() -> None:
     assert receiver.collect() == {"site": {ReplicaKey("llama", "a"): Counts(1)}}, "HAProxy counts its requests itself"
 
 
-def test_client_that_left_is_no_sign_of_an_answer() -> None:
+def test_client_that_left_does_not_imply_an_answer() -> None:
     receiver = LogReceiver()
     receiver.use_proxies(PROXIES, ADDRESSES)
     for status, address, code in ((200, "10.0.0.1:80", "200"), (499, "[::1]:80", "-"), (502, "10.0.0.7:81", "502")):
@@ -134,7 +134,7 @@ def test_client_that_left_is_no_sign_of_an_answer() -> None:
     assert receiver.collect_first_bytes() == {}
 
 
-def test_times_of_haproxy_are_those_of_its_servers() -> None:
+def test_times_of_haproxy_are_the_times_of_its_servers() -> None:
     receiver = LogReceiver()
     a, b = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")
     receiver.use_proxies(PROXIES, ADDRESSES, ["ha"], frozenset({a, b}))

@@ -13,7 +13,7 @@ from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text
 
 
-def test_reports_are_those_of_the_fleet() -> None:
+def test_reports_cover_only_the_fleet() -> None:
     ledger = TrafficLedger()
     logs = RequestLogs(ledger, lambda: 0.0)
     topology = compiled(fleet_text()).topology

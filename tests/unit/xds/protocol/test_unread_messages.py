@@ -86,7 +86,7 @@ def test_clients_that_have_left_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("sent", "closed"), [(3_000, 0), (30_000, 1)])
-def test_slow_bytes_of_old_connections_are_no_messages(sent: int, closed: int) -> None:
+def test_slow_bytes_of_old_connections_are_not_messages(sent: int, closed: int) -> None:
     with socket.create_server((HOST, 0)) as listening:
         port = listening.getsockname()[1]
         client = socket.create_connection((HOST, port))
