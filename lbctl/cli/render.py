@@ -178,10 +178,9 @@ def _report_place(prepared: Prepared) -> None:
     proxy, kind = prepared.view.proxy, prepared.target
     problem = kind.unfit_for_service(prepared.view) if proxy.config is None else ""
     if problem:
-        place = f"`config: {kind.service_config}` in `proxies`, or -d {posixpath.dirname(kind.service_config)}"
-        click.echo(
-            f"lbctl: not for the distribution's service of {kind.title}, {problem} (for that: {place})", err=True
-        )
+        fix = f"set `config: {kind.service_config}` in `proxies`, or use -d {posixpath.dirname(kind.service_config)}"
+        message = f"this file does not suit the distribution's {kind.title} service: {problem}"
+        click.echo(f"lbctl: {message}. For that service, {fix}", err=True)
 
 
 def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
@@ -210,9 +209,8 @@ def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *
     provided = {item.code for item in losses if item.code in replacements}
     if provided:
         features = ", ".join(f"{replacements[code]} ({code})" for code in sorted(provided))
-        click.echo(
-            f"lbctl: not in this file, but done by `lbctl serve`, which drives {proxy.name}: {features}", err=True
-        )
+        message = f"{proxy.name} needs `lbctl serve` for features that this file does not contain"
+        click.echo(f"lbctl: {message}: {features}", err=True)
 
 
 def _check(

@@ -233,9 +233,9 @@ class Target(Protocol):
         """Configuration that the distribution's service of this proxy reads; empty: `config` changes no default."""
 
     def unfit_for_service(self, view: View) -> str:
-        """Return the distribution's service's problem with the text of this view, whose proxy has no `config`.
+        """Return why the distribution's service cannot run the configuration of this view, whose proxy has no `config`.
 
-        It is empty if there is no problem.
+        It is empty if the service can run it.
         """
 
     def log_files(self, view: View) -> Sequence[str]:

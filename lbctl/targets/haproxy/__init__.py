@@ -77,8 +77,8 @@ class Haproxy:
         return readmission(pool)
 
     def unfit_for_service(self, view: View) -> str:
-        """Return the problem with a HAProxy that root starts without a user to switch to."""
-        return "" if view.proxy.user else "which would work as root: there is no user, group and chroot"
+        """Return a problem if root starts HAProxy without a configured user."""
+        return "" if view.proxy.user else "HAProxy would run as root, because user, group and chroot are not set"
 
     def log_files(self, view: View) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
         """Return nothing: HAProxy writes to inherited descriptors."""

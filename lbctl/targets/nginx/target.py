@@ -55,10 +55,10 @@ class Nginx:
         return ""
 
     def unfit_for_service(self, view: View) -> str:
-        """Return the problem of an access log on standard output under systemd."""
+        """Return a problem if an access log is on standard output, which is a socket under systemd."""
         if not set(installation.STREAMS).intersection(self.log_files(view)):
             return ""
-        return "which cannot open the access log /dev/stdout: a socket under systemd"
+        return "nginx cannot open the access log /dev/stdout, which is a socket under systemd"
 
     def log_files(self, view: View) -> Sequence[str]:
         """Return the paths of the access logs, which nginx opens by name."""

@@ -62,7 +62,7 @@ def test_commands_know_a_registered_kind(tmp_path: Path, binary: Path) -> None:
         {"name": "a", "address": "127.0.0.1:9", "weight": 100}
     ]
     assert "accepted by toy 1.0.0" in rendered.stderr
-    assert "done by `lbctl serve`, which drives edge" in rendered.stderr
+    assert "edge needs `lbctl serve` for features that this file does not contain" in rendered.stderr
     assert "LB475" in rendered.stderr
     assert "-o applies to Envoy only" in lbctl("render", "-t", "toy", "-o", "json", file).stderr
     other = tmp_path / "other"

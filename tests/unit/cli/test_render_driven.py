@@ -52,7 +52,7 @@ def test_functions_of_serve_are_summarised_in_one_line(
     lines = messages_of_render(tmp_path, capsys, kind, how)
     summaries = [line for line in lines if line.startswith("lbctl: ")]
     assert len(summaries) == 1
-    assert "`lbctl serve`, which drives edge" in summaries[0]
+    assert "edge needs `lbctl serve`" in summaries[0]
     assert all(code in summaries[0] for code in ALWAYS)
     assert ("LB475" in summaries[0]) == ("LB474" in summaries[0]) == (kind == "nginx")
     warned_codes = {line.split("warning ")[1][:5] for line in lines if "warning" in line}

@@ -15,7 +15,7 @@ listeners: {gateway: {bind: "127.0.0.1:8080"%s}}
 routes: {all: {match: {path_prefix: /}, pool: p}}
 pools: {p: {replicas: [{address: "10.0.0.1:8000"}]}}
 """
-_NOTE = "not for the distribution's service of"
+_NOTE = "does not suit the distribution's"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ _NOTE = "not for the distribution's service of"
         ("nginx", "", "", "cannot open the access log /dev/stdout"),
         ("nginx", ", access_log: {path: /srv/access.log}", "", None),
         ("nginx", "", "proxies: {edge: {kind: nginx, config: /srv/nginx.conf}}", None),
-        ("haproxy", "", "", "would work as root"),
+        ("haproxy", "", "", "would run as root"),
         ("haproxy", "", "proxies: {edge: {kind: haproxy, user: haproxy}}", None),
         ("envoy", "", "", None),
     ],
