@@ -37,7 +37,7 @@ _FAMILIES = {
     "LB1": "References",
     "LB2": "Weights and capacity",
     "LB3": "Timeouts, retries, health",
-    "LB4": "What a proxy cannot say",
+    "LB4": "Settings that a proxy does not support",
     "LB5": "Security",
     "LB6": "Signals",
     "LB7": "Rollouts",
@@ -56,11 +56,11 @@ finding, each second one none.
 `validate` and `render` alike: warnings, notes, and what the rules of `lint` find. Errors that keep a fleet from being
 rendered cannot be ignored. A comment that silences nothing is a finding of `lint` itself (LB017), unless its code was
 not judged: a load that is not stated, a file that only another machine lacks, what the proxies' own checkers say.
-What some kind of proxy cannot say counts as found, whether or not the fleet names one. `lbctl lint --fix` applies
-the fixes that are certain and keeps comments.
+Settings that a kind of proxy does not support are findings, even if the fleet does not have such a proxy. `lbctl lint
+--fix` applies the fixes that are certain and keeps comments.
 
-What no proxy does without a control plane (telemetry, live weights, deep health) is reported by `render`, not by
-`lint`.
+Features that need a control plane with every proxy (telemetry, live weights, deep health) are reported by `render`, not
+by `lint`.
 """
 
 

@@ -124,18 +124,18 @@ def summary(findings: Sequence[UnsupportedFinding]) -> Iterator[str]:
         same = [unsupported.finding for unsupported in findings if kind in unsupported.kinds]
         if same:
             codes = len({finding.code for finding in same})
-            count = f"{codes} thing{'s' if codes > 1 else ''} of this fleet"
-            yield f"{kind} cannot say {count}, in {len(same)} place{'s' if len(same) > 1 else ''}"
+            count = f"{codes} setting{'s' if codes > 1 else ''} of this fleet"
+            yield f"{kind} does not support {count}, in {len(same)} place{'s' if len(same) > 1 else ''}"
 
 
 def _merged_finding(findings: Sequence[tuple[str, Diagnostic]]) -> Diagnostic:
     """Merge the findings of several kinds of proxies at one position."""
     first = findings[0][1]
-    messages = [(kind, finding.message.removeprefix(f"{kind} cannot say this: ")) for kind, finding in findings]
+    messages = [(kind, finding.message.removeprefix(f"{kind} does not support this: ")) for kind, finding in findings]
     message = _by_kind(messages)
     if len({text for _, text in messages}) == 1:
         is_general = messages[0][1] == first.message
-        message = first.message if is_general else f"{_kinds(messages)} cannot say this: {messages[0][1]}"
+        message = first.message if is_general else f"{_kinds(messages)} does not support this: {messages[0][1]}"
     hints = [(kind, finding.hint.removeprefix("instead: ")) for kind, finding in findings if finding.hint]
     hint = first.hint if len({text for _, text in hints}) < 2 else f"instead: {_by_kind(hints)}"
     return replace(first, message=message, hint=hint)

@@ -92,10 +92,10 @@ def _ways_around(view: View) -> dict[tuple[str, str], str]:
 
 def _way_around(target: Target, sources: SourceMap, listener: str, route: str, protected: str) -> Diagnostic:
     message = (
-        f"{target.kind} reads no body: on listener {listener} route {route} would serve the model of route {protected} "
-        "without its protection; it answers 503 there"
+        f"{target.kind} does not read bodies: on listener {listener} route {route} would serve the model of route "
+        f"{protected} without its protection, so it answers 503 there"
     )
-    hint = f"protect both alike, or give {protected} a separate listener, host or path"
+    hint = f"protect both routes in the same way, or give {protected} a separate listener, host or path"
     path = ("routes", route)
     return Diagnostic(BY_ID["route.match.model"].code, message, position_of(sources.root, path), path, hint, "warning")
 
@@ -105,11 +105,11 @@ def _refused_websockets(target: Target, sources: SourceMap, view: View) -> Itera
     for listener in view.listeners:
         for route, other in refused_websockets(listener, view.routes).items():
             message = (
-                f"{target.kind} refuses every WebSocket of route {route} on listener {listener.name}: the model "
-                f"decides between it and the differently protected route {other}, and a WebSocket does not name one "
-                "clearly"
+                f"{target.kind} rejects all WebSockets of route {route} on listener {listener.name}: the model decides "
+                f"between it and the differently protected route {other}, and a WebSocket request does not name "
+                "exactly one model"
             )
-            hint = f"protect both routes alike, or give {route} a path that {other} does not match"
+            hint = f"protect both routes in the same way, or give {route} a path that {other} does not match"
             path = ("routes", route, "websocket")
             diagnostic = Diagnostic(BY_ID["route.websocket"].code, message, None, path, hint, "warning")
             yield sources.with_position(diagnostic)
@@ -168,10 +168,10 @@ def _warning(
     closes = "; its routes answer 503 here" if feature.protects else ""
     if isinstance(loss, NotYet):
         note = f": {loss.note}" if loss.note else ""
-        message = f"not rendered for {target.kind} yet: {feature.title}{note}{closes}"
+        message = f"lbctl does not render this for {target.kind} yet: {feature.title}{note}{closes}"
         code = "LB499" if feature.code.startswith("LB4") else feature.code
         return Diagnostic(code, message, position, path, severity="warning")
-    message = f"{target.kind} cannot say this: {loss.reason}{closes}"
+    message = f"{target.kind} does not support this: {loss.reason}{closes}"
     return Diagnostic(feature.code, message, position, path, f"instead: {loss.instead}", "warning")
 
 

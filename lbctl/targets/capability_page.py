@@ -17,19 +17,19 @@ _INTRODUCTION = """\
 
 # Capabilities of each proxy
 
-lbctl leaves nothing out in silence. Every key of a fleet file belongs to a feature below, and every proxy has an answer
-for every feature:
+lbctl never ignores a setting silently. Every key of a fleet file belongs to a feature below, and the tables show how
+each proxy supports it:
 
-- **✔**: it is rendered; *from VERSION*: for that version of the proxy and later ones (`proxies.*.version`, or
-  `--proxy-version`; without either the oldest supported version counts).
-- **in part**: as far as the notes of the proxy say. A fleet that asks for the rest gets a warning with the code.
-- **not yet**: the proxy could, but lbctl does not render it in this version. A fleet that asks for it gets the warning
-  LB499.
-- **no**: the proxy cannot. A fleet that asks for it gets a warning with the code in that cell, the reason, and
-  what is rendered instead.
+- **✔**: supported; *from VERSION*: in that version of the proxy and later ones (`proxies.*.version`, or
+  `--proxy-version`; default: the oldest supported version).
+- **in part**: supported as described in the proxy's notes. A fleet that uses the rest gets a warning with the code.
+- **not yet**: the proxy supports it, but lbctl does not render it in this version. A fleet that uses it gets the
+  warning LB499.
+- **no**: not supported. A fleet that uses it gets a warning with the code in that cell, the reason, and the substitute
+  that is rendered.
 
-Features with a † protect something. Where a proxy cannot say one of them, or not yet, the routes that it covers answer
-503 on that proxy: they are closed, never open.
+Features with a † protect something. If a proxy does not support one of them, or not yet, the affected routes answer 503
+on that proxy: they are closed, never open.
 """
 
 
@@ -87,9 +87,9 @@ def _cell(feature: Feature, capability: Capability) -> str:
 def _details(item: Target) -> str:
     """Return the section of one proxy: unsupported features, unrendered features, and notes on the others."""
     sections = {
-        f"What {item.title} cannot say": "".join(_refusals(item)),
+        f"Features that {item.title} does not support": "".join(_refusals(item)),
         f"Not rendered for {item.title} yet (LB499)": "".join(_missing(item)),
-        f"How {item.title} does it, where that is not obvious": "".join(_notes(item)),
+        f"Notes on {item.title}": "".join(_notes(item)),
     }
     return f"## {item.title}\n\n" + "\n".join(f"### {title}\n\n{text}" for title, text in sections.items() if text)
 

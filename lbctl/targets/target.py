@@ -66,32 +66,33 @@ Capability = Rendered | NotYet | Unsupported | Since
 
 SERVED: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
-        "no proxy moves a split by itself", "the file's split holds, unless `lbctl serve` drives it"
+        "no proxy moves a split by itself", "the split in the file, unless `lbctl serve` drives the proxy"
     ),
     "pool.drain_deadline": Unsupported(
-        "no proxy counts how long a replica has been drained",
-        "it finishes what it has, however long that takes; `lbctl serve` takes it out after the deadline",
+        "no proxy measures the time since a replica was drained",
+        "the replica finishes its requests without a time limit; `lbctl serve` removes it after the deadline",
     ),
     "pool.health.deep": Unsupported(
-        "no proxy reads a GPU's telemetry", "active and passive health alone decide, unless `lbctl serve` drives it"
+        "no proxy reads GPU telemetry", "only active and passive health checks, unless `lbctl serve` drives the proxy"
     ),
     "pool.telemetry": Unsupported(
-        "no proxy reads a model server's metrics", "nothing is read, unless `lbctl serve` drives it"
+        "no proxy reads a model server's metrics", "no metrics are read, unless `lbctl serve` drives the proxy"
     ),
     "pool.weighting": Unsupported(
-        "no proxy follows live signals", "weights are the capacities of the file, unless `lbctl serve` drives it"
+        "no proxy adapts weights to live signals",
+        "the weights are the capacities in the file, unless `lbctl serve` drives the proxy",
     ),
     "pool.discovery.kubernetes": Unsupported(
-        "no proxy watches Kubernetes' EndpointSlices", "the pool is empty, unless `lbctl serve` drives it"
+        "no proxy watches EndpointSlices of Kubernetes", "the pool is empty, unless `lbctl serve` drives the proxy"
     ),
-    "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it"),
+    "control": Unsupported("it configures the control plane, not a proxy", "`lbctl serve` uses it"),
 }
 """Features that no proxy supports by itself, and that `lbctl serve` provides for every kind."""
 CONTROL_PLANE: Mapping[str, Capability] = {
     **SERVED,
-    "proxies.identity": Unsupported("this is for HAProxy", "it is not read"),
-    "proxies.weights": Unsupported("this is a way into HAProxy", "it is not read"),
-    "proxies.slots": Unsupported("only HAProxy has server slots", "it is not read"),
+    "proxies.identity": Unsupported("it applies only to HAProxy", "it is ignored"),
+    "proxies.weights": Unsupported("it is an interface of HAProxy", "it is ignored"),
+    "proxies.slots": Unsupported("only HAProxy has server slots", "it is ignored"),
 }
 """Features of the control plane, or of the one kind of proxy that overrides them. Every table includes these."""
 

@@ -71,7 +71,7 @@ def test_commands_know_a_registered_kind(tmp_path: Path, binary: Path) -> None:
     differs = lbctl("diff", "-t", "toy", "--against", file, str(write_fleet(other, changed)))
     assert differs.returncode == 0, differs.stderr
     assert "+++ new/toy.json" in differs.stdout
-    assert "toy cannot say" in lbctl("lint", file).stderr
+    assert "toy does not support" in lbctl("lint", file).stderr
     explained = lbctl("explain", "route", "GET", "/", file)
     assert explained.returncode == 0, explained.stderr
     assert "toy 1.0:" in explained.stdout

@@ -147,8 +147,8 @@ def test_repeated_unsupported_setting_is_one_finding(tmp_path: Path, capsys: pyt
     output = capsys.readouterr()
     (line,) = output.out.splitlines()
     assert line.startswith(f"{file}:5:")
-    assert "nginx cannot say this: nginx counts no retries across requests (and in 8 more places)" in line
-    assert "lbctl: nginx cannot say 1 thing of this fleet, in 9 places\n" in output.err
+    assert "nginx does not support this: nginx does not count retries across requests (and in 8 more places)" in line
+    assert "lbctl: nginx does not support 1 setting of this fleet, in 9 places\n" in output.err
     run(["lint", "-o", "json", str(file)])
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert [(item["code"], item["line"]) for item in findings] == [("LB439", line) for line in range(5, 14)]
@@ -162,9 +162,9 @@ def test_finding_names_every_proxy_without_support(tmp_path: Path, capsys: pytes
     assert run(["lint", str(file)]) == 0
     output = capsys.readouterr()
     (line,) = output.out.splitlines()
-    assert "nginx: counts no retries across requests; haproxy: counts retries for one request alone" in line
+    assert "nginx: does not count retries across requests; haproxy: counts retries only per request" in line
     assert "instead: nginx: each request" in line
-    assert re.findall(r"lbctl: (\w+) cannot say 1 thing of this fleet, in 1 place\n", output.err) == [
+    assert re.findall(r"lbctl: (\w+) does not support 1 setting of this fleet, in 1 place\n", output.err) == [
         "nginx",
         "haproxy",
     ]
