@@ -104,9 +104,9 @@ def test_change_of_a_replica_is_shown_live(page: Page, control: ControlPlane) ->
 def test_drain_dialog_needs_a_reason_and_a_token(page: Page, control: ControlPlane) -> None:
     page.click(".rows .tr:nth-child(1)")
     page.click(".panel .buttons button")
-    assert "gets no new requests and finishes those it has" in page.text("#dialog")
+    assert "gets no new requests and finishes its current ones" in page.text("#dialog")
     page.click("#dialog button[type=submit]")
-    assert "say why, in a few words" in page.text("#dialog")
+    assert "give a reason in a few words" in page.text("#dialog")
     page.fill("#dialog input[name=reason]", "a broken fan")
     for wrong, words in (("not-a-token", "this operation needs the token"), (READER, "bob allows read access only")):
         page.fill("#dialog input[name=token]", wrong)
@@ -151,16 +151,16 @@ def _set_a_share_a_split_and_an_earlier_fleet(page: Page, files: dict[str, Any])
         press_button(page, "Start")
         submit(page, reason="it is time", token=token_of(other))
         press_button(page, "Set share")
-        assert "pauses there until somebody resumes" in page.text("#dialog")
+        assert "pauses there until an operator resumes" in page.text("#dialog")
         submit(page, reason="half of it", percent="40")
         (rollout,) = other.get("rollouts")["rollouts"]
         assert (rollout["phase"], rollout["percent"], rollout["reason"]) == ("paused", 40.0, "half of it")
 
-        press_button(page, "Hold split")
+        press_button(page, "Override split")
         page.fill("#dialog input[name='share old']", "0")
         page.fill("#dialog input[name='share new']", "0")
         page.click("#dialog button[type=submit]")
-        assert "one of the shares is above 0" in page.text("#dialog")
+        assert "at least one share must be above 0" in page.text("#dialog")
         submit(page, **{"reason": "a look at both", "share old": "3", "share new": "1", "ttl": "1h"})
         (held,) = other.get("overrides")["overrides"]
         assert (held["kind"], held["route"], held["shares"]) == ("split", "chat", {"new": 1, "old": 3})
@@ -182,7 +182,7 @@ def _set_a_share_a_split_and_an_earlier_fleet(page: Page, files: dict[str, Any])
         page.wait(refused)
         page.click("#dialog input[name=allow]")
         submit(page)
-        assert page.text("#dialog [role=alert]") == f"{before[:8]} is served."
+        assert page.text("#dialog [role=alert]") == f"{before[:8]} is published."
         press_button(page, "Close", "#dialog")
         assert other.status["served"]["digest"] == before
         assert other.status["served"]["rollback"]["reason"] == "it was better before"
@@ -322,7 +322,7 @@ def test_hanging_serve_is_shown_after_some_seconds(page: Page) -> None:
     with controlling(fleet(2)) as other:
         show(page, other)
         other.signal(signal.SIGSTOP)
-        page.wait("document.querySelector('#banner').textContent.includes('no news for')")
+        page.wait("document.querySelector('#banner').textContent.includes('no data for')")
         other.signal(signal.SIGCONT)
     leave(page)
 

@@ -82,7 +82,7 @@ def test_rollout_shows_steps_and_verdict_and_can_be_aborted(fleet: MovingFleet, 
     assert all(text in rows[0] for text in ("bad", "5.1 % (21 of 410)", "worse beyond chance", "first_byte p95"))
     assert "It waits for one good evaluation." in browser.text(".analysis")
     browser.click("#view-rollouts .card .buttons .danger")
-    assert "takes the split of the files again at once" in browser.text("#dialog")
+    assert "returns to the split in the files at once" in browser.text("#dialog")
     browser.fill("#dialog input[name=reason]", "too many errors")
     browser.fill("#dialog input[name=token]", TOKEN)
     browser.click("#dialog button[type=submit]")
@@ -112,7 +112,7 @@ def test_proxy_row_shows_state_and_reason(fleet: MovingFleet, browser: Page) -> 
     show(browser, "proxies")
     row = "[...document.querySelectorAll('#view-proxies tbody tr')].find((row) => row.innerText.startsWith('edge-3'))"
     text = browser.wait(f"({row})?.innerText")
-    assert all(part in text for part in ("envoy", "STALE", "77aa0011", "older than what is published", "eds sent"))
+    assert all(part in text for part in ("envoy", "STALE", "77aa0011", "older than the published version", "eds sent"))
     assert browser.text("#proxy-count") == "4"
     browser.resize(390, 844, mobile=True)
     assert 0 < browser.evaluate(f"({row}).lastChild.getBoundingClientRect().right") <= 390
@@ -141,4 +141,4 @@ def test_picker_has_a_tile_and_raises_an_alarm_if_it_ends(
     monkeypatch.setattr(fleet, "status", lambda: replace(status, picker=gone))
     browser.wait(f"{tiles}.includes('process 7 has')")
     alarm = browser.text(".alerts [data-tone=bad]")
-    assert "The picker at 127.0.0.1:18001 does not run: process 7 has 127.0.0.1:18001." in alarm
+    assert "The picker at 127.0.0.1:18001 is not running: process 7 has 127.0.0.1:18001." in alarm

@@ -37,9 +37,9 @@ class Query:
         if not values.get("pool"):
             raise BadRequestError("pool is missing: /api/v1/series?pool=NAME&metric=METRIC")
         if metric not in METRICS:
-            raise BadRequestError(f"metric is one of {', '.join(METRICS)}")
+            raise BadRequestError(f"metric must be one of {', '.join(METRICS)}")
         if not points.isascii() or not points.isdecimal() or not 2 <= int(points[:9]) <= _MAX_POINTS:
-            raise BadRequestError(f"points is a whole number from 2 to {_MAX_POINTS}")
+            raise BadRequestError(f"points must be a whole number from 2 to {_MAX_POINTS}")
         return cls(values["pool"], metric, values.get("replica", ""), int(points))
 
 

@@ -1,4 +1,4 @@
-// Every action: what it is called, what it will do in a sentence, what it asks for, and the request that does it.
+// Every action: its name, a sentence about its effect, its fields, and its request.
 
 import { write } from "/dashboard/api.js";
 import { dateAndClock, percent, plural, seconds, span } from "/dashboard/format.js";
@@ -16,12 +16,12 @@ export function drain(row, store) {
   const others = (store.byPool.get(row.pool) ?? []).filter((item) => item.name !== row.name && item.share > 0).length;
   const rest = others
     ? `its ${percent(row.share)} of the pool go to ${plural(others, "other replica")}`
-    : "no other replica of the pool gets requests, so they will fail or take the fallback";
+    : "no other replica of the pool gets requests, so they will fail or use the fallback";
   return {
     title: `Drain ${row.name}`,
     verb: "Drain",
     danger: others === 0,
-    effect: `${row.name} of the pool ${row.pool} gets no new requests and finishes those it has; ${rest}.`,
+    effect: `${row.name} of the pool ${row.pool} gets no new requests and finishes its current ones; ${rest}.`,
     fields: [TTL],
     run: ({ reason, ttl }) => hold({ kind: "drain", pool: row.pool, replica: row.name }, reason, ttl),
   };
@@ -32,22 +32,22 @@ export function undrain(row) {
     title: `Undrain ${row.name}`,
     verb: "Undrain",
     noReason: true,
-    effect: `${row.name} of the pool ${row.pool} gets requests again, with slow start where the pool has one.`,
+    effect: `${row.name} of the pool ${row.pool} gets requests again, with slow start if the pool has it.`,
     run: () => release({ kind: "drain", pool: row.pool, replica: row.name }),
   };
 }
 
 export function setWeight(row) {
   return {
-    title: `Hold the weight of ${row.name}`,
-    verb: "Hold the weight",
-    effect: `The weight of ${row.name} in the pool ${row.pool} no longer follows its signals. Its capacity is ${row.capacity}, its weight now ${row.weight}.`,
+    title: `Override the weight of ${row.name}`,
+    verb: "Override the weight",
+    effect: `The weight of ${row.name} in the pool ${row.pool} no longer follows its signals. Its capacity is ${row.capacity}, its current weight ${row.weight}.`,
     fields: [
       {
         name: "value",
         label: "Weight",
         value: String(row.weight),
-        check: (text) => (Number(text) > 0 ? "" : "a number above 0; for none at all, drain"),
+        check: (text) => (Number(text) > 0 ? "" : "a number above 0; to send no requests, drain the replica"),
       },
       TTL,
     ],
@@ -58,8 +58,8 @@ export function setWeight(row) {
 
 export function unsetWeight(row) {
   return {
-    title: `Release the weight of ${row.name}`,
-    verb: "Release the weight",
+    title: `Remove the weight override of ${row.name}`,
+    verb: "Remove the override",
     noReason: true,
     effect: `The weight of ${row.name} in the pool ${row.pool} follows its capacity and its signals again.`,
     run: () => release({ kind: "weight", pool: row.pool, replica: row.name }),
@@ -70,7 +70,7 @@ export function freeze(pool) {
   return {
     title: `Freeze ${pool}`,
     verb: "Freeze",
-    effect: `No weight of the pool ${pool} moves any more, whatever its signals are. Ejections, drains and checks go on.`,
+    effect: `The weights of the pool ${pool} no longer change with its signals. Ejections, drains and checks continue.`,
     fields: [TTL],
     run: ({ reason, ttl }) => hold({ kind: "freeze", pool }, reason, ttl),
   };
@@ -92,29 +92,29 @@ export function reload(shrink) {
     verb: "Reload",
     noReason: true,
     effect: shrink
-      ? `The files are read again. Their losses wait for your word: ${shrink}`
-      : "The files are read again, and served where they are valid. Resources that Envoys have rejected are sent once more.",
-    fields: shrink ? [{ name: "allow", label: "Serve the files with these losses", type: "checkbox" }] : [],
+      ? `The files are read again. Confirm these removals: ${shrink}`
+      : "The files are read again, and published if they are valid. Resources that Envoys have rejected are sent once more.",
+    fields: shrink ? [{ name: "allow", label: "Publish the files with these removals", type: "checkbox" }] : [],
     run: ({ allow }) => write("POST", "/api/v1/reload", { allow_shrink: Boolean(allow) }),
     done: ({ result, refused }) => [`The files were read: ${result}.`, refused].filter(Boolean).join(" "),
     wrong: ({ result }) => !["published", "unchanged"].includes(result),
   };
 }
 
-/** Serve an earlier fleet again. `entry` is one of the history. */
+/** Publish an earlier fleet again. `entry`: an entry of the history. */
 export function rollback(entry) {
   return {
     title: `Roll back to ${entry.digest.slice(0, 8)}`,
     verb: "Roll back",
-    effect: `The fleet of ${dateAndClock(entry.at)} (${plural(entry.pools, "pool")}, ${plural(entry.replicas, "replica")}) is served again until the files change. Certificates and keys are those of today.`,
+    effect: `The fleet of ${dateAndClock(entry.at)} (${plural(entry.pools, "pool")}, ${plural(entry.replicas, "replica")}) is published again until the files change. Certificates and keys keep their current content.`,
     fields: [
-      { name: "allow", label: "Even where more replicas or keys go than max_shrink allows", type: "checkbox" },
+      { name: "allow", label: "Even if it removes more replicas or keys than max_shrink allows", type: "checkbox" },
     ],
     run: ({ reason, allow }) =>
       write("POST", "/api/v1/rollback", { digest: entry.digest, reason, allow_shrink: Boolean(allow) }),
     done: ({ result, refused, digest, diagnostics }) =>
       ROLLED_BACK.includes(result)
-        ? `${digest.slice(0, 8)} is served.`
+        ? `${digest.slice(0, 8)} is published.`
         : [
             `Nothing has changed: ${result}.`,
             refused,
@@ -132,11 +132,11 @@ const wholeNumber = (text) => (/^\d{1,9}$/.test(text.trim()) ? "" : "a whole num
 export function setSplit({ route, shares }, rollout) {
   const pools = Object.keys(shares);
   return {
-    title: `Hold the split of ${route}`,
-    verb: "Hold the split",
+    title: `Override the split of ${route}`,
+    verb: "Override the split",
     effect:
-      `The requests of ${route} go to its pools by these shares, relative to each other, until it is released or the files change the split.` +
-      (rollout ? ` They hold over the rollout to ${rollout.to}, which goes on beneath them.` : ""),
+      `The requests of ${route} go to its pools by these shares, relative to each other, until the override is removed or the files change the split.` +
+      (rollout ? ` The override replaces the split of the rollout to ${rollout.to}, which continues in the background.` : ""),
     fields: [
       ...pools.map((pool) => ({
         name: `share ${pool}`,
@@ -144,7 +144,7 @@ export function setSplit({ route, shares }, rollout) {
         value: String(shares[pool]),
         check: (text, values) =>
           wholeNumber(text) ||
-          (pools.some((each) => Number(values[`share ${each}`]) > 0) ? "" : "one of the shares is above 0"),
+          (pools.some((each) => Number(values[`share ${each}`]) > 0) ? "" : "at least one share must be above 0"),
       })),
       TTL,
     ],
@@ -157,8 +157,8 @@ export function setSplit({ route, shares }, rollout) {
 
 export function unsetSplit({ route }, rollout) {
   return {
-    title: `Release the split of ${route}`,
-    verb: "Release the split",
+    title: `Remove the split override of ${route}`,
+    verb: "Remove the override",
     noReason: true,
     effect: `${route} has the split of ${rollout ? "its rollout, or of the files," : "the files"} again.`,
     run: () => release({ kind: "split", route }),
@@ -169,7 +169,7 @@ export function setShare(item) {
   return {
     title: `Set the share of ${item.to}`,
     verb: "Set the share",
-    effect: `${item.to} gets this share of ${item.route}, and the rollout pauses there until somebody resumes or promotes it.`,
+    effect: `${item.to} gets this share of ${item.route}, and the rollout pauses there until an operator resumes or promotes it.`,
     fields: [
       {
         name: "percent",
@@ -190,15 +190,15 @@ const ROLLOUT = {
     (item) =>
       `${item.to} gets ${item.steps[0].percent} % of ${item.route}, the first of ${plural(item.steps.length, "step")}.`,
   ],
-  promote: ["Promote", (item) => `${next(item)} A step's hold time is cut short.`],
-  pause: ["Pause", (item) => `${item.to} keeps its ${item.percent} % of ${item.route} until somebody resumes.`],
+  promote: ["Promote", (item) => `${next(item)} The hold of the current step ends early.`],
+  pause: ["Pause", (item) => `${item.to} keeps its ${item.percent} % of ${item.route} until an operator resumes.`],
   resume: [
     "Resume",
-    (item) => `The rollout of ${item.route} goes on at ${item.steps[item.step - 1].percent} %${hold_of(item)}.`,
+    (item) => `The rollout of ${item.route} continues at ${item.steps[item.step - 1].percent} %${hold_of(item)}.`,
   ],
   abort: [
     "Abort",
-    (item) => `${item.route} takes the split of the files again at once: ${item.to} gets no share by this rollout.`,
+    (item) => `${item.route} returns to the split in the files at once: ${item.to} gets no share from this rollout.`,
   ],
 };
 

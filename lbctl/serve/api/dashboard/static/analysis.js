@@ -1,4 +1,4 @@
-// What the analysis of a rollout has found: what it waits for, the errors of both sides, and its last evaluations.
+// The analysis of a rollout: the condition that it waits for, the errors of both sides, and its last evaluations.
 
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
 import { clock, number, percent, plural } from "/dashboard/format.js";
@@ -36,8 +36,8 @@ export function fill(element, analysis) {
   const waits = analysis.waits_for ? `It waits for ${analysis.waits_for}. ` : "";
   setText(
     sentence,
-    `${waits}In this step the new side has ${counts(analysis.new)} in error, the old one ${counts(analysis.old)}. ` +
-      `${counted ? `Evaluations: ${counted}` : "No evaluation yet"}; ${plural(analysis.failures, "bad one")} in a row, ${analysis.max_failures} end it.`,
+    `${waits}In this step the error rate of the new side is ${counts(analysis.new)}, of the old side ${counts(analysis.old)}. ` +
+      `${counted ? `Evaluations: ${counted}` : "No evaluation yet"}; ${plural(analysis.failures, "bad one")} in a row, ${analysis.max_failures} end the rollout.`,
   );
   keyed(
     strip,

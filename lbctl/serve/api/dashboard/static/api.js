@@ -1,4 +1,4 @@
-// Requests to the API. The token is kept in this module alone: it goes away with the tab, and is in no URL and no storage.
+// Requests to the API. The token is kept only in this module: it is lost with the tab, and never in a URL or storage.
 
 let token = "";
 const watchers = new Set();
@@ -25,7 +25,7 @@ export function headers(more = {}) {
   return token ? { ...more, authorization: `Bearer ${token}` } : more;
 }
 
-/** The server's own words about an answer that is no 200. */
+/** The server's message for a response whose status is not 200. */
 export async function refusal(response) {
   try {
     const { error, status } = await response.json();

@@ -1,4 +1,4 @@
-// Charts of one replica or one pool: uPlot draws them, the API gives the past, and each frame adds a point.
+// Charts of one replica or one pool: uPlot draws them, the API provides the history, and each frame adds a point.
 
 import { series } from "/dashboard/api.js";
 import { h } from "/dashboard/dom.js";
@@ -12,7 +12,7 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const asPercent = (values) => values.map((value) => percent(value));
 const asNumber = (values) => values.map((value) => number(value, value !== null && value < 10 ? 1 : 0));
 
-/** What is drawn: metrics with their label and colour, and the format of the axis. */
+/** The charts: metrics with their label and colour, and the format of the axis. */
 const REPLICA_CHARTS = [
   {
     title: "Share of the pool's requests",
@@ -63,7 +63,7 @@ const POOL_CHARTS = [
 ];
 const SUMS = ["requests_per_second", "in_flight", "queue"];
 
-/** The charts of a replica, or of a pool where `replica` is empty. `close` ends them. */
+/** The charts of a replica, or of a pool if `replica` is empty. `close` ends them. */
 export class Charts {
   constructor(pool, replica) {
     this.pool = pool;
@@ -123,7 +123,7 @@ class Chart {
   constructor(spec, parent) {
     this.spec = spec;
     this.place = h("div", { class: "plot" });
-    this.about = h("p", { class: "muted", text: "reading the history" });
+    this.about = h("p", { class: "muted", text: "loading the history" });
     parent.append(h("figure", {}, h("figcaption", { text: spec.title }), this.about, this.place));
   }
 

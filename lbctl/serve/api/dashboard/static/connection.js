@@ -1,4 +1,4 @@
-// Reads the stream of frames by `fetch`, since EventSource can send no token, and connects again with growing pauses.
+// Reads the stream of frames by `fetch`, because EventSource cannot send a token, and reconnects with growing pauses.
 
 import { headers, refusal } from "/dashboard/api.js";
 
@@ -33,7 +33,7 @@ export class Connection {
     this.abort?.abort();
   }
 
-  /** Stream until it ends, and return why. */
+  /** Stream until it ends, and return the reason. */
   async once() {
     const abort = new AbortController();
     this.abort = abort;
@@ -62,7 +62,7 @@ export class Connection {
       }
     } catch (error) {
       const silent = abort.signal.aborted;
-      return { kind: "waiting", message: silent ? `no news for ${SILENCE} s` : "no answer" };
+      return { kind: "waiting", message: silent ? `no data for ${SILENCE} s` : "no answer" };
     } finally {
       clearTimeout(timer);
       abort.abort();

@@ -1,4 +1,4 @@
-// The dialog of an action: it says what will happen, asks for a reason and, where there is none yet, for the token.
+// The dialog of an action: it shows the effect, and asks for a reason and, if there is none yet, for the token.
 
 import { hasToken, setToken } from "/dashboard/api.js";
 import { h } from "/dashboard/dom.js";
@@ -7,7 +7,7 @@ const dialog = document.getElementById("dialog");
 dialog.addEventListener("close", () => dialog.replaceChildren());
 dialog.addEventListener("keydown", (event) => event.stopPropagation());
 
-/** Ask, act, and return whether it was done. The server's own words are shown where it refuses. */
+/** Ask, act, and return whether it was done. If the server rejects the action, its message is shown. */
 export function perform(action) {
   const token = hasToken()
     ? null
@@ -23,12 +23,12 @@ export function perform(action) {
         name: "reason",
         label: "Reason",
         placeholder: "for the audit log and your colleagues",
-        check: (text) => (text.trim() ? "" : "say why, in a few words"),
+        check: (text) => (text.trim() ? "" : "give a reason in a few words"),
       };
   return ask({ ...action, fields: [reason, ...(action.fields ?? []), token].filter(Boolean) });
 }
 
-/** Ask for the token alone, to read or to act. */
+/** Ask only for the token, to read or to act. */
 export function askToken(effect) {
   return ask({
     title: "Token",
@@ -70,7 +70,7 @@ function ask(action) {
       try {
         const answer = await action.run(values);
         if (!action.done) finish(true);
-        else said(action, answer, problem, form, finish);
+        else showResult(action, answer, problem, form, finish);
       } catch (error) {
         if (error.status === 401) refuseToken(inputs, form, problem);
         problem.textContent = error.message;
@@ -107,7 +107,7 @@ function input({ name, label, type = "text", placeholder, value, check }) {
   };
 }
 
-/** The values of all inputs, or null where one is not as it should be. */
+/** The values of all inputs, or null if one is invalid. */
 function collect(inputs) {
   const values = Object.fromEntries(inputs.map(({ name, control, box }) => [name, box ? control.checked : control.value]));
   const wrong = inputs.filter(({ control, problem, check }) => {
@@ -119,7 +119,7 @@ function collect(inputs) {
   return wrong.length ? null : values;
 }
 
-/** Forget a token that the server does not know, and ask for it again. */
+/** Remove a token that the server rejects, and ask for it again. */
 function refuseToken(inputs, form, problem) {
   setToken("");
   let token = inputs.find(({ name }) => name === "token");
@@ -137,7 +137,7 @@ function refuseToken(inputs, form, problem) {
   token.control.focus();
 }
 
-function said(action, answer, problem, form, finish) {
+function showResult(action, answer, problem, form, finish) {
   const wrong = action.wrong?.(answer);
   problem.textContent = action.done(answer);
   problem.classList.toggle("fine", !wrong);

@@ -1,6 +1,6 @@
-// Builds the page. Texts are set as text alone, never as HTML: names, reasons and messages are somebody else's.
+// Builds the page. Texts are set only as text, never as HTML, because names, reasons and messages are not trusted.
 
-/** Make an element. `props`: attributes, `class`, `text`, `on` (event → listener), `hidden` and the like as booleans. */
+/** Make an element. `props`: attributes, `class`, `text`, `on` (event → listener), `hidden` and similar ones as booleans. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -15,12 +15,12 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-/** Set the text of an element where it is another one. */
+/** Set the text of an element if it differs. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Set an attribute where it has another value; null removes it. */
+/** Set an attribute if its value differs; null removes it. */
 export function setAttribute(element, name, value) {
   if (value === null) element.removeAttribute(name);
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);

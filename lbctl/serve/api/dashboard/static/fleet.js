@@ -1,4 +1,4 @@
-// The fleet at a glance: tiles, what needs attention, the pools, and the replicas of all or one of them.
+// The fleet at a glance: tiles, alerts, the pools, and the replicas of all or one of them.
 
 import { perform } from "/dashboard/dialog.js";
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
@@ -16,7 +16,7 @@ export class Fleet {
     this.chosenPool = "";
     this.chosenState = "";
     this.tiles = h("div", { class: "tiles" });
-    this.alerts = h("ul", { class: "alerts", "aria-label": "What needs attention" });
+    this.alerts = h("ul", { class: "alerts", "aria-label": "Alerts" });
     this.pools = h("div", { class: "pools" });
     this.states = h("div", { class: "chips", role: "group", "aria-label": "Replicas by state" });
     this.table = new ReplicaTable(
@@ -47,7 +47,7 @@ export class Fleet {
     this.showReplicas();
   }
 
-  /** Show the replicas whose names, GPUs, addresses or reasons hold these words. */
+  /** Show the replicas whose names, GPUs, addresses or reasons contain these words. */
   find(query) {
     this.query = query.trim().toLowerCase();
     this.showReplicas();
@@ -71,7 +71,7 @@ export class Fleet {
   showAlerts(status) {
     const alerts = alertsOf(status);
     const shown = alerts.slice(0, ALERTS);
-    if (alerts.length > ALERTS) shown.push(["info", `${alerts.length - ALERTS} more: lbctl status shows all.`]);
+    if (alerts.length > ALERTS) shown.push(["info", `${alerts.length - ALERTS} more: run lbctl status to see all.`]);
     keyed(
       this.alerts,
       shown,
@@ -208,9 +208,9 @@ export class Fleet {
     return this.weights?.get(`${row.pool}\n${row.name}`) ?? "";
   }
 
-  /** Note which weights an operator holds, so that a row need not search for its own. */
+  /** Index the weight overrides, so that a row need not search for its own. */
   noteOverrides() {
     const held = this.store.status.overrides.filter((item) => item.kind === "weight");
-    this.weights = new Map(held.map((item) => [`${item.pool}\n${item.replica}`, `weight ${item.value} held by hand`]));
+    this.weights = new Map(held.map((item) => [`${item.pool}\n${item.replica}`, `weight override ${item.value}`]));
   }
 }

@@ -1,20 +1,20 @@
-// Numbers and times as people read them. What is unknown is a dash, never 0.
+// Formats numbers and times. An unknown value is a dash, never 0.
 
 export const UNKNOWN = "–";
 
-/** The states of a replica, the better ones first, with what they mean. */
+/** The states of a replica and their meanings, the better ones first. */
 export const STATES = {
   in: "gets its share",
   ramping: "its weight rises in steps",
   slow: "slower than its peers",
   hot: "fuller or hotter than its peers",
-  unknown: "nothing shows that it can be reached, or that it answers",
+  unknown: "no report shows that it is reachable, or that it answers",
   starting: "its first checks are not finished",
   draining: "finishes its requests",
   drained: "gets no requests",
-  ejected: "kept away from requests",
+  ejected: "gets no requests because of failures",
   down: "a check fails, or lbctl cannot connect",
-  removed: "no proxy has it any more",
+  removed: "no proxy has it any longer",
 };
 
 export function percent(value) {
@@ -40,7 +40,7 @@ export function latency(value) {
   return value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(value < 10 ? 1 : 0)} s`;
 }
 
-/** The times to the first byte of half and of 99 % of the answers. */
+/** The times to first byte, 50th and 99th percentile. */
 export function firstByte(row) {
   return row?.first_byte_p50 == null ? UNKNOWN : `${latency(row.first_byte_p50)} / ${latency(row.first_byte_p99)}`;
 }
@@ -71,7 +71,7 @@ export function plural(count, one, many = `${one}s`) {
   return `${count} ${count === 1 ? one : many}`;
 }
 
-/** A duration of a person (`90s`, `10m`, `2h`, `1d`) in seconds; null for nothing; NaN for what is none. */
+/** A typed duration (`90s`, `10m`, `2h`, `1d`) in seconds; null if it is empty; NaN if it is invalid. */
 export function seconds(text) {
   if (!text.trim()) return null;
   const match = /^(\d+(?:\.\d+)?)\s*(s|m|h|d)$/.exec(text.trim());

@@ -3,10 +3,9 @@
 import * as actions from "/dashboard/actions.js";
 import { latency, number, percent, plural, since, STATES } from "/dashboard/format.js";
 
-/** The part of failed requests of a pool from which on it is shown as bad. */
+/** The error rate from which a pool is shown as bad. */
 const ALARMING = 0.05;
-/** The problems that have an alert with a button, or with more words. */
-const TOLD = ["files", "shrink", "picker", "metrics"];
+/** The kinds of problems that have their own alert, with a button or more text. */ const WITH_ALERT = ["files", "shrink", "picker", "metrics"];
 
 /** State → the number of replicas in it. */
 export function countStates(rows) {
@@ -15,7 +14,7 @@ export function countStates(rows) {
   return counts;
 }
 
-/** The tiles: title, value, a word about it, and its tone. */
+/** The tiles: title, value, a short explanation, and the tone. */
 export function tilesOf(store) {
   const { status } = store;
   const rows = [...store.replicas.values()];
@@ -67,13 +66,13 @@ export function tilesOf(store) {
     [
       "Rollouts",
       String(moving.length),
-      moving.map((item) => `${item.route} at ${item.percent ?? 0} %`).join(", ") || "none moves",
+      moving.map((item) => `${item.route} at ${item.percent ?? 0} %`).join(", ") || "none in progress",
       moving.length ? "info" : "",
     ],
   ];
 }
 
-/** Whether an earlier fleet is served by a rollback, and the files are ignored for that reason alone. */
+/** Whether a rollback has published an earlier fleet, and is the only reason why the files are ignored. */
 function isRolledBack({ fleet, served }) {
   return !fleet.valid && Boolean(served?.rollback) && !fleet.diagnostics.some((item) => item.severity === "error");
 }
@@ -84,29 +83,29 @@ function filesTile(status) {
   const problems = status.fleet.diagnostics.filter((item) => item.severity !== "note").length;
   return [
     "Files",
-    status.fleet.valid ? "served" : "refused",
+    status.fleet.valid ? "published" : "rejected",
     `${version(status)}${problems ? plural(problems, "diagnostic") : "no diagnostics"}`,
     status.fleet.valid ? "good" : "bad",
   ];
 }
 
-/** The picker, where a pool has `algorithm: pick`. */
+/** The picker, if a pool has `algorithm: pick`. */
 function pickerTile(store) {
   const { picker, dry_run: dryRun } = store.status;
   if (!picker) return [];
-  if (dryRun) return [["Picker", "–", "a dry run starts none", ""]];
-  if (!picker.running) return [["Picker", "down", picker.reason ?? "it starts", "bad"]];
+  if (dryRun) return [["Picker", "–", "not started in a dry run", ""]];
+  if (!picker.running) return [["Picker", "down", picker.reason ?? "it is starting", "bad"]];
   const restarts = picker.starts > 1 ? `, started ${picker.starts} times` : "";
   return [["Picker", "running", `for ${since(picker.since, store.now())}${restarts}${pickedText(store.pools)}`, "good"]];
 }
 
-/** The least part of a pool's requests that were picked in the last minute, as `, 98 % picked`. */
+/** The lowest share of picked requests of all pools in the last minute, as `, 98 % picked`. */
 function pickedText(pools) {
   const parts = pools.map((pool) => pool.picked).filter((part) => part !== null && part !== undefined);
   return parts.length ? `, ${percent(Math.min(...parts))} picked` : "";
 }
 
-/** The failed requests and the time to the first byte, each of the worst pool; empty where neither is known. */
+/** The error rate and the time to first byte, each of the worst pool; empty if both are unknown. */
 function answers(pools) {
   const known = (field) => pools.map((pool) => pool[field]).filter((value) => value !== null && value !== undefined);
   const [errors, slowest] = [known("errors"), known("first_byte_p99")];
@@ -126,7 +125,7 @@ function unsynced(proxies) {
   return others.map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ");
 }
 
-/** What is wrong or waits for somebody: tone, text, and perhaps a button with its action. */
+/** Problems and required actions: tone, text, and optionally a button with its action. */
 export function alertsOf(status) {
   return [
     ...problemsOf(status, "critical", "bad"),
@@ -142,16 +141,16 @@ export function alertsOf(status) {
       status.fleet.shrink.map((item) => item.text).join("; "),
       ["Reload", () => actions.reload(status.fleet.shrink.map((item) => item.message).join("; "))],
     ],
-    status.snapshot?.from === "state" && ["warn", "The last good fleet of the state is served, not the files."],
+    status.snapshot?.from === "state" && ["warn", "The last valid fleet from the state is published, not the files."],
     status.served?.rollback && [
       "warn",
-      `Rolled back by ${status.served.rollback.author}${status.served.rollback.reason ? ` (${status.served.rollback.reason})` : ""}: an earlier fleet is served until the files change.`,
+      `Rolled back by ${status.served.rollback.author}${status.served.rollback.reason ? ` (${status.served.rollback.reason})` : ""}: an earlier fleet is published until the files change.`,
     ],
     status.picker &&
       !status.picker.running &&
       !status.dry_run && [
         "bad",
-        `The picker at ${status.picker.listens} does not run: ${status.picker.reason ?? "it starts"}. The proxies choose by “otherwise”.`,
+        `The picker at ${status.picker.listens} is not running: ${status.picker.reason ?? "it is starting"}. The proxies fall back to “otherwise”.`,
       ],
     status.dry_run && ["info", "This is a dry run: nothing is sent to proxies."],
     ...status.fleet.diagnostics
@@ -159,14 +158,14 @@ export function alertsOf(status) {
       .map((item) => [item.severity === "error" ? "bad" : "warn", item.text]),
     ...status.unmatched.map((item) => [
       "warn",
-      `The Envoy ${item.node} is connected and is given nothing: ${item.reason}`,
+      `The Envoy ${item.node} is connected but gets no configuration: ${item.reason}`,
     ]),
     ...status.control
       .filter((item) => item.mode !== "acting")
       .map((item) => ["warn", `Weights of ${item.pool} are ${item.mode}: ${item.reason ?? ""}`]),
     status.restart.length && [
       "info",
-      `Changed in the files, and taken at the next start: ${status.restart.join(", ")}`,
+      `Changed in the files, effective after the next start: ${status.restart.join(", ")}`,
     ],
     status.sources.failing && [
       "warn",
@@ -182,11 +181,11 @@ export function alertsOf(status) {
 
 function problemsOf({ problems }, severity, tone) {
   return problems
-    .filter((item) => item.severity === severity && !TOLD.includes(item.kind))
+    .filter((item) => item.severity === severity && !WITH_ALERT.includes(item.kind))
     .map((item) => [tone, `${item.text}. Run: ${item.command}`]);
 }
 
-/** What is served: the commit of the files, their digest, or the version of the snapshot, whichever the server tells. */
+/** The published version: the commit of the files, their digest, or the version of the snapshot, if known. */
 function version({ served, snapshot }) {
   if (served?.commit) return `${served.commit.slice(0, 8)}${served.dirty ? " with changes" : ""}, `;
   const digest = served?.digest ?? snapshot?.version;

@@ -1,11 +1,11 @@
-// The heat map: a row a replica, a column a moment, a colour a value. It is one picture, drawn point by point.
+// The heat map: a row per replica, a column per moment, a colour per value. It is one picture, drawn point by point.
 
 import { series } from "/dashboard/api.js";
 import { h, keyed, setText } from "/dashboard/dom.js";
 import { clock, degrees, number, percent, STATES } from "/dashboard/format.js";
 
 const COLUMNS = 120;
-/** Columns that the picture has room for, at least: a history of a minute does not fill it. */
+/** Minimum number of columns in the picture: a history of a minute does not fill it. */
 const LEAST_COLUMNS = 24;
 const STATE_COLOURS = {
   in: "#2e9e5b",
@@ -20,7 +20,7 @@ const STATE_COLOURS = {
   down: "#991b1b",
   removed: "#6b7280",
 };
-/** Dark blue to yellow, even in lightness and for those who see few colours (after matplotlib's "viridis"). */
+/** Dark blue to yellow, with even lightness, also for colour-blind people (after matplotlib's "viridis"). */
 const SCALE = [
   [68, 1, 84],
   [71, 44, 122],
@@ -35,7 +35,7 @@ const SCALE = [
 const METRICS = {
   observed: { title: "Observed share", text: percent },
   share: { title: "Decided share", text: percent },
-  requests_per_second: { title: "Requests a second", text: (value) => number(value, 1) },
+  requests_per_second: { title: "Requests per second", text: (value) => number(value, 1) },
   in_flight: { title: "In flight", text: number },
   queue: { title: "Queue", text: number },
   kv_cache: { title: "KV cache", text: percent, most: 1 },
@@ -46,7 +46,7 @@ const METRICS = {
 const NAMES = Object.keys(STATES);
 
 export class Heat {
-  /** `open(pool, name)` is called for the replica that is chosen. */
+  /** `open(pool, name)` is called for the selected replica. */
   constructor(element, store, open) {
     this.store = store;
     this.open = open;
@@ -135,13 +135,13 @@ export class Heat {
     this.draw();
   }
 
-  /** Add a column for this moment, as far from the last one as those of the history are apart. */
+  /** Add a column for this moment, at the same distance as the columns of the history. */
   step() {
     if (!this.visible() || !this.pool.value || document.documentElement.classList.contains("stale")) return;
     if (this.store.now() - (this.columns.at(-1)?.at ?? 0) < (this.gap ?? 0)) return;
     const rows = new Map((this.store.byPool.get(this.pool.value) ?? []).map((row) => [row.name, row]));
     if (rows.size !== this.rows.length || this.rows.some((name) => !rows.has(name))) {
-      // The history learns of new replicas with its next sample: asking more often would bring the same rows.
+      // The history contains new replicas after its next sample: more frequent requests would return the same rows.
       if (this.store.now() - this.loadedAt >= (this.gap ?? 5000)) this.load();
       return;
     }
@@ -203,7 +203,7 @@ export class Heat {
         ? NAMES.map((name) => [STATE_COLOURS[name], name])
         : [0, 0.25, 0.5, 0.75, 1].map((part) => [`rgb(${shade(part)})`, text(part * most)]);
     const known = this.columns.some(({ values }) => values.some((value) => value !== null && value !== undefined));
-    if (!known) setText(this.about, `${title} is not known for any replica of ${this.pool.value}.`);
+    if (!known) setText(this.about, `${title} is unknown for all replicas of ${this.pool.value}.`);
     this.legend.hidden = !known;
     keyed(
       this.legend,
@@ -256,7 +256,7 @@ export class Heat {
   }
 }
 
-/** The name of the pool with the most requests; empty where there is none. */
+/** The name of the pool with the most requests; empty if there is none. */
 function busiest(pools) {
   const rate = (pool) => pool.requests_per_second ?? 0;
   return pools.reduce((best, pool) => (rate(pool) > rate(best) ? pool : best), pools[0])?.name ?? "";

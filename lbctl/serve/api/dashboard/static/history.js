@@ -1,4 +1,4 @@
-// The fleets that were served, and the way back to an earlier one.
+// Previously published fleets, and rollbacks to an earlier one.
 
 import * as actions from "/dashboard/actions.js";
 import { read } from "/dashboard/api.js";
@@ -21,7 +21,7 @@ export class History {
     element.append(this.about, h("div", { class: "scroll" }, this.table));
   }
 
-  /** Read the history again where other files are served than before. `served` is that part of the status. */
+  /** Read the history again if other files are published than before. `served`: that part of the status. */
   use(served) {
     const now = JSON.stringify(served);
     if (now === this.served) return;
@@ -33,7 +33,7 @@ export class History {
     if (this.element.hidden) return;
     try {
       this.entries = (await read("/api/v1/history")).entries.toReversed();
-      setText(this.about, "The fleets that this control plane has served, the newest first.");
+      setText(this.about, "The fleets that this control plane has published, the newest first.");
     } catch (error) {
       setText(this.about, `The history cannot be read: ${error.message}`);
     }
@@ -60,7 +60,7 @@ export class History {
 
 function fill(row, entry, other) {
   const texts = [
-    [dateAndClock(entry.at), entry.current ? "served now" : ""],
+    [dateAndClock(entry.at), entry.current ? "published now" : ""],
     [entry.digest.slice(0, 12), ""],
     [entry.commit?.slice(0, 12) ?? "–", entry.dirty ? "with changes" : ""],
     [plural(entry.pools, "pool"), plural(entry.replicas, "replica")],

@@ -1,4 +1,4 @@
-// The log: decisions of the control plane and actions of people, from its events and the audit log.
+// The log: decisions of the control plane and actions of operators, from its events and the audit log.
 
 import { read } from "/dashboard/api.js";
 import { eachFrame, h, keyed, setText } from "/dashboard/dom.js";
@@ -6,9 +6,9 @@ import { dateAndClock, plural } from "/dashboard/format.js";
 
 const AUDIT_ROWS = 200;
 const LOG_ROWS = 300;
-/** Events whose act is in the audit log, with its author. */
+/** Events whose action is in the audit log, with its author. */
 const AUDITED = ["overrides", "rollback"];
-/** Milliseconds between an event and the record of the same act, at most. */
+/** Maximal number of milliseconds between an event and the record of the same action. */
 const SAME_ACT = 2000;
 
 export class Log {
@@ -84,13 +84,13 @@ export class Log {
   }
 }
 
-/** Whether an event is about the same act of lbctl as a record of the audit log, and says more about it. */
+/** Whether an event is about the same action of lbctl as a record of the audit log, with more details. */
 function covers({ kind, data }, record) {
   if (record.actor !== "lbctl" || Math.abs(Date.parse(data.at) - Date.parse(record.at)) > SAME_ACT) return false;
   return (kind === "published" && record.action === "publish") || (kind === "rollout" && record.subject === data.route);
 }
 
-/** What an event says, as a sentence. */
+/** An event as a sentence. */
 function described(kind, data) {
   if (kind === "published") {
     const moved = Object.entries(data.weights).flatMap(([pool, weights]) =>
@@ -102,7 +102,7 @@ function described(kind, data) {
       .join(", ");
     return {
       text: count
-        ? `${plural(count, "weight")} moved by ${data.cause}`
+        ? `${plural(count, "weight")} changed by ${data.cause}`
         : `published by ${data.cause}${changed ? `: ${changed}` : ""}`,
       more: moved.slice(0, 6).join(", ") + (count > 6 ? ` and ${count - 6} more` : ""),
     };
@@ -111,8 +111,8 @@ function described(kind, data) {
     const name = (item) => `${item.kind} ${item.replica ? `${item.pool}/${item.replica}` : item.pool || item.route}`;
     return {
       text: [
-        ...data.added.map((item) => `${name(item)} is held`),
-        ...data.removed.map((item) => `${name(item)} has ended`),
+        ...data.added.map((item) => `${name(item)} override set`),
+        ...data.removed.map((item) => `${name(item)} override ended`),
       ].join(", "),
       more: data.added.map((item) => [item.author, item.reason].filter(Boolean).join(": ")).join(", "),
     };
@@ -134,6 +134,6 @@ function described(kind, data) {
   }
   if (kind === "rollback")
     return { text: `rolled back to ${data.digest.slice(0, 8)} by ${data.author}`, more: data.reason ?? "" };
-  if (kind === "task_failed") return { text: `the task ${data.task} has failed and starts again` };
+  if (kind === "task_failed") return { text: `the task ${data.task} has failed and is restarted` };
   return { text: kind };
 }

@@ -1,4 +1,4 @@
-// Starts the page: the stream feeds the store, the store tells the views, and only the view in sight is drawn.
+// Starts the page: the stream feeds the store, the store notifies the views, and only the visible view is drawn.
 
 import * as actions from "/dashboard/actions.js";
 import { hasToken, onToken, setToken } from "/dashboard/api.js";
@@ -89,13 +89,13 @@ function show(state, label) {
   if (state === "live") byId("banner").hidden = true;
 }
 
-/** Say since when nothing has come, and when the next attempt is. */
+/** Show the time of the disconnection, and of the next attempt. */
 function tell() {
   if (!lost) return;
   const next = lost.until === Infinity ? "" : ` Next attempt in ${span((lost.until - Date.now()) / 1000)}.`;
   setText(
     byId("banner"),
-    `Disconnected since ${clock(lost.since)}: ${lost.message}. What you see is of ${store.at ? clock(store.at) : "no time yet"}.${next}`,
+    `Disconnected since ${clock(lost.since)}: ${lost.message}. The page shows the state of ${store.at ? clock(store.at) : "no time yet"}.${next}`,
   );
   byId("banner").hidden = false;
 }
@@ -106,7 +106,7 @@ addEventListener("pagehide", () => connection.leave());
 addEventListener("pageshow", ({ persisted }) => persisted && connection.retry());
 
 async function unlock(message) {
-  if (await askToken(`${message} It is kept in this tab alone, and nowhere else.`)) connection.retry();
+  if (await askToken(`${message} It is kept only in this tab.`)) connection.retry();
 }
 
 // ── The bar ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +134,7 @@ byId("access").addEventListener("click", async () => {
   if (hasToken()) setToken("");
   else
     await askToken(
-      "An action needs a token of the role operate. It is kept in this tab alone, until you close it or forget it here.",
+      "An action needs a token of the role operate. It is kept only in this tab, until you close the tab or forget the token here.",
     );
 });
 onToken(() => {
@@ -154,7 +154,7 @@ function showTheme(name) {
   for (const attribute of ["aria-label", "title"]) setAttribute(byId("theme"), attribute, `Colours: ${label}`);
 }
 
-/** Call `work` with the browser's storage. A browser that lets pages store nothing throws even when it is looked at. */
+/** Call `work` with the browser's storage. If storage is disabled, browsers throw even on access. */
 function withStorage(work) {
   try {
     return work(localStorage);

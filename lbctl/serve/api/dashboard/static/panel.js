@@ -1,4 +1,4 @@
-// The panel beside the tables: one replica or one pool with its numbers, its charts and what one can do.
+// The panel next to the tables: one replica or one pool with its numbers, charts and actions.
 
 import * as actions from "/dashboard/actions.js";
 import { Charts } from "/dashboard/charts.js";
@@ -17,7 +17,7 @@ export class Panel {
     });
   }
 
-  /** Show a replica, or the pool where `name` is empty. */
+  /** Show a replica, or the pool if `name` is empty. */
   open(pool, name = "") {
     this.charts?.close();
     this.before ??= document.activeElement;
@@ -105,12 +105,12 @@ export class Panel {
       ["GPU", row.gpu ?? UNKNOWN],
       ["Address", row.address],
       ["Zone", row.zone ?? UNKNOWN],
-      ...held.map((item) => [item.kind === "drain" ? "Drained by hand" : `Weight ${item.value} held`, heldBy(item)]),
+      ...held.map((item) => [item.kind === "drain" ? "Drained" : `Weight override ${item.value}`, heldBy(item)]),
     ]);
     const [drained, weighed] = ["drain", "weight"].map((kind) => held.find((item) => item.kind === kind));
     this.offer([
       drained ? ["Undrain", () => actions.undrain(row)] : ["Drain", () => actions.drain(row, this.store)],
-      [weighed ? "Change weight" : "Hold weight", () => actions.setWeight(row)],
+      [weighed ? "Change weight" : "Override weight", () => actions.setWeight(row)],
       weighed && ["Release weight", () => actions.unsetWeight(row)],
     ]);
   }
@@ -133,7 +133,7 @@ export class Panel {
       ["Failed requests", percent(pool?.errors)],
       ["First byte p50 / p99", firstByte(pool)],
       ["Proxies without counts", pool?.silent.join(", ") || "none"],
-      ...(frozen ? [["Frozen by hand", heldBy(frozen)]] : []),
+      ...(frozen ? [["Frozen", heldBy(frozen)]] : []),
     ]);
     this.offer([
       frozen ? ["Unfreeze weights", () => actions.unfreeze(name)] : ["Freeze weights", () => actions.freeze(name)],
@@ -163,10 +163,10 @@ export class Panel {
   }
 }
 
-/** Who holds it, why, and until when. */
+/** Author, reason and end of an override. */
 export function heldBy(item) {
   const until = item.until
     ? `until ${new Date(item.until).toLocaleString([], { hour12: false })}`
-    : "until somebody ends it";
+    : "until an operator removes it";
   return [item.author && `by ${item.author}`, item.reason && `“${item.reason}”`, until].filter(Boolean).join(", ");
 }

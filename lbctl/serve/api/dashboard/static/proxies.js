@@ -1,4 +1,4 @@
-// The proxies: what each has accepted last, and why it is not in sync.
+// The proxies: the last accepted version of each, and the reason if it is not in sync.
 
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
 import { since } from "/dashboard/format.js";
@@ -51,7 +51,7 @@ export class Proxies {
           [item.state, item.connected ? "" : "not connected"],
           [
             item.last_good.slice(0, 8) || "–",
-            item.last_good ? (current ? "newest" : "older than what is published") : "nothing yet",
+            item.last_good ? (current ? "newest" : "older than the published version") : "nothing yet",
           ],
           [since(item.since, this.store.now()), ""],
           [item.reason, ""],

@@ -1,4 +1,4 @@
-// The rollouts: the steps of each, where it is, its analysis, and what one can do. Below them the splits of routes.
+// The rollouts: the steps, the current state, the analysis and the actions of each. Below them the splits of routes.
 
 import * as actions from "/dashboard/actions.js";
 import { analysisView, fill } from "/dashboard/analysis.js";
@@ -81,7 +81,7 @@ export class Rollouts {
       [
         ...sharesOf(item.split).map(([pool, share]) => [`Share of ${pool}`, share]),
         [`Observed share of ${item.to}`, percent(item.observed)],
-        ...(item.held_by ? [["Split held by", item.held_by]] : []),
+        ...(item.held_by ? [["Split override by", item.held_by]] : []),
         ...(item.unavailable ? [["Waits", item.unavailable]] : []),
         ["Mode", item.mode],
         ["Since", item.since ? dateAndClock(item.since) : "–"],
@@ -111,7 +111,7 @@ export class Rollouts {
 
 function sentence(item, now) {
   const left = item.next_at ? Math.max(0, (Date.parse(item.next_at) - now) / 1000) : null;
-  const hold = item.hold_waits_for ? `its hold waits for ${item.hold_waits_for}` : "somebody has to promote it";
+  const hold = item.hold_waits_for ? `its hold waits for ${item.hold_waits_for}` : "an operator has to promote it";
   const when = left === null ? hold : `the next step is in ${span(left)}`;
   return (
     {
@@ -119,9 +119,9 @@ function sentence(item, now) {
       progressing: `Step ${item.step} of ${item.steps.length}: ${item.to} gets ${item.percent} %; ${when}.`,
       paused: `Paused at ${item.percent} %, step ${item.step} of ${item.steps.length}.`,
       promoted: `All steps are done: ${item.to} gets ${item.percent} %.`,
-      aborted: "Aborted: the split of the files holds.",
-      rolled_back: `Rolled back, since the analysis has found ${item.to} bad: the split of the files holds.`,
-      superseded: "The files have another split, which holds.",
+      aborted: "Aborted: the split in the files applies.",
+      rolled_back: `Rolled back because of ${item.to}: the split in the files applies.`,
+      superseded: "Superseded: the files have another split, which applies.",
     }[item.phase] ?? item.phase
   );
 }

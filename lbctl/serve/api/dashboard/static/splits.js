@@ -1,4 +1,4 @@
-// The splits of routes that forward to several pools: the shares that are served, and who holds them by hand.
+// The splits of routes that forward to several pools: the published shares, and overrides.
 
 import * as actions from "/dashboard/actions.js";
 import { perform } from "/dashboard/dialog.js";
@@ -52,11 +52,11 @@ export class Splits {
       (line, [, share]) => setText(line.lastChild, share),
     );
     const moves = rollout && rollout.percent !== null;
-    setText(about, held ? `Held ${heldBy(held)}.` : `The split of ${moves ? "the rollout" : "the files"}.`);
+    setText(about, held ? `Override ${heldBy(held)}.` : `The split of ${moves ? "the rollout" : "the files"}.`);
     keyed(
       buttons,
       [
-        [held ? "Change split" : "Hold split", () => actions.setSplit(item, rollout)],
+        [held ? "Change split" : "Override split", () => actions.setSplit(item, rollout)],
         ...(held ? [["Release split", () => actions.unsetSplit(item, rollout)]] : []),
       ],
       ([label]) => label,

@@ -1,4 +1,4 @@
-// What the page shows, as the stream of frames has told it.
+// The state of the page, from the stream of frames.
 
 const KEPT_EVENTS = 500;
 
@@ -19,7 +19,7 @@ export class Store extends EventTarget {
     this.offset = 0;
   }
 
-  /** The text of a view without content: what it means, or that nothing has come yet. */
+  /** The text of a view without content: its meaning, or that no data has arrived yet. */
   emptyText(text) {
     return this.status ? text : "Loading…";
   }
@@ -29,7 +29,7 @@ export class Store extends EventTarget {
     return Date.now() + this.offset;
   }
 
-  /** Take a frame of the stream, and tell what it has changed: `change` with `detail` a set of sections. */
+  /** Take a frame of the stream, and report its changes: `change` with a set of sections as `detail`. */
   apply(frame) {
     const changed = new Set();
     if (frame.complete) {
@@ -50,7 +50,7 @@ export class Store extends EventTarget {
     this.tell(changed);
   }
 
-  /** Take an event of the control plane. Events of the past come again when the stream begins anew. */
+  /** Take an event of the control plane. Earlier events are repeated when the stream restarts. */
   note(kind, data, id) {
     if (this.events.some((event) => event.id === id)) return;
     this.events.push({ kind, data, id });
@@ -68,7 +68,7 @@ export class Store extends EventTarget {
     return held.find((item) => item.kind === kind && item.pool === pool && item.replica === replica);
   }
 
-  /** What an operator holds of the split of this route. */
+  /** The override of this route's split. */
   heldSplit(route) {
     return this.status?.overrides.find((item) => item.kind === "split" && item.route === route);
   }

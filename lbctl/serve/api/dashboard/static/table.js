@@ -1,4 +1,5 @@
-// The table of replicas. Only the rows in sight exist; they are reused while one scrolls, so that 1,000 cost as much as 30.
+// The table of replicas. Only the visible rows exist; they are reused while scrolling, so that 1,000 cost as much as
+// 30.
 
 import { h, setAttribute, setText } from "/dashboard/dom.js";
 import { degrees, firstByte, number, percent, STATES } from "/dashboard/format.js";
@@ -16,30 +17,30 @@ const ratio = (field) => ({ field, text: (row) => percent(row[field]), bar: (row
 const alarming = (field) => ({ field, text: (row) => percent(row[field]), bad: (row) => row[field] > 0.05, class: "num" });
 const count = (field, digits) => ({ field, text: (row) => number(row[field], digits), class: "num" });
 
-/** The columns: title, what it says, and how a cell is filled. `optional` ones are left out on narrow screens. */
+/** The columns: title, description, and content of a cell. `optional` ones are left out on narrow screens. */
 const COLUMNS = [
   { title: "Replica", field: "name", class: "name", text: (row) => row.name, sub: (row) => row.gpu ?? row.address },
   { title: "State", field: "state", class: "state", text: (row) => row.state, state: true },
   { title: "Declared", about: "Share of the pool's requests by the files alone", ...share("declared") },
   { title: "Decided", about: "Share by measured weights, drains and overrides", ...share("share") },
-  { title: "Acked", about: "Share in the newest fleet that all connected proxies have", ...share("acknowledged") },
-  { title: "Observed", about: "Share of the last minute's requests, as the proxies count them", ...share("observed") },
-  { title: "Req/s", about: "Requests a second over the last minute", ...count("requests_per_second", 1) },
-  { title: "Errors", about: "Part of the last minute's requests that failed", ...alarming("errors") },
+  { title: "Acked", about: "Share in the newest fleet that all connected proxies have applied", ...share("acknowledged") },
+  { title: "Observed", about: "Share of the last minute's requests, by the proxies' counts", ...share("observed") },
+  { title: "Req/s", about: "Requests per second in the last minute", ...count("requests_per_second", 1) },
+  { title: "Errors", about: "Error rate in the last minute", ...alarming("errors") },
   {
     title: "First byte",
-    about: "Time to the first byte of half and of 99 % of the last minute's answers",
+    about: "Time to first byte in the last minute, 50th and 99th percentile",
     field: "first_byte_p99",
     class: "num",
     text: firstByte,
   },
-  { title: "In flight", about: "Requests that it has now", ...count("in_flight", 0) },
+  { title: "In flight", about: "Requests in flight", ...count("in_flight", 0) },
   { title: "Queue", about: "Requests that wait in the engine", ...count("queue", 0) },
-  { title: "KV", about: "Used part of the key-value cache", ...ratio("kv_cache") },
-  { title: "GPU", about: "Part of the time in which the GPU was busy", ...ratio("gpu_utilisation") },
+  { title: "KV", about: "Utilisation of the key-value cache", ...ratio("kv_cache") },
+  { title: "GPU", about: "GPU utilisation", ...ratio("gpu_utilisation") },
   {
     title: "Temp",
-    about: "Of the hottest GPU",
+    about: "Temperature of the hottest GPU",
     field: "temperature",
     class: "num temp",
     text: (row) => degrees(row.temperature),
@@ -48,7 +49,7 @@ const COLUMNS = [
 ];
 
 export class ReplicaTable {
-  /** `open(row)` is called for the row that is chosen, `held(row)` says what an operator holds of it. */
+  /** `open(row)` is called for the selected row, `held(row)` returns the text of its overrides. */
   constructor(open, held) {
     this.open = open;
     this.held = held;
@@ -112,7 +113,7 @@ export class ReplicaTable {
     this.show(this.rows);
   }
 
-  /** Show these rows; those that are in sight already are changed in their place. */
+  /** Show these rows; visible rows are changed in place. */
   show(rows) {
     this.rows = this.sort.column < 0 ? rows : [...rows].sort(this.comparison());
     this.most = mostShares(rows);
@@ -217,7 +218,7 @@ export class ReplicaTable {
     });
   }
 
-  /** A row that is out of sight has no id: another one may have its place. */
+  /** A hidden row has no id, because another row may have its place. */
   leave(view) {
     view.row = null;
     setAttribute(view.element, "id", null);

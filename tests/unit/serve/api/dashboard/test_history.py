@@ -92,5 +92,5 @@ def test_series_is_thinned_from_the_newest_sample_back() -> None:
     "query", [{}, {"pool": "p"}, {"pool": "p", "metric": "colour"}, {"pool": "p", "metric": "queue", "points": "1e9"}]
 )
 def test_invalid_query_is_rejected_with_the_valid_values(query: dict[str, str]) -> None:
-    with pytest.raises(BadRequestError, match=r"pool is missing|metric is one of|points is a whole number"):
+    with pytest.raises(BadRequestError, match=r"pool is missing|metric must be one of|points must be a whole number"):
         Query.parse(query)

@@ -262,7 +262,7 @@ def test_unchanged_series_is_not_sent_again() -> None:
                 assert answer.status == 304
             async with session.get(f"http://127.0.0.1:{port}/api/v1/series?pool=embed&metric=x") as answer:
                 assert answer.status == 400
-                assert "metric is one of state, observed" in (await answer.json())["error"]
+                assert "metric must be one of state, observed" in (await answer.json())["error"]
 
     asyncio.run(script())
 
