@@ -122,29 +122,32 @@ class AgentCheckServer:
         ]
         if removed:
             reason = (
-                f"HAProxy runs an older file: it asks for {_sample(removed)}, which the fleet does not have any more"
+                f"HAProxy runs an older file: it sends agent checks for {_sample(removed)}, which the fleet no longer "
+                "contains"
             )
-            return AgentStatus(wrong=f"{reason}, and is answered with maintenance; render its file and reload it")
+            return AgentStatus(wrong=f"{reason}, and gets the answer maintenance; render its file and reload it")
         drained = [
             self._names[agent]
             for agent, at in self._weightless_at.items()
             if now - at <= SILENCE_LIMIT and self._full_weights.get(agent)
         ]
         if drained:
-            reason = f"HAProxy runs an older file, in which {_sample(drained)} is drained and nothing brings it back"
+            reason = f"HAProxy runs an older file, in which {_sample(drained)} is permanently drained"
             return AgentStatus(wrong=f"{reason}; render its file and reload it")
         outdated = [name for agent, name in self._names.items() if recent.get(agent) != self._lines[agent]]
-        return AgentStatus(due=f"HAProxy has yet to ask for the newest of {_sample(outdated)}" if outdated else "")
+        return AgentStatus(
+            due=f"HAProxy has not fetched the newest weight of {_sample(outdated)} yet" if outdated else ""
+        )
 
     def _silence_reason(self, silent: list[str], others: bool, now: float) -> str:
         if others:
-            reason = f"HAProxy does not ask for {_sample(silent)}: it runs another file than this fleet makes"
+            reason = f"HAProxy sends no agent checks for {_sample(silent)}: its file was not rendered from this fleet"
             return f"{reason}; render its file and reload it"
         if self._unnamed_at is not None and now - self._unnamed_at <= SILENCE_LIMIT:
-            reason = "HAProxy asks without saying for which replica, so it may be answered for another one"
-            return f"{reason}; render its file and reload it, or give its servers an agent-send"
-        reason = f"HAProxy does not ask: no question on {self._bind} and the ports above it for {SILENCE_LIMIT:g} s"
-        return f"{reason}; look whether it runs, with the file that is rendered for this fleet"
+            reason = "HAProxy's agent checks do not name the replica, so it may get another replica's weight"
+            return f"{reason}; render its file and reload it, or set agent-send on its servers"
+        reason = f"HAProxy sends no agent checks: none on {self._bind} and the ports above it for {SILENCE_LIMIT:g} s"
+        return f"{reason}; check that it runs with the file that is rendered for this fleet"
 
     def reloaded(self) -> None:
         """Forget all earlier questions, because HAProxy runs another file from now on."""

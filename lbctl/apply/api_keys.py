@@ -29,6 +29,6 @@ def append_line(file: str, line: str) -> None:
     with os.fdopen(handle, "r+b", buffering=0) as opened:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         ended = not status.st_size or os.pread(handle, 1, status.st_size - 1) == b"\n"
         opened.write(("" if ended else "\n").encode() + line.encode())

@@ -97,9 +97,10 @@ def version_of(binary: str) -> tuple[int, ...]:
 
 def _older_checker(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
     message = (
-        f"the checker is {checker}, and the text is for {version_text(proxy.version)}: it may refuse what is right"
+        f"the checker is {checker}, but the configuration is for {version_text(proxy.version)}: it may reject valid "
+        "settings"
     )
-    hint = "check with the version that will run, or render for the older one with --proxy-version"
+    hint = "check with the version that will run, or render for the older version with --proxy-version"
     path = ("proxies", proxy.name, "version") if proxy in compiled.topology.proxies else ()
     return compiled.sources.with_position(d.Diagnostic("LB902", message, path=path, hint=hint, severity="warning"))
 
@@ -113,14 +114,14 @@ def _run(command: list[str], directory: str, seconds: int = _CHECK_TIMEOUT) -> t
 
 def _last_lines(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return " / ".join(lines[-3:]) or "it said nothing"
+    return " / ".join(lines[-3:]) or "no output"
 
 
 def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, checker: str) -> d.Diagnostic:
     path, own = located(complaint, bundle)
     path = path or complaint.path or next(_source_paths(complaint, bundle), ())
-    subject = f"own lines, {own}" if own else "what was rendered for this"
-    diagnostic = d.Diagnostic("LB901", f"{checker} refuses {subject}: {complaint.message}", path=path)
+    subject = f"included lines, {own}" if own else "the rendered configuration"
+    diagnostic = d.Diagnostic("LB901", f"{checker} rejects {subject}: {complaint.message}", path=path)
     return compiled.sources.with_position(diagnostic) if path else replace(diagnostic, position=None)
 
 

@@ -41,7 +41,7 @@ class Done:
     @property
     def message(self) -> str:
         """Return the exit code and the last lines of the output, for a message."""
-        lines = " / ".join(self._lines[-3:])[:_MAX_SHOWN] or "it said nothing"
+        lines = " / ".join(self._lines[-3:])[:_MAX_SHOWN] or "no output"
         return self._failure or f"exit code {self.code}: {lines}"
 
     @property
@@ -53,7 +53,7 @@ class Done:
     def _failure(self) -> str:
         if self.code is not None:
             return ""
-        return self.output if self.started else f"it cannot be started: {self.output}"
+        return self.output if self.started else f"the command cannot be started: {self.output}"
 
     @property
     def _lines(self) -> list[str]:

@@ -116,7 +116,7 @@ class Composed:
 
 
 def _override_reason(item: Override) -> str:
-    effect = "drained by an operator" if item.kind == "drain" else f"weight {item.value:g} held by an operator"
+    effect = "drained by an operator" if item.kind == "drain" else f"weight {item.value:g} set by an operator"
     return f"{effect}: {item.reason}" if item.reason else effect
 
 

@@ -41,9 +41,9 @@ _EARLY = 0.2
 _MIN_INTERVAL_PART = 1 - _EARLY
 _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 """Where the pool has no active check; the defaults of one."""
-_STALLED = "stalled: requests in flight, and its progress counter does not move"
+_STALLED = "stalled: requests are in flight, but its progress counter does not change"
 _LOW_MEMORY = "free GPU memory below the limit"
-_OVERHEATED = "above the limit of temperature"
+_OVERHEATED = "temperature above the limit"
 
 Phase = Literal["in", "trial", "out"]
 
@@ -357,7 +357,7 @@ def _ejected(health: DeepHealth, watch: ProgressWatch, now: float) -> DeepHealth
 
 
 def _kept_at_floor(health: DeepHealth) -> DeepHealth:
-    reasons = (*health.complaints, "not taken out: too many would be")
+    reasons = (*health.complaints, "not ejected: too many replicas would be ejected")
     return health._replace(ejection_denied=True, reasons=reasons) if health.reasons != reasons else health
 
 

@@ -78,11 +78,11 @@ Overrides = tuple[Override, ...]
 def checked_weight(value: object) -> float:
     """Return a weight that an operator may set, on the scale of capacity. Raises ValueError for users."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == math.inf:
-        hint = ": a drain keeps new requests away" if value == 0 else ""
+        hint = ": to stop new requests, drain the replica" if value == 0 else ""
         raise ValueError(f"{value} is not a number above 0{hint}")
     if value > MAX_WEIGHT:
         shown = f"{value:g}" if value < 1e300 else "it"  # a larger integer cannot be a float
-        raise ValueError(f"{shown} is too much: a weight is at most {MAX_WEIGHT:.0f}, as in a fleet file")
+        raise ValueError(f"{shown} is too large: the maximal weight is {MAX_WEIGHT:.0f}, as in a fleet file")
     return float(value)
 
 

@@ -95,7 +95,7 @@ def _with_mode(
     if state.freeze_reason is not None:
         mode, reason = "held", state.freeze_reason or "by an operator"
     elif stale > total / 2:
-        mode, reason = "blind", f"{stale} of {total} replicas have no fresh samples: back to their capacities"
+        mode, reason = "blind", f"{stale} of {total} replicas have no fresh samples: weights return to the capacities"
     elif stale + suspicious > total / 2:
         mode, reason = "frozen", f"{stale + suspicious} of {total} replicas look slow, hot or stale: weights stay"
     if mode == state.mode:

@@ -135,7 +135,7 @@ def _remaining(facts: ReplicaFacts) -> Iterator[str]:
     if facts.not_drained_by:
         yield f"not applied yet by {', '.join(facts.not_drained_by)}"
     elif facts.in_flight == 0 and facts.in_flight_is_old:
-        yield "the proxies have not reported its requests in flight since"
+        yield "the proxies have not reported its requests in flight since then"
 
 
 def _unknown_in_flight(facts: ReplicaFacts) -> str:
@@ -143,10 +143,10 @@ def _unknown_in_flight(facts: ReplicaFacts) -> str:
     if not facts.carriers:
         return ""
     if facts.in_flight is None:
-        return "; its requests in flight are not known"
+        return "; its requests in flight are unknown"
     counted = facts.in_flight_known_by
     return (
-        f"; no requests in flight at {counted} of {facts.carriers} proxies, not known at the others"
+        f"; no requests in flight at {counted} of {facts.carriers} proxies, unknown at the others"
         if (counted < facts.carriers)
         else ""
     )
@@ -171,7 +171,7 @@ def _down(facts: ReplicaFacts) -> StateWithReason | None:
         reasons = [f"lbctl cannot connect: {facts.connection.reason}"]
         if facts.passed_by:
             proxies = "1 proxy still sends" if facts.passed_by == 1 else f"{facts.passed_by} proxies still send"
-            reasons.append(f"{proxies} requests to it, since the active check there passes")
+            reasons.append(f"{proxies} requests to it, because the active check there passes")
     return StateWithReason("down", "; ".join(reasons)) if reasons else None
 
 
@@ -226,7 +226,7 @@ def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
         return None
     if any(item is not None and item.at is None for item in checks):
         return StateWithReason("unknown", "it has not been checked yet")
-    return StateWithReason("unknown", "nothing has checked it, and no proxy reports an answer of it")
+    return StateWithReason("unknown", "no check has run, and no proxy reports a response from it")
 
 
 def _by_proxies(
@@ -255,7 +255,7 @@ def _lowered(facts: ReplicaFacts) -> StateWithReason | None:
     if weight.speed < CLEARLY:
         return StateWithReason("slow", slower(weight.speed))
     if weight.room < CLEARLY * capacity:
-        return StateWithReason("hot", f"it has room for {weight.room / capacity:.0%} of what its capacity says")
+        return StateWithReason("hot", f"it has room for {weight.room / capacity:.0%} of its capacity")
     if weight.rate < CLEARLY * capacity:
         return _held_back(facts, weight.rate / capacity)
     return None
@@ -263,8 +263,8 @@ def _lowered(facts: ReplicaFacts) -> StateWithReason | None:
 
 def _held_back(facts: ReplicaFacts, part: float) -> StateWithReason:
     if facts.is_composite:
-        return StateWithReason("hot", f"its load is higher than that of its peers: {part:.0%} of its capacity")
-    return StateWithReason("ramping", f"its weight moves in bounded steps: {part:.0%} of its capacity")
+        return StateWithReason("hot", f"its load is higher than its peers' load: {part:.0%} of its capacity")
+    return StateWithReason("ramping", f"its weight changes in limited steps: {part:.0%} of its capacity")
 
 
 def _ramp(ramps: Mapping[str, float]) -> str:

@@ -177,7 +177,7 @@ def _superseded_by(state: RolloutState, files: _Files) -> str:
     if state.base != files.base:
         return "the files have another split"
     if state.runs and state.models not in ("", files.models):
-        return "the files have another model of an old pool"
+        return "the files have another model for an old pool"
     return ""
 
 
@@ -221,7 +221,7 @@ def _reconciled(
             return replace(new, reason=outage.reason)
         return new if rollout.mode == "manual" or is_unchecked else _at_step(new, rollout, 0, now)
     if same is not state:
-        same = replace(same, since=now, reason=same.reason or "as it ended before")
+        same = replace(same, since=now, reason=same.reason or "the state in which it ended before")
     reason = _superseded_by(same, files)
     same = replace(same, base=files.base, models=files.models)
     return replace(same, phase="superseded", since=now, held_since=None, reason=reason) if reason else same
@@ -245,7 +245,7 @@ def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
     if state.phase == "waiting":
         return state.earlier
     phase: Phase = "superseded" if state.runs else state.phase
-    reason = "another rollout took its place" if state.runs else state.reason
+    reason = "another rollout replaced it" if state.runs else state.reason
     ended = EndedRollout(state.key, state.base, phase, state.step, state.percent, reason)
     return (*state.earlier, ended)[-_KEPT:]
 
@@ -428,13 +428,13 @@ def act(
         return replace(state, phase="aborted", since=now, held_since=None)
     if action == "start":
         if state.runs:
-            raise ValueError(f"it is {state.phase}, at step {state.step + 1}")
+            raise ValueError(f"the rollout is {state.phase}, at step {state.step + 1}")
         state = replace(state, analysis=AnalysisState(), allows_unavailable=False)
     elif not state.runs:
-        raise ValueError(f"it is {state.phase}: start it first")
+        raise ValueError(f"the rollout is {state.phase}: start it first")
     state = replace(state, allows_unavailable=state.allows_unavailable or allow_unavailable)
     if outage is not None and not state.allows_unavailable and _gives_requests(action, percent):
-        raise ValueError(f"{outage.reason}; --allow-unavailable moves requests to it nevertheless")
+        raise ValueError(f"{outage.reason}; use --allow-unavailable to move requests to it nevertheless")
     if action == "start":
         return _at_step(state, rollout, 0, now)
     return _act_on_running(state, rollout, action, now, percent)
@@ -451,10 +451,10 @@ def _act_on_running(state: RolloutState, rollout: Rollout, action: Action, now: 
         return replace(_paused(state, now), percent=percent)
     if action == "pause":
         if state.phase == "paused":
-            raise ValueError("it is paused already")
+            raise ValueError("the rollout is already paused")
         return _paused(state, now)
     if state.phase != "paused":
-        raise ValueError("it is not paused")
+        raise ValueError("the rollout is not paused")
     percent = rollout.steps[state.step].percent
     return replace(state, phase="progressing", percent=percent, since=now, analysis=judge.for_step(state.analysis))
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.topology import Topology
 
-_HINT = "`lbctl reload --allow-shrink` confirms it"
+_HINT = "to confirm the removal, run `lbctl reload --allow-shrink`"
 
 
 def shrinks(before: Topology, after: Topology, max_percent: float, answered: Collection[str] = ()) -> list[Diagnostic]:

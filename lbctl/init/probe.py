@@ -95,7 +95,7 @@ async def _probe_server(
         async with asyncio.timeout(timeout):
             responses = await _responses(client, target, headers)
     except TimeoutError:
-        return ServerResponses(target, {}, f"no whole answer within {timeout:g} s")
+        return ServerResponses(target, {}, f"no complete response within {timeout:g} s")
     if not any(response.status for response in responses.values()):
         return ServerResponses(target, {}, next(response.error for response in responses.values()))
     return ServerResponses(target, responses)
@@ -129,7 +129,7 @@ async def _request(client: aiohttp.ClientSession, method: str, url: str, headers
 async def _body(response: aiohttp.ClientResponse) -> bytes:
     """Read the body. Raises ValueError if it is too long, or compressed without a request for compression."""
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
-        raise ValueError("an encoding that was not asked for")
+        raise ValueError("an encoding that was not requested")
     return await whole(response.content.iter_any(), MAX_BYTES)
 
 

@@ -168,7 +168,7 @@ class App:
         if services.live.served is None:
             if shared is None and not all(exists(path) for path in options.paths):
                 raise MissingPathError
-            hint = "a fleet that was served before is in the directory of --state or control.state at that time"
+            hint = "a previously published fleet is in the directory that --state or control.state had at that time"
             log.error(NO_FLEET, state=options.state, hint=hint)
             if self._endpoints.opened.api is None:
                 await self._open_api(services, (await asyncio.to_thread(read_control, options.paths)).source)

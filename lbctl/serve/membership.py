@@ -39,7 +39,7 @@ def check_state_is_known(options: Options, section: ControlSection) -> None:
         return
     default = Path(Control().state)
     if section.source is None and section.lost is None:
-        advice = "the files have no readable `control`: if they set another state directory, add --state DIR"
+        advice = "the `control` section of the files cannot be read: if it sets a state directory, add --state DIR"
         log.warn(advice, state=default)
     if section.lost is None or not section.lacks("state"):
         return

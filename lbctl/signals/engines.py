@@ -27,7 +27,7 @@ TGI = MetricsTable(
     evidence="batches",
     heartbeat="steps",
     reserves_memory=True,
-    notes=("no time to the first token; the time between tokens is a mean for each request",),
+    notes=("no time to first token; the time between tokens is a mean for each request",),
 )
 """Text Generation Inference.
 
@@ -55,7 +55,7 @@ TRTLLM = MetricsTable(
             MetricSeries("trtllm_request_success_total"),
         ),
     },
-    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
+    no_evidence="it does not count steps, so the batch size for a time between tokens is unknown",
     heartbeat="requests",
     reserves_memory=True,
     notes=(
@@ -80,7 +80,7 @@ LMDEPLOY = MetricsTable(
         "itl_count": (MetricSeries("lmdeploy:time_per_output_token_seconds_count"),),
         "finished": (MetricSeries("lmdeploy:e2e_request_latency_seconds_count"),),
     },
-    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
+    no_evidence="it does not count steps, so the batch size for a time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
     notes=("some versions count each generated token twice: compare throughput only between replicas of one version",),
@@ -102,7 +102,7 @@ NIM = MetricsTable(
         "itl_count": (MetricSeries("time_per_output_token_seconds_count"),),
         "finished": (MetricSeries("request_finish_total"),),
     },
-    no_evidence="it counts no steps, so the batch behind a time between tokens is unknown",
+    no_evidence="it does not count steps, so the batch size for a time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
     notes=("the page is `/v1/metrics`; for newer NIMs with vLLM's metrics, use `kind: vllm`",),
@@ -145,7 +145,7 @@ TORCHSERVE = MetricsTable(
         "gpu": (MetricSeries("GPUUtilization", scale=0.01),),
         "finished": (MetricSeries("ts_inference_requests_total"),),
     },
-    no_evidence="the size of the batches is not reported",
+    no_evidence="the batch size is not reported",
     heartbeat="requests",
     gpus=GpuLabels(("DeviceId",)),
     notes=(
@@ -190,7 +190,7 @@ KSERVE = MetricsTable(
             MetricSeries("request_predict_seconds_count", versions="KServe"),
         ),
     },
-    no_evidence="the size of batches is not reported, and a slow answer may be a full replica",
+    no_evidence="the batch size is not reported, and a slow response may mean a full replica",
     heartbeat="requests",
     notes=("MLServer's page is on port 8082; `batch_request_queue` is a histogram, not a queue",),
 )

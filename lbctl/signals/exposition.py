@@ -140,7 +140,7 @@ def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
         return RefusedLine("a label occurs twice, or is not UTF-8")
     value = float(match.group(2))
     if not math.isfinite(value) or value < 0:
-        return RefusedLine("a value that is no finite number from 0 on", labels)
+        return RefusedLine("a value that is not a finite number of at least 0", labels)
     return Sample(labels, value)
 
 

@@ -44,7 +44,7 @@ def _kinds(tables: Iterable[MetricsTable]) -> str:
         (f"`{item.kind}`", item.title, ", ".join(_signals_of(item)), _evidence(item), item.heartbeat or "–")
         for item in tables
     )
-    return _table(("kind", "source", "signals", "evidence", "progress moves with"), rows)
+    return _table(("kind", "source", "signals", "evidence", "progress changes with"), rows)
 
 
 def _signals_of(table: MetricsTable) -> Iterator[str]:

@@ -28,12 +28,12 @@ def value(body: bytes, signal: str, unit: str | None) -> float:
     """Return the value in lbctl's unit. Raises NoValueError."""
     samples = _samples(_data(body))
     if not samples:
-        raise NoValueError("the query has no result")
+        raise NoValueError("the query returned no result")
     factor = scale(unit)
     values = [plausible(signal, sample * factor) for sample in samples]
     valid = [number for number in values if number is not None]
     if len(valid) < len(values):
-        raise NoValueError("a value that this signal cannot have")
+        raise NoValueError("a value that is not valid for this signal")
     return combine(signal, MetricSeries(signal), valid)
 
 
@@ -41,7 +41,9 @@ def single_value(body: bytes) -> float:
     """Return the value of the only series of a response, as it is. Raises NoValueError."""
     samples = _samples(_data(body))
     if len(samples) != 1:
-        problem = f"the query has {len(samples)} series instead of one" if samples else "the query has no result"
+        problem = (
+            f"the query returned {len(samples)} series instead of one" if samples else "the query returned no result"
+        )
         raise NoValueError(problem)
     return samples[0]
 
@@ -50,10 +52,10 @@ def _data(body: bytes) -> dict[str, Any]:
     try:
         answer = parse_object(body)
     except InvalidJsonError:
-        raise NoValueError("not an answer of Prometheus' API") from None
+        raise NoValueError("not a response of the Prometheus API") from None
     data = answer.get("data")
     if answer.get("status") != "success" or not isinstance(data, dict):
-        raise NoValueError(_shortened(answer.get("error", "not an answer of Prometheus' API")))
+        raise NoValueError(_shortened(answer.get("error", "not a response of the Prometheus API")))
     return data
 
 
@@ -79,5 +81,5 @@ def _number(pair: Any) -> float:
     text = pair[1] if isinstance(pair, list) and len(pair) == 2 else None
     number = float(text) if isinstance(text, str) and NUMBER.fullmatch(text.encode("utf-8", "replace")) else -1.0
     if not math.isfinite(number) or number < 0:
-        raise NoValueError("a value that is no finite number from 0 on")
+        raise NoValueError("a value that is not a finite number of at least 0")
     return number

@@ -66,7 +66,7 @@ def test_odd_value_is_rejected_by_the_name_of_its_field(kind: str) -> None:
         info = announcement(**{field: ODD[kind]})
         assert usable(info), (field, kind)
         if info.problem and field != "problem":
-            assert info.problem.startswith(f"its announcement is malformed: {field} is not")
+            assert info.problem.startswith(f"its heartbeat is malformed: {field} is not")
             assert (info.role, info.api, info.shares) == ("", "", False)
 
 
@@ -78,7 +78,7 @@ def test_odd_value_is_rejected_by_the_name_of_its_field(kind: str) -> None:
     ],
 )  # fmt: skip
 def test_implausible_address_of_an_api_is_rejected(api: str) -> None:
-    assert "api is not the URL of an API" in announcement(api=api).problem
+    assert "api is not an API's URL" in announcement(api=api).problem
 
 
 @pytest.mark.parametrize("api", ["", "http://127.0.0.1:18080", "https://[::1]:1", "https://cp_1.example:65535"])
@@ -90,7 +90,7 @@ def test_address_of_an_api_is_accepted(api: str) -> None:
 def test_text_that_no_member_writes_leaves_the_name(text: str) -> None:
     info = read_info(Presence("cp-1", "instance", text))
     assert info.name == "cp-1"
-    assert "its announcement is malformed" in info.problem
+    assert "its heartbeat is malformed" in info.problem
     assert usable(info)
 
 

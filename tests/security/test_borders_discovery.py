@@ -39,12 +39,12 @@ def _problem(address: str, topology: Topology, binds: OwnBinds | None = None) ->
         ("127.0.0.1:18000", "xDS of lbctl serve"),
         ("127.0.0.1:18001", "the picker"),
         ("127.0.0.1:18002", "the picker"),
-        ("127.0.0.1:9901", "the administration of e"),
+        ("127.0.0.1:9901", "the admin interface of e"),
     ],
 )
 def test_replica_at_a_listener_of_serve_is_refused(address: str, owner: str) -> None:
     topology = _topology(proxies={"e": {"kind": "envoy", "admin": "127.0.0.1:9901"}})
-    assert _problem(address, topology) == f"the replica 'a' has the address {address}, which is that of {owner}"
+    assert _problem(address, topology) == f"the replica 'a' has the address {address}, which belongs to {owner}"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8000", "10.0.0.1:18080", "10.0.0.1:18001"])
@@ -101,4 +101,4 @@ def test_answer_with_the_api_is_refused_by_name() -> None:
 
     accepted, problem = asyncio.run(run())
     assert not accepted
-    assert "which is that of the API of lbctl serve; the pool has no replicas yet" in problem
+    assert "which belongs to the API of lbctl serve; the pool has no replicas yet" in problem

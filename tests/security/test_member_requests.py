@@ -60,7 +60,7 @@ def test_request_has_neither_token_nor_key() -> None:
         (Keyring(), SIGNED, "not signed with a key"),
         (Keyring("lbctl", (OTHER,), accepts_unsigned=False), SIGNED, "not signed with a key"),
         (Keyring("another", (KEY,), accepts_unsigned=False), SIGNED, "not signed with a key"),
-        (SIGNED, Keyring(), "no token"),
+        (SIGNED, Keyring(), "not signed with a token"),
     ],
 )
 def test_request_of_a_stranger_is_refused(sender: Keyring, receiver: Keyring, reason: str) -> None:
@@ -94,7 +94,7 @@ def test_changed_field_is_refused(field: str) -> None:
 def test_request_counts_once_for_its_receiver_and_for_a_minute() -> None:
     given, receiver = signed_by(SIGNED), member("cp-1", SIGNED)
     receiver.verify(given, REQUEST, TOKENS)
-    with pytest.raises(NotSignedError, match="carried out already"):
+    with pytest.raises(NotSignedError, match="already been carried out"):
         receiver.verify(given, REQUEST, TOKENS)
     with pytest.raises(NotSignedError, match="for the member cp-3"):
         result(signed_by(SIGNED, receiver="cp-3"), SIGNED)

@@ -115,12 +115,12 @@ def _host(item: DesiredServer, hosts: Addresses) -> str | None:
 def _cannot_add(item: DesiredServer, hosts: Addresses, unaddable: Collection[Place]) -> Iterator[str]:
     at = (item.backend, item.name)
     if item.needs_slot or at in unaddable:
-        why = "has a cookie" if item.needs_slot else "HAProxy refuses to add it"
-        yield f"{'/'.join(at)} is new, {why}, and no spare slot can hold it"
+        why = "has a cookie" if item.needs_slot else "HAProxy cannot add it"
+        yield f"{'/'.join(at)} is new, {why}, and no spare slot is suitable"
         return
     host = _host(item, hosts)
     if host is None:
-        yield f"{'/'.join(at)} is new, and the Runtime API resolves no names"
+        yield f"{'/'.join(at)} is new, and the Runtime API cannot resolve names"
         return
     try:
         commands.add(*at, host, item.address.port, item.arguments)

@@ -104,7 +104,7 @@ class HaproxyReloader:
         complaints = await self.files.check(bundle)
         if complaints:
             return HaproxyReload(
-                False, f"its checker refuses the new file: {complaint_text(complaints[0], bundle)}", complaints
+                False, f"HAProxy's checker rejects the new file: {complaint_text(complaints[0], bundle)}", complaints
             )
         if not self._permit():
             return _NOT_PERMITTED
@@ -141,29 +141,29 @@ class HaproxyReloader:
     async def _restore(self, before: Bundle, failure: str, *, reload: bool) -> str:
         """Restore the old files; with `reload`, reload them too, since the new worker may only have been slow."""
         if not before.files:
-            return f"{failure}; there is no older file"
+            return f"{failure}; there is no previous file to restore"
         try:
             await asyncio.to_thread(self.files.restore, before)
         except OSError as error:
-            return f"{failure}; and the old file cannot be put back: {reason_of(error)}"
+            return f"{failure}; the previous file cannot be restored: {reason_of(error)}"
         if not reload:
-            return f"{failure}; the old file is back"
+            return f"{failure}; the previous file was restored"
         old_worker = await self._worker()
         done = await command.run(self._settings.command, _COMMAND_TIMEOUT)
         await self._await_other_worker(old_worker)
-        suffix = f", and its reload failed: {done.message}" if done.code != 0 else ""
-        return f"{failure}; the old file is back{suffix}"
+        suffix = f", but its reload failed: {done.message}" if done.code != 0 else ""
+        return f"{failure}; the previous file was restored{suffix}"
 
     async def _await_worker(self, old_worker: int | None, wanted: str) -> str:
         """Wait for a worker that reports the wanted digest; return why there is none, or an empty string."""
-        reason = "it did not come up"
+        reason = "no new process started"
         async for _ in self._poll_times(self._start_timeout):
             new = await self._reported()
             if new is not None and new[0] != old_worker:
                 if new[1] == wanted:
                     return ""
-                reason = f"another configuration than {self._config} came up"
-        return f"HAProxy did not take the new configuration: {reason} within {self._start_timeout:g} s"
+                reason = f"a process with another configuration than {self._config} started"
+        return f"HAProxy did not load the new configuration: {reason} within {self._start_timeout:g} s"
 
     async def _await_other_worker(self, old_worker: int | None) -> None:
         """Wait for another worker, so that the next commands reach the one that stays."""

@@ -171,7 +171,7 @@ def read(info: str, state: str, stat: str) -> Running:
         digest = _digest(fields, servers)
         return Running(int(fields["Pid"]), fields["Version"], digest, servers)
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not an answer of HAProxy's: {reason_of(error)}") from None
+        raise UnreadableAnswerError(f"not a valid answer from HAProxy: {reason_of(error)}") from None
 
 
 def pid_and_digest(info: str, state: str) -> tuple[int, str]:
@@ -180,7 +180,7 @@ def pid_and_digest(info: str, state: str) -> tuple[int, str]:
         fields = _info(info)
         return int(fields["Pid"]), _digest(fields, dict(_servers(state, {})))
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not an answer of HAProxy's: {reason_of(error)}") from None
+        raise UnreadableAnswerError(f"not a valid answer from HAProxy: {reason_of(error)}") from None
 
 
 def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
@@ -203,7 +203,7 @@ def counters(text: str) -> WorkerCounters:
                 servers[place] = _counters(row)
         return WorkerCounters(int(_info(info)["Pid"]), servers, occupants(servers, info), backends)
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not an answer of HAProxy's: {reason_of(error)}") from None
+        raise UnreadableAnswerError(f"not a valid answer from HAProxy: {reason_of(error)}") from None
 
 
 def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:
@@ -255,7 +255,7 @@ def _stat_rows(text: str, start: int = 0) -> Iterator[tuple[Place, dict[str, str
 
 
 class _Rows:
-    """The lines of the statistics. Raises UnreadableAnswerError where a row does not end."""
+    """The lines of the statistics. Raises UnreadableAnswerError if a row is incomplete."""
 
     def __init__(self, text: str, start: int) -> None:
         self._lines = _lines(text, start)
@@ -268,7 +268,7 @@ class _Rows:
     def __next__(self) -> str:
         self.lines += 1
         if self.lines > _MAX_ROW_LINES:
-            raise UnreadableAnswerError("a row does not end")
+            raise UnreadableAnswerError("a row is incomplete")
         return next(self._lines)
 
 

@@ -78,7 +78,7 @@ class Runtime:
         except TimeoutError:
             return Replies(tuple(texts), f"{self.address} did not answer within {self._timeout:g} s")
         except asyncio.IncompleteReadError:
-            return Replies(tuple(texts), f"{self.address} closed the connection in the middle")
+            return Replies(tuple(texts), f"{self.address} closed the connection before the end of its answer")
         except (asyncio.LimitOverrunError, _EndlessError):
             return Replies(tuple(texts), f"{self.address} does not end its answer: is it HAProxy's Runtime API?")
         except OSError as error:
@@ -129,5 +129,5 @@ class Runtime:
         host, _, port = rest.rpartition(":")
         host = host.strip("[]")
         if not (is_ip(host) and is_loopback(host)) or not port.isdigit():
-            raise OSError("not an address of loopback; the Runtime API has no authentication")
+            raise OSError("not a loopback address, and the Runtime API has no authentication")
         return await asyncio.open_connection(host, int(port), limit=MAX_REPLY_BYTES)

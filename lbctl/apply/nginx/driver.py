@@ -43,7 +43,7 @@ Outcome = Literal["applied", "same", "refused", "unconfirmed", "absent"]
 applied: new workers serve it. same: it runs already. refused: the previous configuration still runs. unconfirmed: it is
 on disk and the command succeeded, but no visible nginx reads the file. absent: it is on disk, and no nginx runs.
 """
-_NO_PROGRAM = "the program nginx is not on this machine: what is written cannot be tested"
+_NO_PROGRAM = "the program nginx is not on this machine, so the configuration cannot be tested"
 _POLL_INTERVAL = 0.01
 _TEST_TIMEOUT = 60.0
 _COMMAND_TIMEOUT = 30.0
@@ -272,7 +272,7 @@ class NginxUpdater:
         if binary is None:
             return _NO_PROGRAM
         if not main:
-            return f"no nginx.conf is above {self.proxy.config}, and `reload` names none with -c"
+            return f"there is no nginx.conf above {self.proxy.config}, and `reload` does not set one with -c"
         with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:
             place = Path(directory) / Path(self.proxy.config or "").name
             local, _ = with_local_files(view, self._locate, self._generations.config)
@@ -297,7 +297,7 @@ class NginxUpdater:
         if not verdict.succeeded:
             await asyncio.to_thread(self._generations.undo, swapped)
             restored = await self._reload_master(master)
-            suffix = "" if restored.succeeded else f"; nor does it load what ran before: {restored.reason}"
+            suffix = "" if restored.succeeded else f"; the previous one does not load either: {restored.reason}"
             return NginxResult("refused", verdict.reason + suffix, finishing=len(master.workers().finishing))
         return NginxResult("applied", finishing=len(master.workers().finishing))
 
@@ -332,7 +332,8 @@ class NginxUpdater:
         if done.code != 0:
             return NginxResult("absent", f"no nginx runs with {place}: {done.last_line}")
         return NginxResult(
-            "unconfirmed", f"no nginx is seen that reads {place}: whether it has been loaded is not known"
+            "unconfirmed",
+            f"no nginx that uses {place} is visible, so it is unknown whether the configuration was loaded",
         )
 
 

@@ -130,12 +130,12 @@ def _judge(
     new, old = evaluation.new, evaluation.old
     significance = _significance(state, analysis)
     if _is_worse(new, old, analysis, compared, significance, _clusters(*state.evaluations, evaluation)):
-        return "bad", "its errors are more than chance explains"
+        return "bad", "its error rate is significantly higher"
     if _is_outage(new, old, compared):
         return "bad", "nearly all of its requests failed"
     latency = evaluation.latency
     if latency is not None and latency.verdict == "bad":
-        return "bad", f"{slowness.described(latency)}, more than chance explains"
+        return "bad", f"{slowness.described(latency)}, significantly slower"
     bad = [item for item in evaluation.metrics if item.verdict == "bad"]
     if bad:
         return "bad", "; ".join(f"{item.name} is {item.ratio:.3g} times the old value" for item in bad)
@@ -181,10 +181,10 @@ def _too_many(new: RequestCounts, analysis: Analysis, compared: bool) -> str:
     rate, limit = new.rate or 0.0, _limit(analysis)
     if rate <= limit:
         return ""
-    than = "in the old pools" if compared else "chance explains"
+    than = "in the old pools" if compared else "the limit"
     return (
-        f"an error rate of {percentage(rate)} is above max_error_rate, {percentage(limit)}, and not clearly more than "
-        f"{than}"
+        f"an error rate of {percentage(rate)} is above max_error_rate ({percentage(limit)}), but not significantly "
+        f"higher than {than}"
     )
 
 
@@ -207,7 +207,7 @@ def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, c
     if last.verdict == "inconclusive":
         return last.reason
     if _is_worse(state.step_new, state.step_old, analysis, compared, STEP_LEVEL, _clusters(*state.evaluations)):
-        return "fewer errors: over the whole step the new pool has more than the old ones"
+        return "fewer errors: over the whole step, the new pool has a higher error rate than the old pools"
     cluster = slowness.cluster_of(item.latency for item in state.evaluations if item.latency is not None)
     slow = slowness.step_blocker(state.step_slow_new, state.step_slow_old, STEP_LEVEL, cluster)
     return slow or _too_many(state.step_new, analysis, compared)

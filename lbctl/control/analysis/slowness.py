@@ -45,7 +45,7 @@ def judged(
     if excess_over_pool(values.slow_new, values.slow_old, cluster) < significance:
         return replace(values, verdict="bad")
     if _is_slower(values.slow_new, values.slow_old):
-        return replace(values, problem=f"{described(values)}, which may be chance")
+        return replace(values, problem=f"{described(values)}, which is not significant")
     return replace(values, verdict="good")
 
 
@@ -81,13 +81,13 @@ def is_tested(values: LatencyValues) -> bool:
 def step_blocker(new: RequestCounts, old: RequestCounts, significance: float, cluster: float) -> str:
     """Return why the latencies of the whole step keep it from ending; empty where they do not."""
     if _is_slower(new, old) and excess_over_pool(new, old, cluster) < significance:
-        return "a lower latency: over the whole step the new pool is slower than max_latency allows"
+        return "lower latency: over the whole step, the new pool is slower than max_latency allows"
     return ""
 
 
 def described(values: LatencyValues) -> str:
     """Return both percentiles for people."""
-    ratio = "" if values.ratio is None else f", × {values.ratio:.3g} of at most {values.max_ratio:.3g}"
+    ratio = "" if values.ratio is None else f", a ratio of {values.ratio:.3g} (at most {values.max_ratio:.3g})"
     return f"{values.name} is {_milliseconds(values.new)} against {_milliseconds(values.old)}{ratio}"
 
 
@@ -98,7 +98,7 @@ def _milliseconds(value: float | None) -> str:
 def _missing(new: LatencyHistogram, old: LatencyHistogram, least: int) -> str:
     for side, counted in (("the new pool", new.requests), ("the old pools", old.requests)):
         if counted < least:
-            return f"the latency of {counted} of at least {least} requests of {side} is known"
+            return f"the latency of only {counted} requests of {side} is known (at least {least} are needed)"
     return ""
 
 

@@ -52,7 +52,7 @@ _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
 square of a normal variable of variance 1 after this clipping."""
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
-_TURNS_TOO_OFTEN = "its speed changes faster than a weight can follow: its capacity"
+_TURNS_TOO_OFTEN = "its speed changes faster than a weight can: its capacity is used"
 _Key = tuple["type[Evidence] | None", Peers]
 _Measured = tuple[Estimate, float, "_Group | None"]
 """(estimate, speed per capacity, the peers that it is compared with: None without fresh evidence)"""
@@ -255,5 +255,5 @@ def _is_calm(unsteady: Unsteady) -> bool:
 
 def _without_evidence(observation: Observation | None, estimate: Estimate) -> Proposal:
     if estimate.total or observation is None:
-        return Proposal(estimate, None, reason="no fresh evidence of its speed")
-    return Proposal(estimate, None, reason="its sources have given no evidence of its speed: its capacity")
+        return Proposal(estimate, None, reason="no fresh evidence for its speed")
+    return Proposal(estimate, None, reason="its sources provide no evidence for its speed: its capacity is used")

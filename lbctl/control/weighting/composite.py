@@ -33,7 +33,7 @@ def composite(rules: Weighting, subjects: Sequence[Subject], stale: float, now: 
     measured = [value for value in left if value is not None]
     mean = sum(measured) / len(measured) if measured else 1.0
     return [
-        Proposal(estimate, None, reason="no fresh signal of its load")
+        Proposal(estimate, None, reason="no fresh signal for its load")
         if value is None
         else Proposal(estimate, value / mean, estimate.took, math.log(value / mean))
         for estimate, value in zip(estimates, left, strict=True)

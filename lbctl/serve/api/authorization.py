@@ -36,7 +36,7 @@ _QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" 
 """The paths that take a body and change nothing."""
 ACTOR: ContextVar[str] = ContextVar("actor", default="")
 """The name of the token of the request that is handled; empty where it needs none."""
-_AFAR = "the file of control.api.token_file, or api-token in the state directory, on its machine"
+_AFAR = "the file of control.api.token_file, or api-token in the state directory, on the server's machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,11 @@ class Authorization:
         """Return the caller's token as another member states it, which has checked it. Raises RefusedRequest."""
         requests = self._serving.member_requests()
         if requests is None or request.method in ("GET", "HEAD"):
-            raise RefusedRequest(401, "this control plane has no other members that may ask this")
+            raise RefusedRequest(
+                401, "this control plane does not accept forwarded requests, because it has no other members"
+            )
         if request.content_length is None or request.content_length > MAX_BODY_BYTES:
-            raise RefusedRequest(413, "a forwarded request has a body of known length")
+            raise RefusedRequest(413, "a forwarded request needs a body of known length")
         signed = MemberRequest(request.method, request.path_qs, await read_bytes(request))
         try:
             actor, token = requests.verify(given, signed, [(item, item.secret) for item in accepted])
@@ -155,11 +157,13 @@ def _check_role(principal: Principal, request: web.Request, *, reading: bool) ->
     """Raise RefusedRequest if the role of a token does not permit the request."""
     name = principal.name
     if principal.role == "picker" and _canonical(request) != _TABLES:
-        raise RefusedRequest(403, f"the token of {name} has the role picker: it may follow the tables of picks alone")
+        raise RefusedRequest(403, f"the token of {name} has the role picker: it may only read the tables for pickers")
     if principal.role == "read" and not reading:
         raise RefusedRequest(403, f"the token of {name} allows read access only")
     if principal.role == "read" and joins(request):
-        raise RefusedRequest(403, f"the token of {name} may read: a picker joins with one of the role picker")
+        raise RefusedRequest(
+            403, f"the token of {name} allows read access only: a picker needs a token with the role picker"
+        )
 
 
 def _is_public(request: web.Request) -> bool:

@@ -22,8 +22,8 @@ from lbctl.signals.signal import SIGNALS
 from lbctl.targets import target, xds_kinds
 
 _LIGHT_LOAD = (
-    "with fewer requests in flight than replicas {title}'s least connections do not look at weights: "
-    "this replica then gets about as many requests as the others"
+    "with fewer requests in flight than replicas, {title}'s least connections ignores weights: this replica then gets "
+    "about as many requests as the others"
 )
 
 

@@ -204,7 +204,7 @@ def exposed_addresses(control: Control, token: Path | None, insecure: bool) -> I
         missing = "without TLS" if tls is None else "without client certificates"
         yield Diagnostic(
             "LB510",
-            f"xDS on {control.xds_bind} {missing} would send the fleet with its keys to any client",
+            f"xDS on {control.xds_bind} {missing} would send the fleet and its keys to any client",
             path=("control", "xds", "bind"),
             hint="set certificate, key and client_ca in control.xds.tls, or use --insecure",
         )
@@ -229,7 +229,7 @@ def _no_socket(reason: str) -> Diagnostic:
     """Return LB528: proxies of this machine can only use the TCP port."""
     return Diagnostic(
         "LB528",
-        f"{reason}; proxies of this machine get no keys by TCP without client certificates",
+        f"{reason}; over TCP, proxies on this machine get no keys without client certificates",
         path=("control", "state"),
         severity="warning",
         hint="use a state directory with a shorter path, or a unix: path for control.xds.bind",

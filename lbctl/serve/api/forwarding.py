@@ -48,9 +48,9 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
     Raises NoLeaderError where there is no leader, it does not answer, or it does not accept this member's signature.
     """
     if target.url and not _is_trustworthy(target.url):
-        raise NoLeaderError(f"the leader's API at {target.url} is not reached by TLS, and nothing is forwarded there")
+        raise NoLeaderError(f"not forwarded: the leader's API at {target.url} does not use TLS")
     if not target.url or _HEADER in request.headers:
-        raise NoLeaderError("not changed: this control plane has no leader at the moment")
+        raise NoLeaderError("not changed: this control plane currently has no leader")
     headers = {name: request.headers[name] for name in ("content-type",) if name in request.headers}
     body = await request.read()
     signed = MemberRequest(request.method, request.path_qs, body)
@@ -72,8 +72,8 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
             content = await whole(answer.content.iter_any(), MAX_ANSWER_BYTES)
             if answer.status == 401:
                 raise NoLeaderError(
-                    f"the leader {target.leader} does not accept requests of this member: it has other keys, other "
-                    f"tokens or an earlier version of lbctl. Send the request to {target.url}"
+                    f"the leader {target.leader} rejects requests from this member: it has other keys, other tokens or "
+                    f"an earlier version of lbctl. Send the request to {target.url}"
                 )
             return web.Response(body=content, status=answer.status, headers={"content-type": content_type})
     except (aiohttp.ClientError, OSError, TimeoutError, TooLargeError) as error:

@@ -64,7 +64,7 @@ class Gauges(Collector):
 
     def _rollouts(self) -> Iterator[Metric]:
         share = GaugeMetricFamily(
-            "lbctl_rollout_share", "The share of requests that a rollout gives its target pool, from 0 to 1.",
+            "lbctl_rollout_share", "The share of requests that a rollout sends to its target pool, from 0 to 1.",
             labels=["route"],
         )  # fmt: skip
         phase = GaugeMetricFamily(

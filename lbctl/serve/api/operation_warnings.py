@@ -46,7 +46,7 @@ def _effect(route: Route, pool: str, regions: Mapping[str, list[str | None]]) ->
     share = of_pools(route.action).get(pool, 0.0)
     if not share:
         pinned = any(pin.pool == pool for pin in route.action.pins)
-        return f"route {route.name} answers 503 to what is pinned to it" if pinned else ""
+        return f"route {route.name} answers 503 to requests that are pinned to it" if pinned else ""
     part = "" if share == 1 else f" for {share * 100:.3g} % of its requests"
     if route.action.fallback and _is_fit(route, route.action.fallback, regions):
         return f"route {route.name} goes to its fallback {route.action.fallback}{part}"

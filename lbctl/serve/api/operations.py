@@ -140,7 +140,7 @@ async def audit(state: ServedState, query: Mapping[str, str]) -> schema.Audit:
     """Return `GET /api/v1/audit`. Raises BadRequestError, and NotSavedError if the log cannot be read."""
     last = query.get("last", str(_MAX_RECORDS))
     if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MAX_RECORDS:
-        raise BadRequestError(f"last is a whole number from 1 to {_MAX_RECORDS}")
+        raise BadRequestError(f"last must be a whole number from 1 to {_MAX_RECORDS}")
     try:
         records = await state.audit.records()
     except StoreError as error:

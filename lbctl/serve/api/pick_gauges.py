@@ -25,7 +25,7 @@ class PickGauges(Collector):
         state = self._picker.state
         up = GaugeMetricFamily("lbctl_picker_up", "1 while the picker runs and reports.")
         up.add_metric([], int(self._picker.running))
-        starts = CounterMetricFamily("lbctl_picker_starts", "How many times the picker was started.")
+        starts = CounterMetricFamily("lbctl_picker_starts", "The number of times that the picker was started.")
         starts.add_metric([], state.starts)
         open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that have not ended.")
         open_picks.add_metric([], self._picker.report.open)
@@ -41,7 +41,7 @@ class PickGauges(Collector):
 
     def _decisions(self) -> Metric:
         decisions = CounterMetricFamily(
-            "lbctl_pick_decisions", "The number of decisions of the picker, by why the replica was chosen.",
+            "lbctl_pick_decisions", "The number of decisions of the picker, by the reason for the choice.",
             labels=["pool", "reason"],
         )  # fmt: skip
         for pool, reason, count in self._picker.report.reasons:
@@ -51,7 +51,8 @@ class PickGauges(Collector):
     def _lost_ends(self) -> Metric:
         lost = CounterMetricFamily(
             "lbctl_pick_lost_ends",
-            "The number of picked requests whose end was not reported: engines or proxies do not have them any more.",
+            "The number of picked requests whose end was not reported, although no engine or proxy has them any "
+            "longer.",
             labels=["pool"],
         )
         for pool, count in self._picker.report.lost.items():
@@ -59,7 +60,7 @@ class PickGauges(Collector):
         return lost
 
     def _times(self) -> Metric:
-        times = HistogramMetricFamily("lbctl_pick_seconds", "How long decisions of the picker take.", labels=["pool"])
+        times = HistogramMetricFamily("lbctl_pick_seconds", "The duration of the picker's decisions.", labels=["pool"])
         for pool, histogram in self._picker.report.times.items():
             buckets, cumulative = [], 0
             for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
@@ -72,8 +73,8 @@ class PickGauges(Collector):
         """Yield the requests that proxies have sent without a pick: those that they report, less the picked ones."""
         fallbacks = GaugeMetricFamily(
             "lbctl_pick_fallbacks",
-            "The number of requests since the pool is picked that the proxies have sent by the algorithm `otherwise`, "
-            "without a pick; only where they report their requests.",
+            "The number of requests that proxies have sent by the algorithm `otherwise`, without a pick, since the "
+            "pool is picked; only if they report their requests.",
             labels=["pool"],
         )
         for pool, count in self._picker.fallbacks.counts().items():
@@ -81,8 +82,8 @@ class PickGauges(Collector):
         yield fallbacks
         missed = GaugeMetricFamily(
             "lbctl_pick_missed_ratio",
-            "The part of the last minute's requests of a picked pool that went without a pick, at least; only with 20 "
-            "requests or more, and where no other picker picks.",
+            "The minimum share of the last minute's requests of a picked pool that were sent without a pick; only with "
+            "20 requests or more, and if no other picker picks.",
             labels=["pool"],
         )
         for pool, row in self._picker.recent().items():

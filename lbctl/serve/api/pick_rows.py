@@ -26,7 +26,7 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
     """Ask the running picker about a request. Raises BadRequestError, and NotSavedError where no picker answers."""
     table = picker.feed.tables.get(question.pool)
     if table is None:
-        raise BadRequestError(f"no pool {question.pool!r} has the algorithm pick")
+        raise BadRequestError(f"there is no pool {question.pool!r} with the algorithm pick")
     given = (question.body or "").encode()
     try:
         headers, content = explained_request(table.policy, question.session, given)
@@ -34,12 +34,12 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
         raise BadRequestError(f"the pool {question.pool!r}: {error}") from None
     length = len(content) if question.body_bytes is None else question.body_bytes
     if not 0 <= length <= _MAX_BODY_BYTES:
-        raise BadRequestError(f"body_bytes: a length from 0 to {_MAX_BODY_BYTES}")
+        raise BadRequestError(f"body_bytes must be a length from 0 to {_MAX_BODY_BYTES}")
     caller = Caller(question.pool, place=Place(question.region, question.zone), tenant=question.tenant or "")
     asked = PickerQuestion(caller, headers, content, max(len(content), length))
     explanation = await picker.explain(question.pool, asked)
     if explanation is None:
-        raise NotSavedError("the picker of this control plane does not run, or has no table of the pool yet")
+        raise NotSavedError("the picker of this control plane is not running, or has no table of the pool yet")
     return explanation
 
 

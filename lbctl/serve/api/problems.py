@@ -239,7 +239,7 @@ def _of_keys(observed: Observed) -> Iterator[schema.Problem]:
     for keys, names in nodes.items():
         refuses = f"the proxy {names[0]} refuses" if len(names) == 1 else f"the proxies {_listed(names)} refuse"
         part = "all API keys" if keys.count == keys.total else f"{keys.count} of {keys.total} API keys"
-        text = f"{refuses} {part} of the route {keys.route}: the key file has only their hashes"
+        text = f"{refuses} {part} of the route {keys.route}, because the key file contains only their hashes"
         problem = _critical if keys.count == keys.total else _warning
         yield problem("keys_refused", keys.route, text, f"lbctl lint {' '.join(observed.fleet.paths)}")
 

@@ -49,7 +49,7 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def read_body(request: web.Request) -> dict[str, Any]:
     """Return the JSON object that the request has as its body. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
     if request.content_type != "application/json":
-        raise RefusedRequest(415, "the body must be JSON: content-type: application/json")
+        raise RefusedRequest(415, "the body must be JSON, with the header content-type: application/json")
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
     content = await read_bytes(request)
@@ -60,7 +60,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RefusedRequest(400, "the body is not a JSON object")
     if not is_unicode(body):
-        raise RefusedRequest(400, "the body has half of a surrogate pair, which is no character")
+        raise RefusedRequest(400, "the body has half of a surrogate pair, which is not a character")
     return body
 
 
@@ -72,9 +72,9 @@ async def read_bytes(request: web.Request) -> bytes:
             with nullcontext() if connection is None else connection.awaiting_body():
                 return await request.read()
     except TimeoutError:
-        raise RefusedRequest(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
+        raise RefusedRequest(408, f"the body has not arrived within {FIRST_REQUEST:g} seconds") from None
     except ConnectionError:
-        raise RefusedRequest(400, "the connection was closed before the body had come") from None
+        raise RefusedRequest(400, "the connection was closed before the body had arrived") from None
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -17,8 +17,8 @@ from lbctl.ir.routes import Rollout, Route
 from lbctl.ir.topology import Topology
 from lbctl.serve.api.status_rows import timestamp, when
 
-_A_PROXY = "a connected proxy of the route that has the step"
-_UNCOVERED = "the end of the split by hand"
+_A_PROXY = "a connected proxy of the route that has applied the step"
+_UNCOVERED = "the end of the split override"
 
 
 def rows(

@@ -11,11 +11,11 @@ from lbctl.serve.telemetry.reports import ScrapeReport
 
 _FAMILIES = (
     ("queue", "lbctl_replica_queue", "The number of requests that wait in a replica's engine."),
-    ("kv_cache", "lbctl_replica_kv_cache_ratio", "The used part of a replica's key-value cache, from 0 to 1."),
+    ("kv_cache", "lbctl_replica_kv_cache_ratio", "The utilisation of a replica's key-value cache, from 0 to 1."),
     (
         "cache_hits",
         "lbctl_replica_cache_hits_ratio",
-        "The part of prompt tokens that a replica's engine found in its prefix cache at the last scrape, 0 to 1.",
+        "The share of prompt tokens that a replica's engine found in its prefix cache at the last scrape, from 0 to 1.",
     ),
     ("temperature", "lbctl_replica_temperature_celsius", "The temperature of a replica's hottest GPU."),
 )

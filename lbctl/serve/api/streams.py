@@ -57,7 +57,7 @@ async def events(request: web.Request) -> web.StreamResponse:
         with _share(request, MAX_CLIENTS), log.subscribe(last) as subscription:
             return await stream(request, _WithHeartbeat(subscription), HEADERS)
     except TooManyClientsError:
-        raise RefusedRequest(503, f"there are {MAX_CLIENTS} streams of events already") from None
+        raise RefusedRequest(503, f"the limit of {MAX_CLIENTS} streams of events is reached") from None
 
 
 @handler
@@ -65,7 +65,7 @@ async def pick_tables(request: web.Request) -> web.StreamResponse:
     """Stream the tables of replicas to a picker."""
     feed, peer = request.app[SERVING].pick_feed, _peer(request)
     if feed.subscribers >= MAX_PICKERS:
-        raise RefusedRequest(503, f"there are {MAX_PICKERS} pickers already")
+        raise RefusedRequest(503, f"the limit of {MAX_PICKERS} pickers is reached")
     with _share(request, MAX_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
         return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
@@ -78,7 +78,7 @@ async def live(request: web.Request) -> web.StreamResponse:
         with _share(request, MAX_STREAMS), request.app[SERVING].dashboard.subscribe(packed=packed) as frames:
             return await stream(request, frames, HEADERS | ({"content-encoding": "gzip"} if packed else {}))
     except TooManyClientsError:
-        raise RefusedRequest(503, f"there are {MAX_STREAMS} dashboards already") from None
+        raise RefusedRequest(503, f"the limit of {MAX_STREAMS} dashboards is reached") from None
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _share(request: web.Request, most: int) -> Iterator[None]:
         return
     anonymous = request.app[ANONYMOUS_STREAMS]
     if anonymous[request.path] >= most - RESERVED:
-        raise RefusedRequest(503, f"there are {most - RESERVED} such streams of clients without a token already")
+        raise RefusedRequest(503, f"the limit of {most - RESERVED} such streams of clients without a token is reached")
     anonymous[request.path] += 1
     try:
         yield
@@ -141,5 +141,5 @@ def _peer(request: web.Request) -> tuple[str, str] | None:
         return None
     host = address.rpartition(":")[0].strip("[]")
     if not _PICKER_ID.fullmatch(own) or not _PICKER_ADDRESS.fullmatch(address) or not is_ip(host):
-        raise RefusedRequest(400, "id and address are those of a picker: 1 to 64 letters and digits, and IP:PORT")
+        raise RefusedRequest(400, "id and address must be a picker's: 1 to 64 letters and digits, and IP:PORT")
     return None if is_loopback(host) and not is_loopback(request.remote or "") else (own, address)

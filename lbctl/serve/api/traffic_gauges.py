@@ -52,8 +52,8 @@ class TrafficGauges(Collector):
         )  # fmt: skip
         share = GaugeMetricFamily(
             "lbctl_replica_share",
-            "The part of its pool's requests that a replica gets, from 0 to 1: declared by the files, decided by "
-            "lbctl, acknowledged by the proxies, observed in their counters; absent where it is unknown.",
+            "The share of its pool's requests that a replica gets, from 0 to 1: declared by the files, decided by "
+            "lbctl, acknowledged by the proxies, observed in their counters; absent if unknown.",
             labels=[*_REPLICA, "stage"],
         )
         for pool in pools:
@@ -69,12 +69,13 @@ class TrafficGauges(Collector):
 
     def _requests(self, pools: tuple[schema.Pool, ...], proxies: tuple[schema.Proxy, ...]) -> Iterator[Metric]:
         requests = CounterMetricFamily(
-            "lbctl_replica_requests", "The number of requests that a proxy has sent to a replica and that have ended.",
+            "lbctl_replica_requests", "The number of finished requests from a proxy to a replica.",
             labels=[*_REPLICA, "proxy"],
         )  # fmt: skip
         errors = CounterMetricFamily(
             "lbctl_replica_errors",
-            "The number of requests of a proxy that a replica has answered with 500 or more, or not as a whole.",
+            "The number of failed requests of a proxy to a replica: a status of 500 or above, or an incomplete "
+            "response.",
             labels=[*_REPLICA, "proxy"],
         )
         self._update(pools, proxies)
@@ -104,7 +105,8 @@ class TrafficGauges(Collector):
     def _proxy_states(self, proxies: tuple[schema.Proxy, ...]) -> Metric:
         states = GaugeMetricFamily(
             "lbctl_proxy_state",
-            "The number of running proxies of an entry of the fleet in each state; one that never came counts as GONE.",
+            "The number of running proxies of an entry of the fleet in each state; a proxy that never connected counts "
+            "as GONE.",
             labels=["proxy", "kind", "state"],
         )
         counts = Counter((row.proxy, row.state) for row in proxies if row.proxy is not None and row.kind != "reader")
@@ -125,8 +127,8 @@ class TrafficGauges(Collector):
     def _dropped(self) -> Metric:
         dropped = CounterMetricFamily(
             "lbctl_traffic_log_dropped",
-            "The number of lines of the traffic log that did not count: malformed, or about a proxy or a replica that "
-            "the fleet does not have.",
+            "The number of ignored lines of the traffic log: malformed, or about a proxy or replica that is not in the "
+            "fleet.",
             labels=["reason"],
         )
         for reason in DROPPED:

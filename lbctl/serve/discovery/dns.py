@@ -198,16 +198,18 @@ class DnsSource:
 
     def _failed(self, name: _WatchedName, reason: str) -> None:
         if reason != name.error:
-            kept = f"; its {len(name.addresses)} last addresses are kept" if name.addresses else ""
+            kept = f"; its last {len(name.addresses)} addresses stay in use" if name.addresses else ""
             _log.warning("the name %s could not be resolved: %s%s", name.question, reason, kept)
         name.error, name.failed, name.failures = reason, self._now(), name.failures + 1
 
     def _answered(self, name: _WatchedName, dns_answer: DnsAnswer) -> None:
         refused = dns_answer.refused
         if refused and (name.answer is None or refused != name.answer.refused):
-            _log.warning("the name %s also has addresses that no replica can have: %s", name.question, _listed(refused))
+            _log.warning(
+                "the name %s also has addresses that are not valid for a replica: %s", name.question, _listed(refused)
+            )
         if name.error:
-            _log.info("the name %s is resolved again", name.question)
+            _log.info("the name %s can be resolved again", name.question)
         changed = dns_answer.addresses != name.addresses
         name.answer, name.answered, name.error, name.failures = dns_answer, self._now(), "", 0
         if changed:

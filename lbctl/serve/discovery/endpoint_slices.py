@@ -148,7 +148,7 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
         return int(named[0]["port"])
     if item.get("endpoints"):
         names = ", ".join(str(port.get("name") or port["port"]) for port in ports) or "none"
-        what = f"no TCP port {wanted}" if wanted else "more or less than one TCP port, and `port` names none"
+        what = f"no TCP port {wanted}" if wanted else "no or several TCP ports, and `port` is not set"
         problems[f"the service has {what} (its ports: {names})"] = None
     return None
 
@@ -206,7 +206,7 @@ def _gpu(discovery: KubernetesDiscovery, written: str, problems: dict[str, None]
     """Return the type of GPU that a label names; empty, with a problem, if it names none."""
     gpu = gpu_of_label(written, (name for name, _ in discovery.gpus))
     if not gpu and discovery.gpu_from is not None:
-        what = f"no GPU of the table: {written[:63]}" if written else "no label"
+        what = f"an unknown GPU: {written[:63]}" if written else "no label"
         problems[f"gpu_from {discovery.gpu_from.label}: {what}"] = None
     return gpu
 

@@ -57,7 +57,7 @@ def _places(binds: OwnBinds, topology: Topology) -> Iterator[tuple[Address, str]
     if not picker.path:
         yield from ((place, "the picker") for place in (picker_http(picker), replace(picker, port=picker.port + 1)))
     for proxy in topology.proxies:
-        yield from ((place, f"the administration of {proxy.name}") for place in (proxy.admin, proxy.metrics) if place)
+        yield from ((place, f"the admin interface of {proxy.name}") for place in (proxy.admin, proxy.metrics) if place)
 
 
 def at_own_listener(replicas: Iterable[object], listeners: Listeners) -> str:
@@ -67,7 +67,7 @@ def at_own_listener(replicas: Iterable[object], listeners: Listeners) -> str:
             continue
         for host, owner in listeners.get(item.address.port, ()):
             if _is_same(item.address.host, host):
-                return f"the replica {show(item.name)} has the address {item.address}, which is that of {owner}"
+                return f"the replica {show(item.name)} has the address {item.address}, which belongs to {owner}"
     return ""
 
 

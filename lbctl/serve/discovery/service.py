@@ -118,7 +118,9 @@ class DiscoveryService:
         try:
             yield
         except Exception:  # noqa: BLE001 -- a source that fails stops no other, and removes no replica
-            self._guard.record("a source of replicas failed; its last answers stay", "source of replicas", kind=kind)
+            self._guard.record(
+                "a source of replicas failed; its last answers stay in use", "source of replicas", kind=kind
+            )
 
     def _dns_sources(self) -> tuple[DnsSource, ...]:
         """The sources that also resolve the hosts of fixed addresses."""
@@ -169,7 +171,7 @@ class DiscoveryService:
         problem = implausible(new.replicas) or at_own_listener(new.replicas, own_listeners(self._binds, self._topology))
         if not problem:
             return new
-        effect = "its last answer stays" if last else "the pool has no replicas yet"
-        message = f"the source {discovery.kind} answered with what no fleet can have: {problem}; {effect}"
+        effect = "its last answer stays in use" if last else "the pool has no replicas yet"
+        message = f"the source {discovery.kind} returned an invalid answer: {problem}; {effect}"
         problems.append(Diagnostic("LB933", message, None, ("pools", pool.name, "discovery"), ""))
         return last

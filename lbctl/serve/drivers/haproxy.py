@@ -136,7 +136,7 @@ def _reason(applied: HaproxyResult) -> str:
     if applied.complaints:
         return applied.complaints[0].message
     if applied.refused:
-        return f"HAProxy refused {applied.refused[0].command!r}: {applied.refused[0].message}"
+        return f"HAProxy rejected {applied.refused[0].command!r}: {applied.refused[0].message}"
     if applied.done:
         return ""
     return applied.wrong or "; ".join(applied.reload) or applied.due

@@ -133,7 +133,10 @@ class NginxDriver:
     @property
     def _next_reload(self) -> str:
         every = f"{self._interval:g} s"
-        return f"its next reload is due; for weights one every {every} at most, for measured ones that last as long"
+        return (
+            f"its next reload is due; it reloads at most every {every} for weights, and for measured weights only if "
+            "they last as long"
+        )
 
     def _record(self, applied: NginxResult) -> None:
         """Record the result of an attempt in the status and the log.
@@ -145,7 +148,7 @@ class NginxDriver:
         reason = applied.reason
         if applied.behind:
             state = "FAILING"
-            reason = reason or "the newest fleet is refused; the one before runs with the newest weights"
+            reason = reason or "nginx rejected the newest fleet; the previous fleet runs with the newest weights"
         self._unseen = applied.outcome in ("absent", "unconfirmed")
         reason, version = self._logged(reason), before.version
         if state == "SYNCED":

@@ -83,7 +83,7 @@ class DriverRunner:
         """Report that the driver has failed, and that `run` is called again after this pause."""
         last, now = self.status, time.time()
         at = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        reason = f"its driver has failed ({self._error}; the log has more); a new one starts at {at}"
+        reason = f"its driver has failed ({self._error}; see the log); a new one starts at {at}"
         self._status = replace(last, state="FAILING", reason=reason, at=now)
         self._reloads, self._driver = last.reloads, None
 
@@ -116,7 +116,7 @@ class DriverRunner:
 def _error_of(tasks: list[asyncio.Task[None]]) -> BaseException:
     """The error of the first task that has ended."""
     errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
-    return next((error for error in errors if error is not None), None) or DriverEndedError("it ended by itself")
+    return next((error for error in errors if error is not None), None) or DriverEndedError("it ended unexpectedly")
 
 
 def _name(error: BaseException) -> str:

@@ -114,5 +114,5 @@ def _problem(group: _FileGroup, contents: tuple[bytes, ...]) -> str:
 
 def _finding(group: _FileGroup, problem: str, has_last_valid: bool) -> Diagnostic:
     severity: Severity = "warning" if has_last_valid else "error"
-    message = f"{problem}; what was good before stays in use" if has_last_valid else problem
+    message = f"{problem}; the last valid certificate stays in use" if has_last_valid else problem
     return Diagnostic("LB931", message, group.nodes[0].position, group.path, severity=severity)

@@ -82,7 +82,7 @@ class FileEvents:
         except Exception as error:  # noqa: BLE001 -- the files are polled, and `watch` tries again
             reason = reason_of(error)
             if reason != self._logged:
-                self._guard.record("a task failed; it starts again", "file events")
+                self._guard.record("a task failed and is restarted", "file events")
         if reason != self._logged:
             log.warn("file notifications are not available; comparing the files every second", why=reason)
         self.unavailable = self._logged = reason

@@ -78,7 +78,7 @@ def _digest(file: Path) -> str:
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as opened:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return "no regular file"
+                return "not a regular file"
             return hashlib.blake2b(opened.read(MAX_BYTES + 1), digest_size=16).hexdigest()
     except OSError as error:
         return _error_name(error)

@@ -180,7 +180,7 @@ class FleetHistory:
                 raise BadRequestError("no earlier fleet is kept")
             return next(iter(others.values()))
         if current is not None and len(prefix) >= _MIN_PREFIX and current.digest.startswith(prefix.lower()):
-            raise BadRequestError(f"{current.digest[:SHORT]} is the fleet that is served")
+            raise BadRequestError(f"{current.digest[:SHORT]} is already the published fleet")
         matching = [item for digest, item in others.items() if digest.startswith(prefix.lower())]
         if len(matching) == 1 and len(prefix) >= _MIN_PREFIX:
             return matching[0]
@@ -203,9 +203,9 @@ class FleetHistory:
         try:
             files = await self.files(entry.digest)
         except StoreError as error:
-            raise NotSavedError(f"the state cannot be read, and nothing was changed: {error}") from error
+            raise NotSavedError(f"nothing was changed, because the state cannot be read: {error}") from error
         if files is None:
-            raise BadRequestError(f"the state has lost the files of {entry.digest[:SHORT]}")
+            raise BadRequestError(f"the state no longer contains the files of {entry.digest[:SHORT]}")
         return files
 
     async def save_rollback(self) -> None:
@@ -213,7 +213,7 @@ class FleetHistory:
         try:
             await self.save()
         except StoreError as error:
-            raise NotSavedError(f"the rollback cannot be saved, and nothing was changed: {error}") from error
+            raise NotSavedError(f"nothing was changed, because the rollback cannot be saved: {error}") from error
 
     async def save(self) -> None:
         """Save what has changed, and delete the files that no entry has any more. Raises StoreError.
@@ -248,9 +248,9 @@ def _within_limits(entries: tuple[ServedFleet, ...]) -> tuple[ServedFleet, ...]:
 def _no_entry(prefix: str, matching: Sequence[str], digests: Sequence[str]) -> str:
     newest = ", ".join(digest[:SHORT] for digest in (matching or digests)[:5]) or "none"
     if matching and len(prefix) < _MIN_PREFIX:
-        return f"a digest is given by at least {_MIN_PREFIX} of its characters; {show(prefix)} begins {newest}"
+        return f"a digest needs at least {_MIN_PREFIX} characters; {show(prefix)} is the beginning of {newest}"
     if matching:
-        return f"{show(prefix)} begins several digests: {newest}"
+        return f"{show(prefix)} is the beginning of several digests: {newest}"
     near = did_you_mean(prefix[:SHORT], [digest[:SHORT] for digest in digests])
     hint = f" ({near})" if near else ""
     return f"no kept fleet has the digest {show(prefix)}{hint}; earlier fleets, the newest first: {newest}"

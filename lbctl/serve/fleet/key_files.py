@@ -26,7 +26,7 @@ from lbctl.targets.load import Loaded
 UNUSABLE = "LB530"
 SHRUNK = "LB531"
 _KEY_FILE_CODES = frozenset({"LB121", "LB150", "LB503", "LB507", "LB508", UNUSABLE, SHRUNK})
-_REVOKE = "an empty file and `lbctl reload --allow-shrink` revoke all keys"
+_REVOKE = "to revoke all keys, empty the file and run `lbctl reload --allow-shrink`"
 _SETTLE_NS = 1_000_000_000
 """Nanoseconds for which a file that has lost a key must be unchanged: a slow writer may not have finished."""
 
@@ -176,7 +176,7 @@ def _keys(content: Content) -> set[object]:
 
 def _unusable(file: KeyFile, previous: ServedKeyFile, severity: Severity) -> Diagnostic:
     message = f"key file {show(file.written)} cannot be used: {_in_use(file, previous)}"
-    hint = "the new secret, in one line" if file.is_sent else _REVOKE
+    hint = "write the new secret into the file, as one line" if file.is_sent else _REVOKE
     return Diagnostic(UNUSABLE, message, file.node.position, file.path, hint, severity)
 
 
@@ -188,13 +188,13 @@ def _shrunk(
         f"key file {show(file.written)} would go from {before} to {after} keys, which is more than max_shrink "
         f"({max_shrink:g}%) allows: {_in_use(file, previous)}"
         if after
-        else f"key file {show(file.written)} holds no key: {_in_use(file, previous)}"
+        else f"key file {show(file.written)} contains no keys: {_in_use(file, previous)}"
     )
-    hint = "`lbctl reload --allow-shrink` confirms it"
+    hint = "to confirm the removal, run `lbctl reload --allow-shrink`"
     return Diagnostic(SHRUNK, message, file.node.position, file.path, hint, severity)
 
 
 def _in_use(file: KeyFile, previous: ServedKeyFile) -> str:
     count = key_count(previous.content)
-    which = "it held before" if previous.written == file.written else f"{show(previous.written)} held"
+    which = "it had before" if previous.written == file.written else f"{show(previous.written)} held"
     return f"the {count} keys that {which} stay in use" if count != 1 else f"the key that {which} stays in use"

@@ -151,7 +151,7 @@ class ReloadLog:
     def failed(self, error: Exception) -> None:
         """Log an exception of our own that the files have led to. The caller handles the exception."""
         log.failure(f"internal error on these files{stays(self._publisher)}")
-        message = f"internal error on these files ({type(error).__name__}: {error}); the log has more"
+        message = f"internal error on these files ({type(error).__name__}: {error}); see the log"
         self.note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed on them")
 
     def note(

@@ -219,10 +219,10 @@ class Reconciler:
             self._watch_files(watched)
             if not isinstance(error, UnsoundError):
                 raise
-            reason = "a proxy would refuse what it leads to"
+            reason = "a proxy would reject its configuration"
             return ReloadOutcome("unsound", (*outcome.diagnostics, *error.problems), time.time(), reason)
         self._observer.rolled_back(rollback)
-        assert self.last_reload is not None, "what is served was noted"
+        assert self.last_reload is not None, "the published fleet was recorded"
         return self.last_reload
 
     async def _serve_outcome(self, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
@@ -235,7 +235,7 @@ class Reconciler:
             await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
         except UnsoundError as error:
             self._reloads.refused(
-                "unsound", (*outcome.diagnostics, *error.problems), "a proxy would refuse what they lead to"
+                "unsound", (*outcome.diagnostics, *error.problems), "a proxy would reject their configuration"
             )
 
     async def _serve_loaded(self, loaded: Loaded, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:

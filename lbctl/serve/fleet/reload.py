@@ -42,7 +42,7 @@ _TICK = 0.02
 _PAUSE = 0.05
 """Seconds between two attempts to read files that are still being written."""
 _ATTEMPTS = 30
-_TOO_MANY_LOST = "it would lose too many replicas"
+_TOO_MANY_LOST = "too many replicas would be removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ def _changed_between(stamp: Signature, first: int, last: int) -> bool:
 
 
 def _still_written(file: Path) -> Diagnostic:
-    message = "it is still being written: nothing of this fleet is taken before it has come to rest"
+    message = "the file is still being written: lbctl reads the fleet when it no longer changes"
     return Diagnostic("LB932", message, Position(str(file)))
 
 

@@ -36,7 +36,7 @@ def is_name(value: object) -> bool:
 def name(field: str, value: object) -> str:
     """Return the name of a member."""
     if not isinstance(value, str) or not is_name(value):
-        raise FieldError(f"{field} is not the name of a member")
+        raise FieldError(f"{field} is not a member's name")
     return value
 
 
@@ -102,7 +102,7 @@ def url(field: str, value: object) -> str:
         return ""
     scheme, separator, address = written.partition("://")
     if not separator or scheme not in ("http", "https") or not _is_address(address) or address.startswith("unix:"):
-        raise FieldError(f"{field} is not the URL of an API")
+        raise FieldError(f"{field} is not an API's URL")
     return written
 
 

@@ -27,13 +27,13 @@ async def check_format(store: SharedStore) -> None:
         for prefix in _FOREIGN:
             if foreign := await store.read(prefix):
                 raise UnusableError(
-                    f"{store.location} has keys that lbctl has not written (as {foreign[0].key}): choose another "
-                    "control.store.key_prefix"
+                    f"{store.location} has keys that lbctl has not written (for example {foreign[0].key}): choose "
+                    "another control.store.key_prefix"
                 )
         return
     number = _number(entry.value)
     if number is None:
-        raise UnusableError(f"{store.location} is used by something else: choose another control.store.key_prefix")
+        raise UnusableError(f"{store.location} is used by another program: choose another control.store.key_prefix")
     if number > FORMAT:
         raise UnusableError(
             f"{store.location} was written by a later version of lbctl (format {number}; this one reads {FORMAT}): "

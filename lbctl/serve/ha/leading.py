@@ -71,7 +71,7 @@ class Leading:
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks of the leader by name."""
-        own_tasks = {"sign of life": self._live, "records of the store": self._keep_records}
+        own_tasks = {"heartbeat": self._live, "records of the store": self._keep_records}
         return {**self._role_tasks.deciding, **self._role_tasks.acting, **own_tasks}
 
     def isolated(self) -> Mapping[str, Work]:

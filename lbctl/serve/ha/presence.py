@@ -112,8 +112,8 @@ def read_info(presence: Presence) -> MemberInfo:
         row = parse_object(presence.value)
         values = {key: read(key, row[key]) for key, read in _FIELDS.items() if key in row}
     except UNREADABLE as error:
-        reason = str(error) if isinstance(error, fields.FieldError) else "it is not what a member writes"
-        return MemberInfo(presence.member, problem=f"its announcement is malformed: {reason}")
+        reason = str(error) if isinstance(error, fields.FieldError) else "it was not written by a member"
+        return MemberInfo(presence.member, problem=f"its heartbeat is malformed: {reason}")
     return MemberInfo(name=presence.member, **values)
 
 
@@ -148,7 +148,7 @@ async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -
     other = await _holder(store, name)
     if other is None:
         return
-    waiting(f"another process has the name {name}: waiting until it is gone")
+    waiting(f"another process has the name {name}: waiting until it ends")
     deadline = time.monotonic() + TTL + INTERVAL
     while time.monotonic() < deadline:
         await asyncio.sleep(INTERVAL / 2)
@@ -157,7 +157,10 @@ async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -
             return
         if (now.instance, now.value) != (other.instance, other.value):
             break
-    raise UnusableError(f"another running serve is the member {name} of {store.location}: give each a control.member")
+    raise UnusableError(
+        f"another running serve is already the member {name} of {store.location}: set a different "
+        "control.member for each"
+    )
 
 
 async def _holder(store: SharedStore, name: str) -> Presence | None:

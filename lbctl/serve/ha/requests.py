@@ -89,7 +89,7 @@ class MemberRequests:
                 raise NotSignedError("the request is not signed with a key of this control plane")
             owners = [name for name, secret in tokens if _is_of(row["token"], secret, parts)]
             if not owners:
-                raise NotSignedError("no token of this member has signed the request")
+                raise NotSignedError("the request is not signed with a token of this member")
             owner = owners[0]
         if row["to"] != self._name:
             raise NotSignedError(f"the request is for the member {row['to']}")
@@ -102,7 +102,7 @@ class MemberRequests:
             raise NotSignedError("the signature of the request is too old, or the clocks of the members differ")
         self._seen = {known: since for known, since in self._seen.items() if now - since <= 2 * _VALID}
         if number in self._seen or len(self._seen) >= _MAX_SEEN:
-            raise NotSignedError("the request was carried out already")
+            raise NotSignedError("the request has already been carried out")
         self._seen[number] = now
 
 

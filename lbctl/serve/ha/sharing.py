@@ -147,7 +147,7 @@ class PoolSharing:
 
     def _divide(self, parts: int) -> None:
         if parts > self.parts:
-            log.warn("the samples of this member are too large for one announcement", parts=parts)
+            log.warn("the samples of this member are too large for one heartbeat", parts=parts)
         self._part, self.parts = 0, parts
 
     def renewed(self, asked_at: float) -> None:

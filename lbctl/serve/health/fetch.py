@@ -116,7 +116,7 @@ async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResu
     except (BrokenAnswerError, UnresolvedError) as error:
         return CheckResult(str(error))
     except asyncio.IncompleteReadError:
-        return CheckResult("it closed the connection without an answer")
+        return CheckResult("it closed the connection without a response")
     except Exception as error:  # noqa: BLE001 -- whatever an answer causes, the replica has not passed
         return _failed(error)
 
@@ -193,7 +193,7 @@ def _grpc_problem(answer: Http2Response) -> str:
         return f"status {answer.status}"
     if answer.body.startswith(_SERVING):
         return ""
-    return "the health service says that it does not serve" if answer.body else "the health service gives no answer"
+    return "the health service reports NOT_SERVING" if answer.body else "the health service returned no status"
 
 
 @asynccontextmanager

@@ -56,7 +56,7 @@ async def send_request(
         writer.write(connection.data_to_send())
         return await _read_response(connection, reader, writer)
     except ProtocolError as error:
-        raise BrokenAnswerError(f"its answer is not valid HTTP/2: {str(error).partition(':')[0]}") from None
+        raise BrokenAnswerError(f"its response is not valid HTTP/2: {str(error).partition(':')[0]}") from None
 
 
 def _started(headers: Iterable[tuple[str, str]], body: bytes | None) -> H2Connection:
@@ -82,7 +82,7 @@ async def _read_response(
         if not piece:
             raise asyncio.IncompleteReadError(b"", None)
         if not received and piece.startswith(b"HTTP/"):
-            raise BrokenAnswerError("it speaks HTTP/1.1 alone")
+            raise BrokenAnswerError("it supports only HTTP/1.1")
         received += len(piece)
         for event in connection.receive_data(piece):
             answer.add(event)
@@ -115,11 +115,11 @@ class _Answer:
         elif isinstance(event, StreamEnded):
             self._ended = True
         elif isinstance(event, StreamReset | ConnectionTerminated) and not self.is_complete:
-            raise BrokenAnswerError("it broke the request off")
+            raise BrokenAnswerError("it aborted the request")
 
 
 def _status(headers: dict[bytes, bytes]) -> int:
     text = headers.get(b":status", b"")
     if len(text) != 3 or not text.isdigit():
-        raise BrokenAnswerError("its answer has no status")
+        raise BrokenAnswerError("its response has no status")
     return int(text)

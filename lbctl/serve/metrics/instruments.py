@@ -46,19 +46,21 @@ class Metrics:
         Gauge("lbctl_info", "The version of lbctl.", ["version"], registry=registry).labels(__version__).set(1)
         self._register_streams(registry)
         self._unmatched = Counter(
-            "lbctl_xds_unmatched_nodes", "The number of streams of nodes that no proxy entry names.", registry=registry
+            "lbctl_xds_unmatched_nodes", "The number of streams of nodes that match no proxy entry.", registry=registry
         )
         self._reloads = Counter(
-            "lbctl_reloads", "The number of readings of the fleet's files.", ["result"], registry=registry
+            "lbctl_reloads", "The number of times that the fleet's files were read.", ["result"], registry=registry
         )
         for result in RELOAD_STATUSES:
             self._reloads.labels(result)
-        self._valid = Gauge("lbctl_fleet_valid", "1 if the files as last read are served, else 0.", registry=registry)
+        self._valid = Gauge(
+            "lbctl_fleet_valid", "1 if the files of the last read are published, else 0.", registry=registry
+        )
         self._warnings = Gauge(
-            "lbctl_fleet_warnings", "The number of warnings of the last reading of the files.", registry=registry
+            "lbctl_fleet_warnings", "The number of warnings at the last read of the files.", registry=registry
         )
         self._key_files = Gauge(
-            "lbctl_key_files_held", "The number of key files whose earlier content is still served.",
+            "lbctl_key_files_held", "The number of key files whose earlier content is still in use.",
             registry=registry,
         )  # fmt: skip
         self._build_seconds = Histogram(
@@ -66,7 +68,7 @@ class Metrics:
         )
         self._task_failures = Counter(
             "lbctl_task_failures",
-            "Failures by task; each was started again, or called again with the next publication.",
+            "The number of failures by task; the task was restarted, or called again at the next publication.",
             ["task"],
             registry=registry,
         )
@@ -177,11 +179,11 @@ class _Snapshot(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
-        ready = GaugeMetricFamily("lbctl_ready", "1 if a complete snapshot is served, else 0.")
+        ready = GaugeMetricFamily("lbctl_ready", "1 if a complete snapshot is published, else 0.")
         ready.add_metric([], float(bool(self._version)))
         yield ready
-        info = GaugeMetricFamily("lbctl_snapshot_info", "The version of the served snapshot.", labels=["version"])
-        age = GaugeMetricFamily("lbctl_snapshot_age_seconds", "The time for which this version has been served.")
+        info = GaugeMetricFamily("lbctl_snapshot_info", "The version of the published snapshot.", labels=["version"])
+        age = GaugeMetricFamily("lbctl_snapshot_age_seconds", "The time for which this version has been published.")
         if self._version:
             info.add_metric([self._version], 1)
             age.add_metric([], max(0.0, self._now() - self._since))

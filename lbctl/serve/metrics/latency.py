@@ -22,7 +22,7 @@ class LatencyMetrics:
         self._sending_at = 0.0
         self._step = Histogram(
             "lbctl_decision_seconds",
-            "The time of one decision about all reported samples.",
+            "The duration of one decision about all reported samples.",
             buckets=_DECISION_BUCKETS,
             registry=registry,
         )

@@ -76,7 +76,8 @@ class OverrideService:
             updated = overrides.put(self._live.inputs.overrides, new)
             if len(updated) > overrides.MAX_OVERRIDES:
                 raise BadRequestError(
-                    f"there may be {overrides.MAX_OVERRIDES:,} overrides: end some that are not needed"
+                    f"the limit of {overrides.MAX_OVERRIDES:,} overrides is reached: remove overrides that are no "
+                    "longer needed"
                 )
             await self._audit.record(author, new.summary, new.subject, new.reason)
             await self._save(updated)
@@ -156,10 +157,10 @@ class OverrideService:
         if item not in overrides.current((item,), self._now()):
             return "expired"
         if item.key in self._absent and self._now() - self._absent[item.key] >= overrides.GRACE:
-            return "its replica is gone" if item.replica else "its pool is gone"
+            return "its replica was removed" if item.replica else "its pool was removed"
         served = self._live.served
         if item.kind == "split" and served and not overrides.within((item,), served.loaded.compiled.topology):
-            return "the files have another split now"
+            return "the split in the files has changed"
         return ""
 
     def _update_absent(self) -> None:
@@ -174,7 +175,7 @@ class OverrideService:
             await self._state.save_overrides(updated)
         except StoreError as error:
             self._failure.failed(f"overrides cannot be saved: {error}")
-            raise NotSavedError(f"the override cannot be saved, and nothing was changed: {error}") from error
+            raise NotSavedError(f"nothing was changed, because the override cannot be saved: {error}") from error
         self._failure.succeeded()
 
     async def _apply(self, updated: Overrides) -> None:
@@ -184,7 +185,7 @@ class OverrideService:
         """Return the override with its beginning and its end. Raises BadRequestError."""
         route, now = self._check(wanted), self._now()
         if ttl is not None and not 0 < ttl < _MAX_SECONDS:
-            raise BadRequestError("ttl is a number above 0")
+            raise BadRequestError("ttl must be a number above 0")
         return replace(
             wanted,
             value=_weight(wanted.value) if wanted.kind == "weight" else None,
@@ -209,7 +210,7 @@ class OverrideService:
             raise BadRequestError(f"there is no pool {show(pool)}{_suggestion(pool, pools)}")
         names = [item.name for item in pools[pool].replicas]
         if kind == "freeze" and replica:
-            raise BadRequestError("a pool is frozen as a whole")
+            raise BadRequestError("only a whole pool can be frozen")
         if kind != "freeze" and replica not in names:
             raise BadRequestError(f"the pool {pool} has no replica {show(replica)}{_suggestion(replica, names)}")
         return None
@@ -229,7 +230,9 @@ def _shares(value: object, route: Route) -> Shares:
 
 def _weight(value: object) -> float:
     if value is None:
-        raise BadRequestError("a weight needs its value, above 0 on the scale of capacity; for none at all, drain")
+        raise BadRequestError(
+            "a weight override needs a value above 0, on the scale of capacity; to send no requests, drain the replica"
+        )
     try:
         return checked_weight(value)
     except ValueError as error:

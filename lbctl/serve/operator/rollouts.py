@@ -122,7 +122,7 @@ class RolloutService:
         async with self._lock:
             topology = self._live.topology
             if topology is None:
-                raise BadRequestError("no fleet is served yet")
+                raise BadRequestError("no fleet is published yet")
             before = self._reconciled(topology, route)
             after = self._after(route, action, percent, allow_unavailable, before, topology)
             state = replace(after, reason=reason[:_MAX_REASON])
@@ -139,8 +139,8 @@ class RolloutService:
                 self._unsaved, self._owed = True, (*self._owed, record)
                 await self._apply(updated, "an aborted rollout")
                 raise NotSavedError(
-                    f"the rollout of {state.route} is aborted, but the state cannot be written: until it can, a "
-                    "restart would go on with it"
+                    f"the rollout of {state.route} is aborted, but the state cannot be written: a restart before that "
+                    "would continue the rollout"
                 ) from error
             self._recorded.discard(record)
             self._log(state, action, author)
@@ -158,7 +158,7 @@ class RolloutService:
             raise BadRequestError(f"route {show(route)} has no rollout; routes with a rollout: {names}")
         share = percent if action == "set" else 0
         if share is None or not 0 <= share <= 100:
-            raise BadRequestError("percent is a number from 0 to 100")
+            raise BadRequestError("percent must be a number from 0 to 100")
         try:
             outage = rollouts.outage_of(state.base, rollout, self.outages)
             return rollouts.act(state, rollout, action, self.now(), float(share), outage, allow)
@@ -257,7 +257,7 @@ class RolloutService:
             await self._state.save_rollouts(updated)
         except StoreError as error:
             self._failure.failed(f"rollouts cannot be saved: {error}")
-            raise NotSavedError(f"the rollout cannot be saved, and a restart would not know it: {error}") from error
+            raise NotSavedError(f"the rollout cannot be saved, and would be lost at a restart: {error}") from error
         self._failure.succeeded()
 
     async def _apply(self, updated: Rollouts, cause: str) -> None:

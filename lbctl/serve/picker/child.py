@@ -241,7 +241,7 @@ def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:
         return f"the picker ended with code {end.result()}"
     if reports.done() and not reports.cancelled():
         return f"the picker has reported nothing for {_SILENT:g} s"
-    return "the picker does not read what it is sent"
+    return "the picker does not read its input"
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -41,7 +41,7 @@ _LOOK = 1.0
 _RETURN = 20.0
 """Seconds for which the address of another fleet's picker is left free: its serve may only be restarted."""
 _SAMPLES = 500
-_MOVE = "give control.picker.bind, or --picker-bind, another port"
+_MOVE = "set another port in control.picker.bind or --picker-bind"
 
 
 class PickerManager:
@@ -111,7 +111,7 @@ class PickerManager:
         if self.running:
             return ""
         is_silent = self._child.state.pid is not None and self._silence >= _LATE
-        silence = f"the picker hangs: it has said nothing for {self._silence:.0f} s" if is_silent else ""
+        silence = f"the picker hangs: it has reported nothing for {self._silence:.0f} s" if is_silent else ""
         taken = f"{self.taken}; {_MOVE}" if self.taken else ""
         return self.problem or silence or taken or self._occupied or self._child.state.problem
 
@@ -217,7 +217,7 @@ class PickerManager:
             elif places[0] != waits_for or now >= kept_until:
                 break
             else:
-                self._set_taken(f"{places[0]} is kept {_RETURN:g} s for the process that had it")
+                self._set_taken(f"{places[0]} is reserved for {_RETURN:g} s for the process that used it")
                 found = None
             await asyncio.sleep(_LOOK)
         self._occupied = ""

@@ -113,7 +113,7 @@ def occupant(bind: Address) -> Occupant | None:
     place, kind = found
     pid = owner(listening_sockets(place.port) or ())  # by TCP: a process with only the UDP port is not a picker
     transport = "" if kind is socket.SOCK_STREAM else " (UDP)"
-    return Occupant(f"{f'process {pid}' if pid else 'another process'} has {place}{transport}", pid)
+    return Occupant(f"{f'process {pid}' if pid else 'another process'} uses {place}{transport}", pid)
 
 
 def _busy(bind: Address) -> tuple[Address, socket.SocketKind] | None:

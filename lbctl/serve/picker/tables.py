@@ -216,7 +216,7 @@ def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:
     if not away or 2 * len(away) < measured.judged_by(key):
         return ""
     name, condition = min(away.items())
-    return f"{name} says {condition.state}: {condition.reason}"
+    return f"{name} reports {condition.state}: {condition.reason}"
 
 
 def cache_hits(served: PublishedFleet, measured: FleetMeasurements) -> dict[str, dict[str, float]]:

@@ -191,7 +191,7 @@ class ControlLoop:
                     pass  # an override may replace these weights; the published ones are logged instead
 
 
-_VERDICTS = {"in": "in", "floor": "down to the floor", "out": "out"}
+_VERDICTS = {"in": "in", "floor": "at the floor weight", "out": "out"}
 _MODES = {
     "acting": "following the signals",
     "frozen": "frozen",

@@ -14,7 +14,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.runtime.errors import NotSavedError
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
 
-_ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor", "in": "readmit"}
+_ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor weight", "in": "readmit"}
 _MAX_PENDING = 1000
 """Decisions that wait while the audit log cannot be written; later ones are lost."""
 _SLOW, _FAST = 0.75, 0.9
@@ -71,7 +71,9 @@ class DecisionAudit:
         key = pool, replica
         if key not in self._slow and speed < _SLOW:
             self._slow.add(key)
-            self._add(_Decision("slow", *key, f"it works at {speed:.0%} of the speed of its peers and gets less"))
+            self._add(
+                _Decision("slow", *key, f"its speed is {speed:.0%} of its peers' speed, so its weight is lowered")
+            )
         elif key in self._slow and speed >= _FAST:
             self._slow.remove(key)
             self._add(_Decision("no longer slow", *key, ""))

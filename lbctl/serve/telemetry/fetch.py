@@ -77,7 +77,7 @@ async def fetch(
         async with asyncio.timeout(timeout):
             return await _page(session, url, query, at, large, key)
     except TimeoutError:
-        return Fetched(reason="timeout", message=f"no whole answer within {timeout:g} s")
+        return Fetched(reason="timeout", message=f"no complete response within {timeout:g} s")
     except _StopError as stop:
         return stop.fetched
     except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -114,7 +114,7 @@ def _check_head(response: aiohttp.ClientResponse, is_query: bool) -> None:
     For a query, any status with JSON passes: Prometheus reports errors of a query that way.
     """
     if 300 <= response.status < 400:
-        raise _StopError("redirect", f"{response.status}: redirects are not followed; write where the page is")
+        raise _StopError("redirect", f"{response.status}: redirects are not followed; set the final URL of the page")
     if response.status != 200 and not (is_query and response.content_type == "application/json"):
         raise _StopError("status", f"status {response.status}")
     if (response.content_length or 0) > MAX_BYTES:
@@ -130,7 +130,7 @@ async def _body(response: aiohttp.ClientResponse, large: Large | None) -> bytes:
     if encoding in {"", "identity"}:
         return await _joined(response.content.iter_any(), large)
     if encoding not in _ENCODINGS:
-        raise _StopError("encoding", "an encoding that was not asked for")
+        raise _StopError("encoding", "an encoding that was not requested")
     return await _joined(_inflated(response, _ENCODINGS[encoding]), large)
 
 
@@ -159,7 +159,7 @@ async def _inflated(response: aiohttp.ClientResponse, bits: int) -> AsyncIterato
                 break
         yield inflater.flush()
     except zlib.error:
-        raise _StopError("encoding", "a compressed body that is broken") from None
+        raise _StopError("encoding", "a compressed body that is invalid") from None
     if not inflater.eof:
         raise _StopError("encoding", "a compressed body that ends early")
 
@@ -203,4 +203,4 @@ def _failed(error: Exception) -> Fetched:
 
 def _invalid_url(error: aiohttp.InvalidURL) -> str:
     """Return the problem of a URL. aiohttp describes only an invalid host; otherwise the whole URL is invalid."""
-    return f"{error.url} {error.description}" if error.description else "the address of the source is no URL"
+    return f"{error.url} {error.description}" if error.description else "the address of the source is not a URL"

@@ -129,7 +129,7 @@ def _refused(page: MetricsPage) -> tuple[tuple[str, str], ...]:
 
 def _why_no_signal(table: MetricsTable, page: MetricsPage) -> tuple[Reason, str]:
     if not table.series:
-        return "nothing_known", "the source does not say which metric, in which unit, is which signal"
+        return "nothing_known", "the source does not define metric, unit and signal"
     if not page.samples and page.refused:
         name, reason = _refused(page)[0]
         return "values", f"{name}: {reason}"

@@ -90,7 +90,7 @@ def _decompressed(text: str) -> bytes:
     except zlib.error as error:
         raise ValueError(str(error)) from None
     if not reader.eof:
-        raise ValueError("samples that are cut off, or too large")
+        raise ValueError("samples that are truncated or too large")
     return body
 
 

@@ -57,7 +57,7 @@ class DecisionSaver:
         self._loop = loop
         self._audit = audit
         self._authority = authority
-        self._failure = log.LastingFailure("the weights and ejections are saved for a restart again")
+        self._failure = log.LastingFailure("the weights and ejections are saved again")
         self._writing = asyncio.Lock()
         self._saved = saved
         self._saved_at = 0.0
@@ -101,7 +101,9 @@ class DecisionSaver:
             try:
                 await self.save_output(self._loop.output)
             except StoreError as error:
-                self._failure.failed(f"the weights and ejections cannot be saved for a restart: {error}")
+                self._failure.failed(
+                    f"the weights and ejections cannot be saved, and would be lost at a restart: {error}"
+                )
             else:
                 self._failure.succeeded()
 

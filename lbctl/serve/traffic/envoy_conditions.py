@@ -144,7 +144,7 @@ async def _page(client: aiohttp.ClientSession, admin: Address) -> bytes:
             async with session(unix=admin.path) as own:
                 return await _body(own, "localhost")
     except TimeoutError:
-        raise UnreadablePageError(f"no whole answer within {TIMEOUT:g} s") from None
+        raise UnreadablePageError(f"no complete response within {TIMEOUT:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise UnreadablePageError(reason_of(error)) from None
 
@@ -165,7 +165,7 @@ def _conditions(page: bytes, places: FleetPlaces) -> Mapping[ReplicaKey, Replica
             before = conditions.get(key, condition)
             conditions[key] = max(before, condition, key=lambda item: _BEST_FIRST.index(item.state))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UnreadablePageError("the answer is not a page of Envoy's clusters") from None
+        raise UnreadablePageError("the response is not Envoy's /clusters page") from None
     return conditions
 
 

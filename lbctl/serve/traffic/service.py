@@ -148,7 +148,7 @@ class Traffic:
     def _warn(self, problem: str) -> None:
         if problem != self._log_problem:
             log.warn(
-                "the traffic log cannot be received, so traffic of nginx and latencies of HAProxy are unknown",
+                "the traffic log cannot be received, so nginx's traffic and HAProxy's latencies are unknown",
                 why=problem,
             )
         self._log_problem = problem

@@ -21,9 +21,9 @@ def test_replacements_for_the_check_are_listed(kind: Kind, tmp_path: Path, capfd
     file = write_fleet(tmp_path, fleet_of(replicas, listener=listener))
     assert run(["render", "-t", kind, "--check", "-d", str(tmp_path / "out"), str(file)]) == 0
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "not checked" in line]
-    assert "files that are not here (tls/a.crt, tls/a.key)" in line
-    assert "host names, which a proxy may look up when it starts (vllm-0.ml.svc)" in line
-    assert line.endswith("access logs, which it opens when it starts (/var/log/edge.log)") == (kind != "haproxy")
+    assert "files that are not on this machine (tls/a.crt, tls/a.key)" in line
+    assert "host names, which a proxy may resolve at start (vllm-0.ml.svc)" in line
+    assert line.endswith("access logs, which it opens at start (/var/log/edge.log)") == (kind != "haproxy")
 
 
 def test_missing_file_of_certificate_and_key_passes(
@@ -36,4 +36,4 @@ def test_missing_file_of_certificate_and_key_passes(
     pool = {"tls": tls, "replicas": [replica("b", "10.0.0.1:8000")]}
     file = write_fleet(tmp_path, fleet_of(pool, listener=listener))
     assert run(["render", "-t", kind, "--check", "-d", str(tmp_path / "out"), str(file)]) == 0
-    assert "files that are not here (tls/ca.pem, tls/client.pem, tls/site.pem)" in capfd.readouterr().err
+    assert "files that are not on this machine (tls/ca.pem, tls/client.pem, tls/site.pem)" in capfd.readouterr().err

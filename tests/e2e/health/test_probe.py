@@ -163,7 +163,7 @@ def test_grpc_check_follows_the_health_service(service: str) -> None:
         assert set(a.asked) == {b"\x0a" + size + encoded if encoded else b""}
         a.behave(serving=False)
         eventually(lambda: checker.out == {"a"})
-        assert checker.reason("a") == "the health service says that it does not serve"
+        assert checker.reason("a") == "the health service reports NOT_SERVING"
         a.behave(serving=True)
         eventually(lambda: checker.out == frozenset())
         a.refuse()
@@ -173,7 +173,7 @@ def test_grpc_check_follows_the_health_service(service: str) -> None:
 def test_replica_without_grpc_fails_its_grpc_check() -> None:
     with replicas("a") as (a,), _running_checker(_pool([a], GrpcCheck(), protocol="grpc")) as checker:
         eventually(lambda: checker.out == {"a"})
-        assert checker.reason("a") == "it speaks HTTP/1.1 alone"
+        assert checker.reason("a") == "it supports only HTTP/1.1"
 
 
 def test_tcp_check_needs_only_a_connection() -> None:

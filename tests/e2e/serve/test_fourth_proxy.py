@@ -151,7 +151,7 @@ def test_serve_drives_a_registered_kind_and_restarts_its_driver(tmp_path: Path) 
                 broken.touch()
                 fleet["pools"]["pool"] = pool_of(members, (1, 3))
                 control.write(fleet)
-                failed = "its driver has failed (RuntimeError; the log has more); a new one starts at 2"
+                failed = "its driver has failed (RuntimeError; see the log); a new one starts at 2"
 
                 def has_failed() -> bool:
                     row = control.proxies["edge"]

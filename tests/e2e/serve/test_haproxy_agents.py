@@ -87,7 +87,7 @@ def test_stale_file_gets_no_replica_the_answers_of_another() -> None:
         left = _fleet([members[0], *members[2:]], edge, drained="v2")
         control.write(left)
         eventually(lambda: _state(control) == "WAITING" and "v1" in _words(control))
-        assert "which the fleet does not have any more" in _words(control)
+        assert "which the fleet no longer contains" in _words(control)
         assert "render its file and reload it" in _words(control)
         _assert_shares(edge, _third("v0", "v3", "v4"))
         control.stop()
@@ -107,9 +107,9 @@ def test_replica_missing_in_the_file_is_named() -> None:
         fleet = _fleet([newcomer, *members], edge)
         fleet["pools"]["pool"]["replicas"][1]["weight"] = 5
         control.write(fleet)
-        eventually(lambda: "has yet to ask" in _words(control))
+        eventually(lambda: "has not fetched the newest weight" in _words(control))
         _assert_shares(edge, pytest.approx({"v0": 0.2, "v1": 0.4, "v2": 0.4}, abs=0.06))
-        eventually(lambda: "does not ask for pool/v3" in _words(control))
+        eventually(lambda: "sends no agent checks for pool/v3" in _words(control))
         assert _state(control) == "WAITING"
 
 
@@ -127,8 +127,8 @@ def test_haproxy_without_agent_checks_is_not_in_sync(capsys: pytest.CaptureFixtu
         for pid in processes.haproxies(str(edge.config)):
             os.kill(pid, signal.SIGSTOP)
         try:
-            eventually(lambda: _state(control) == "WAITING" and "does not ask" in _words(control))
-            eventually(lambda: "no question on 127.0.0.1:" in _check(control, capsys)[1])
+            eventually(lambda: _state(control) == "WAITING" and "sends no agent checks" in _words(control))
+            eventually(lambda: "none on 127.0.0.1:" in _check(control, capsys)[1])
             assert _check(control, capsys)[0] == 3
         finally:
             for pid in processes.haproxies(str(edge.config)):

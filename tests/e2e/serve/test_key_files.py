@@ -108,11 +108,11 @@ def _no_client_refused(site: Site) -> Iterator[None]:
 def test_damaged_key_file_keeps_clients_and_is_reported(site: Site) -> None:
     with _no_client_refused(site):
         site.keys.write_text("")
-        eventually(lambda: "holds no key" in site.refused())
+        eventually(lambda: "contains no keys" in site.refused())
         time.sleep(_HOLD)
         check = site.check()
         assert check.code == 3
-        problem = "NOT served: key file 'keys' holds no key: the 10 keys that it held before stay in use"
+        problem = "NOT served: key file 'keys' contains no keys: the 10 keys that it had before stay in use"
         assert problem in check.stdout
         assert site.control.metrics()["lbctl_key_files_held"] == 1
         assert site.control.metrics()["lbctl_fleet_valid"] == 0
@@ -139,7 +139,7 @@ def test_one_key_is_revoked_at_once_and_all_after_confirmation(site: Site) -> No
     site.deploy(_KEYS.replace("sk-of", "sk-new"))
     eventually(lambda: site.statuses("sk-new-9") == {200} and site.statuses("sk-of-9") == {401})
     site.deploy("# no keys\n")
-    eventually(lambda: "holds no key" in site.refused())
+    eventually(lambda: "contains no keys" in site.refused())
     assert site.statuses("sk-new-9") == {200}
     assert site.control.reload(allow_shrink=True).json()["result"] == "published"
     eventually(lambda: site.statuses("sk-new-9") == {401})

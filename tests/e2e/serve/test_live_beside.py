@@ -160,7 +160,7 @@ def test_nginx_that_starts_during_a_reload_becomes_synced() -> None:
         process.ports = [ng.port]
         process.start()
         started.touch()
-        eventually(lambda: "whether it has been loaded is not known" in control.log)
+        eventually(lambda: "it is unknown whether the configuration was loaded" in control.log)
         eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
 
 

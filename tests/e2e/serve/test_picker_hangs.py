@@ -23,7 +23,7 @@ def test_hanging_picker_counts_as_down_and_keeps_its_fallbacks() -> None:
             with frozen(pid):
                 eventually(lambda: not control.status["picker"]["running"])
                 assert control.status["picker"]["starts"] == 1, "it has not been ended"
-                assert "hangs: it has said nothing for" in control.status["picker"]["reason"]
+                assert "hangs: it has reported nothing for" in control.status["picker"]["reason"]
                 assert control.metric("lbctl_picker_up") == 0.0
                 client.load(20, 4).assert_no_failure()
                 eventually(lambda: control.metric("lbctl_pick_fallbacks") > 0)

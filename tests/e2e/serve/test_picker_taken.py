@@ -124,8 +124,8 @@ def test_process_with_the_picker_address_is_named_with_a_fix(capsys: pytest.Capt
     ):
 
         def named() -> int | None:
-            reason = re.fullmatch(rf"process (\d+) has {bind}; (.*)", str(control.status["picker"]["reason"]))
-            assert reason is None or reason[2] == "give control.picker.bind, or --picker-bind, another port"
+            reason = re.fullmatch(rf"process (\d+) uses {bind}; (.*)", str(control.status["picker"]["reason"]))
+            assert reason is None or reason[2] == "set another port in control.picker.bind or --picker-bind"
             return int(reason[1]) if reason else None
 
         eventually(lambda: named() in holders)
@@ -138,7 +138,9 @@ def test_process_with_the_picker_address_is_named_with_a_fix(capsys: pytest.Capt
         command = ["doctor", str(control.files), "--server", control.url, "--state", str(control.state)]
         assert run([*command, "-o", "json"]) == 4
         rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
-        assert rows[f"picker {bind}"]["message"].startswith(f"not running: process {second} has {bind}; give ")
+        assert rows[f"picker {bind}"]["message"].startswith(
+            f"not running: process {second} uses {bind}; set another port"
+        )
         assert control.log.count(TAKEN) == 1
 
 

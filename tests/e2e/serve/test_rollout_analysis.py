@@ -287,7 +287,9 @@ def _unanswered_since_good(control: ControlPlane) -> list[dict[str, Any]]:
     evaluations = _evaluations(control, "query")
     good = max(number for number, item in enumerate(evaluations) if item["verdict"] == "good")
     return [
-        item for item in evaluations[good:] if any("has no result" in str(each["problem"]) for each in item["metrics"])
+        item
+        for item in evaluations[good:]
+        if any("returned no result" in str(each["problem"]) for each in item["metrics"])
     ]
 
 
@@ -307,7 +309,7 @@ def test_wait_reports_each_step_and_the_end_of_a_rollout(capsys: pytest.CaptureF
             failing.join()
         messages = capsys.readouterr().err
         # their order depends on the end of an interval
-        reason = "(its errors are more than chance explains|nearly all of its requests failed)"
+        reason = "(its error rate is significantly higher|nearly all of its requests failed)"
         assert re.search(rf"step 2 is bad, {reason}: new ", messages)
         assert "(100.00 %), old 0 of " in messages
         ended = (

@@ -192,7 +192,7 @@ def test_manual_rollout_keeps_sticky_clients(site: Site, capsys: pytest.CaptureF
     assert [_variants(client) for client in clients] == [{"manual-old"}] * 3
     assert site.rollout("manual")["phase"] == "waiting"
     assert _cli(control, "promote", "manual") == 1
-    assert "it is waiting: start it first" in capsys.readouterr().err
+    assert "the rollout is waiting: start it first" in capsys.readouterr().err
     assert _cli(control, "start", "manual", "--wait") == 0
     assert "step 1 of 2: manual-new has 40 %" in capsys.readouterr().err
     site.await_sync()
@@ -244,7 +244,7 @@ def test_blue_green_switches_all_proxies_and_loses_nothing(site: Site) -> None:
 def test_invalid_rollout_actions_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with _without_proxies() as control:
         for words, message in (
-            (["pause", "chat"], "the rollout of chat cannot pause: it is waiting: start it first"),
+            (["pause", "chat"], "the rollout of chat cannot pause: the rollout is waiting: start it first"),
             (["start", "plain"], "route 'plain' has no rollout; routes with a rollout: chat"),
             (["set", "chat", "101"], "101"),
         ):

@@ -14,7 +14,7 @@ from tests.support.control import INTERVAL, NAME, Talk, pool
 
 NAMES = tuple(f"r{place:05}" for place in range(4))
 BAD = NAMES[1]
-STALLED = "stalled: requests in flight, and its progress counter does not move"
+STALLED = "stalled: requests are in flight, but its progress counter does not change"
 
 
 class PoolHistory:
@@ -260,7 +260,7 @@ def test_low_memory_is_ignored_for_engines_that_reserve_memory() -> None:
 
 def test_a_hot_replica_stays_at_the_floor_until_it_cools() -> None:
     history = PoolHistory().looks(3, temperature=91.0)
-    assert (history.verdict, history.reasons) == ("floor", ("above the limit of temperature",))
+    assert (history.verdict, history.reasons) == ("floor", ("temperature above the limit",))
     history.looks(3, temperature=91.0)
     assert history.talk.weights[BAD] == 0.05
     assert history.looks(5, temperature=89.0).verdict == "floor"
@@ -287,7 +287,7 @@ def test_max_ejection_limits_ejections() -> None:
     talk = Talk(pool(passive=PassiveCheck(max_ejection=25.0)))
     stall(talk, NAMES[:2], 5)
     assert [talk.verdicts[name] for name in NAMES] == ["out", "floor", "in", "in"]
-    assert decisions(talk.state, NAME)[1].reasons[:2] == (STALLED, "not taken out: too many would be")
+    assert decisions(talk.state, NAME)[1].reasons[:2] == (STALLED, "not ejected: too many replicas would be ejected")
 
 
 def test_at_most_half_of_a_stalled_pool_is_ejected() -> None:

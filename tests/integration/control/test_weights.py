@@ -149,7 +149,7 @@ def test_a_source_without_evidence_keeps_the_capacity() -> None:
     assert talk.effects == []
     (first, *_) = decisions(talk.state, NAME)
     assert first.weight == from_capacity(first.capacity) == from_capacity(1.0)
-    assert first.reasons == ("its sources have given no evidence of its speed: its capacity",)
+    assert first.reasons == ("its sources provide no evidence for its speed: its capacity is used",)
 
 
 def test_composite_reduces_the_fullest_replica() -> None:
@@ -196,7 +196,8 @@ def test_replicas_without_any_sample_become_stale() -> None:
     talk.wait(15.0)
     assert talk.mode == "blind"
     assert (
-        decisions(talk.state, NAME)[0].mode_reason == "4 of 4 replicas have no fresh samples: back to their capacities"
+        decisions(talk.state, NAME)[0].mode_reason == "4 of 4 replicas have no fresh samples: weights return to the "
+        "capacities"
     )
 
 

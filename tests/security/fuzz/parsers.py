@@ -285,7 +285,7 @@ PARSERS: dict[str, Parser] = {
         _text(lambda text: read_info(Presence("cp-1", "instance", text))),
         (write_info(MemberInfo("cp-1", "leader", 7, "https://cp-1:1", "[::1]:2", steps=("r/1",))).encode(),),
     ),
-    "the leader's sign of life": Parser(
+    "the leader's heartbeat": Parser(
         _text(read_leader), (write_leader(LeaderStatus("cp-1", 7, "https://cp-1:1", 1000.0)).encode(),), UNREADABLE
     ),
     "a signed text": Parser(_text(parse_envelope), (f"signed:1:17.4:{'0' * 64}:[]".encode(),)),

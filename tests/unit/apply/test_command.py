@@ -99,8 +99,8 @@ def test_cancelled_run_kills_its_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "code", "words", "last_line"),
     [
-        (["/nowhere"], None, "it cannot be started: No such file or directory", None),
-        (["sh", "-c", "exit 2"], 2, "exit code 2: it said nothing", "exit code 2"),
+        (["/nowhere"], None, "the command cannot be started: No such file or directory", None),
+        (["sh", "-c", "exit 2"], 2, "exit code 2: no output", "exit code 2"),
         (["sh", "-c", "echo a; echo b >&2; exit 1"], 1, "exit code 1: a / b", "b"),
         (["sh", "-c", "printf '\\377'; exit 1"], 1, "exit code 1: \ufffd", "\ufffd"),
         (["sh", "-c", "yes x | head -c 90000 | tr -d '\\n'; exit 1"], 1, f"exit code 1: {'x' * 500}", "x" * 500),

@@ -466,7 +466,7 @@ def test_hanging_sources_time_out_in_parallel(doctor: Doctor) -> None:
     assert seconds < 40, "one after the other they would take 80 s"
     assert doctor.code == 4
     assert row["message"].startswith("0 of 40 give signals")
-    assert "no whole answer within 2 s" in row["message"]
+    assert "no complete response within 2 s" in row["message"]
 
 
 def test_page_shared_by_replicas_is_requested_once(doctor: Doctor) -> None:

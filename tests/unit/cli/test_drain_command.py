@@ -21,7 +21,7 @@ FAILING = replace(
 )
 DRAINED = replace(api.REPLICA, state="drained", in_flight=0, idle=True, state_reason="drained by an operator")
 DRAINING = replace(DRAINED, state="draining", in_flight=2, idle=False)
-NOT_KNOWN = "drained; its requests in flight are not known"
+NOT_KNOWN = "drained; its requests in flight are unknown"
 UNKNOWN = replace(DRAINED, state="draining", in_flight=None, idle=None, state_reason=NOT_KNOWN)
 
 
@@ -102,7 +102,7 @@ def test_idle_is_awaited(fleet: DrainFleet, command: list[str], capsys: pytest.C
     ("rows", "message"),
     [
         ([replace(DRAINING, state_reason="drained; 2 requests in flight")], "2 requests in flight"),
-        ([UNKNOWN], "its requests in flight are not known"),
+        ([UNKNOWN], "its requests in flight are unknown"),
         ([DRAINING, replace(DRAINING, state="removed")], "its drain deadline has passed"),
         ([replace(api.REPLICA, state="in")], "it is no longer draining: its state is in"),
     ],

@@ -93,7 +93,7 @@ def test_split_override_of_a_rollout_is_shown(capsys: pytest.CaptureFixture[str]
     assert "chat: the split is overridden by ada: a trial; `lbctl split unset chat` restores" in shown
 
 
-WAITING = replace(BEFORE, next_at=None, hold_waits_for="a connected proxy of the route that has the step")
+WAITING = replace(BEFORE, next_at=None, hold_waits_for="a connected proxy of the route that has applied the step")
 
 
 def test_paused_hold_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_paused_hold_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]
         assert "chat: the hold time of step 1 is paused and waits for a connected proxy of the route" in shown
         assert run(["status", "--server", url]) == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert "new has 50 %, its hold time waits for a connected proxy of the route that has the step" in shown
+        assert "new has 50 %, its hold time waits for a connected proxy of the route that has applied the step" in shown
 
 
 def test_wait_continues_while_a_hold_is_paused() -> None:

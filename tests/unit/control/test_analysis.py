@@ -81,8 +81,8 @@ def test_bad_intervals_in_a_row_roll_back_with_a_reason() -> None:
     state = course.see(WORSE)
     assert (state.phase, splits((state,), course.topology)) == ("rolled_back", {})
     assert state.reason == (
-        "2 bad evaluations in a row, the last one bad (its errors are more than chance explains): "
-        "new 200 errors in 1000 requests (20.00 %), old 45 errors in 9000 requests (0.50 %)"
+        "2 bad evaluations in a row, the last one bad (its error rate is significantly higher): new 200 errors in 1000 "
+        "requests (20.00 %), old 45 errors in 9000 requests (0.50 %)"
     )
     assert (
         advance((state,), course.topology, 9_999, course.in_force)
@@ -182,7 +182,7 @@ def test_an_outage_of_both_pools_is_inconclusive() -> None:
     assert course.see(*[outage] * 9).phase == "progressing"
     assert course.last == (
         "inconclusive",
-        "an error rate of 30.00 % is above max_error_rate, 2.00 %, and not clearly more than in the old pools",
+        "an error rate of 30.00 % is above max_error_rate (2.00 %), but not significantly higher than in the old pools",
     )
 
 
@@ -214,7 +214,7 @@ def test_an_unmeasured_latency_never_passes() -> None:
     course = Course(latency_metric="total")
     course.see(FINE, FINE, FINE)
     assert course.state.step == 0
-    assert course.waits_for == "the latency of 0 of at least 200 requests of the new pool is known"
+    assert course.waits_for == "the latency of only 0 requests of the new pool is known (at least 200 are needed)"
 
 
 def _with_latencies(new: Iterable[float], old: Iterable[float]) -> IntervalObservation:
@@ -228,7 +228,7 @@ def test_a_slower_pool_rolls_back_and_an_equal_one_is_promoted() -> None:
     slower = Course(latency_metric="first_byte", latency_ratio=1.2)
     state = slower.see(*[_with_latencies([1.6 * each for each in old[:400]], old)] * 2)
     assert state.phase == "rolled_back"
-    assert "first_byte p95 is 311 ms against 194 ms, × 1.6 of at most 1.2, more than chance explains" in state.reason
+    assert "first_byte p95 is 311 ms against 194 ms, a ratio of 1.6 (at most 1.2), significantly slower" in state.reason
 
 
 def test_a_latency_difference_within_chance_is_inconclusive() -> None:
@@ -237,7 +237,7 @@ def test_a_latency_difference_within_chance_is_inconclusive() -> None:
     assert course.see(*[_with_latencies([1.22 * each for each in old[:200]], old)] * 3).step == 0
     assert course.last == (
         "inconclusive",
-        "first_byte p95 is 238 ms against 194 ms, × 1.22 of at most 1.2, which may be chance",
+        "first_byte p95 is 238 ms against 194 ms, a ratio of 1.22 (at most 1.2), which is not significant",
     )
 
 
@@ -249,7 +249,10 @@ def test_a_difference_below_measurement_precision_is_ignored() -> None:
 def test_few_latencies_are_joined_but_errors_count_at_once() -> None:
     course = Course(latency_metric="first_byte", latency_ratio=1.2)
     course.see(_with_latencies([100.0] * 150, [100.0] * 150))
-    assert course.last == ("inconclusive", "the latency of 150 of at least 200 requests of the new pool is known")
+    assert course.last == (
+        "inconclusive",
+        "the latency of only 150 requests of the new pool is known (at least 200 are needed)",
+    )
     course.see(_with_latencies([100.0] * 150, [100.0] * 150))
     assert course.last == ("good", "")
     worse = replace(WORSE, latency_new=histogram([]), latency_old=histogram([]))

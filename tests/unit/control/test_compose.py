@@ -68,7 +68,7 @@ def test_an_operators_weight_overrides_the_loop_until_it_expires() -> None:
         SLOW,
         from_capacity(1.0),
     )
-    assert replicas["a"].reasons == ("weight 9 held by an operator: too hot",)
+    assert replicas["a"].reasons == ("weight 9 set by an operator: too hot",)
     late = composed_of(THREE, held, weights={"a": SLOW}, now=NOW + 10)
     assert (rows(late)["a"].weight, late.overrides) == (SLOW, ())
 
@@ -194,7 +194,7 @@ def test_an_operators_split_holds_until_the_files_change() -> None:
 
 @pytest.mark.parametrize("value", [10**400, 2_000_000, 2e6])
 def test_a_weight_above_the_maximum_is_rejected(value: float) -> None:
-    with pytest.raises(ValueError, match="is too much: a weight is at most 1000000"):
+    with pytest.raises(ValueError, match="is too large: the maximal weight is 1000000"):
         checked_weight(value)
 
 

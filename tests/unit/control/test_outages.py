@@ -150,7 +150,7 @@ def test_promoted_rollout_does_not_end() -> None:
 def test_operator_needs_the_override_for_a_dead_target(action: Action, mode: Mode) -> None:
     rollout, topology = rollout_of(mode), topology_of(mode)
     (state,) = running(mode, "aborted" if action == "start" else "paused")
-    with pytest.raises(ValueError, match="a is down; --allow-unavailable"):
+    with pytest.raises(ValueError, match="a is down; use --allow-unavailable"):
         act(state, rollout, action, 1, 30.0, DOWN["new"])
     allowed = act(state, rollout, action, 1, 30.0, DOWN["new"], allow_unavailable=True)
     assert allowed.runs or allowed.phase == "promoted"

@@ -49,14 +49,14 @@ def test_drained_replica_is_draining_while_it_has_requests() -> None:
     assert state_of(facts("drained", cause, carriers=0)) == StateWithReason("drained", cause), "no proxy has it"
     left = facts("drained", cause, in_flight=0, in_flight_known_by=1, carriers=2, connected=1)
     assert state_of(left) == StateWithReason(
-        "drained", f"{cause}; no requests in flight at 1 of 2 proxies, not known at the others"
+        "drained", f"{cause}; no requests in flight at 1 of 2 proxies, unknown at the others"
     ), "the other proxy is not connected"
     partly_known = facts("drained", cause, in_flight=0, in_flight_known_by=2, carriers=3, connected=3)
     assert state_of(partly_known) == StateWithReason(
-        "draining", f"{cause}; no requests in flight at 2 of 3 proxies, not known at the others"
+        "draining", f"{cause}; no requests in flight at 2 of 3 proxies, unknown at the others"
     )
     assert state_of(facts("drained", cause)) == StateWithReason(
-        "draining", f"{cause}; its requests in flight are not known"
+        "draining", f"{cause}; its requests in flight are unknown"
     )
     removed = facts("removed", "its drain deadline has passed", "drained by the files", check=REFUSED)
     assert state_of(removed) == StateWithReason("removed", "its drain deadline has passed; drained by the files")
@@ -69,7 +69,7 @@ def test_drain_waits_for_proxies_and_for_a_newer_report() -> None:
     assert state_of(missing) == StateWithReason("draining", f"{cause}; not applied yet by ha")
     old = facts("drained", cause, **reported, in_flight_is_old=True)
     assert state_of(old).name == "draining"
-    assert state_of(old).reason.endswith("the proxies have not reported its requests in flight since")
+    assert state_of(old).reason.endswith("the proxies have not reported its requests in flight since then")
     assert [item.is_idle for item in (missing, old)] == [False, False]
     assert facts("drained", cause, **reported).is_idle is True
     assert facts("drained", cause, **{**reported, "in_flight_known_by": 1}).is_idle is None
@@ -122,15 +122,13 @@ def test_state_names_the_cause_of_a_lower_weight() -> None:
     )
     assert state_of(facts(weight=Weight(0.4, 1.0, 0.4))) == StateWithReason("slow", "2.5 times slower than its peers")
     assert state_of(facts(weight=Weight(0.7, 1.0, 0.7))) == StateWithReason("slow", "30% slower than its peers")
-    assert state_of(facts(weight=Weight(0.5, 0.5))) == StateWithReason(
-        "hot", "it has room for 50% of what its capacity says"
-    )
+    assert state_of(facts(weight=Weight(0.5, 0.5))) == StateWithReason("hot", "it has room for 50% of its capacity")
     assert state_of(facts(weight=Weight(0.5, 1.0), is_composite=True)).name == "hot"
     assert state_of(facts(weight=Weight(0.5, 1.0))) == StateWithReason(
-        "ramping", "its weight moves in bounded steps: 50% of its capacity"
+        "ramping", "its weight changes in limited steps: 50% of its capacity"
     )
     hot = DeepHealth(temperature=Level(exceeded=True))
-    assert state_of(facts(health=hot)) == StateWithReason("hot", "above the limit of temperature")
+    assert state_of(facts(health=hot)) == StateWithReason("hot", "temperature above the limit")
     trial = DeepHealth(phase="trial", reasons=("on trial",))
     assert state_of(facts(health=trial)) == StateWithReason("ramping", "at the floor weight: on trial")
     assert state_of(facts(ramps={"site": 0.5})) == StateWithReason(
@@ -144,11 +142,11 @@ def test_unreachable_replica_is_never_in() -> None:
     down = StateWithReason("down", "lbctl cannot connect: connection refused")
     assert state_of(facts(**unreachable)) == down
     assert state_of(facts(**unreachable, passed_by=2)).reason == (
-        f"{down.reason}; 2 proxies still send requests to it, since the active check there passes"
+        f"{down.reason}; 2 proxies still send requests to it, because the active check there passes"
     )
     assert state_of(facts(**unreachable, answered_age=3.0)) == down, "it was answered before"
     assert state_of(facts(connection=None)) == StateWithReason(
-        "unknown", "nothing has checked it, and no proxy reports an answer of it"
+        "unknown", "no check has run, and no proxy reports a response from it"
     )
     assert state_of(facts(connection=replace(CONNECTED, at=None))).name == "unknown"
     assert state_of(facts(connection=None, answered_age=100.0, weight=Weight(0.5, 0.5))).name == "unknown"

@@ -155,7 +155,8 @@ def test_an_ended_rollout_keeps_its_end_when_files_return(end: str) -> None:
     again = reconcile(other, first, 210)
     assert only(again).phase == {"abort": "aborted"}.get(end, end)
     assert only(again).reason == {
-        "abort": "worse answers", "superseded": "another rollout took its place", "promoted": "as it ended before",
+        "abort": "worse answers", "superseded": "another rollout replaced it", "promoted": "the state in which it "
+        "ended before",
     }[end]  # fmt: skip
     assert splits(again, first) == splits(other, first)
     assert reconcile(again, first, 220) == advance(again, first, 9_999, HAVE_IT) == again
@@ -169,7 +170,7 @@ def test_a_new_model_of_an_old_pool_ends_a_running_rollout() -> None:
     running = advance(begun(topology), topology, 60, HAVE_IT)
     assert splits(running, other) == {}, "the split of the files holds with the first publication of the files"
     ended = only(reconcile(running, other, 70))
-    assert (ended.phase, ended.reason) == ("superseded", "the files have another model of an old pool")
+    assert (ended.phase, ended.reason) == ("superseded", "the files have another model for an old pool")
     assert reconcile((ended,), topology, 80) == (replace(ended, models=only(running).models),)
     promoted = advance(advance(running, topology, 60, HAVE_IT), topology, 100_000, HAVE_IT)
     after = reconcile(promoted, other, 100_001)

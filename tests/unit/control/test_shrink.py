@@ -56,7 +56,7 @@ def test_the_message_names_pool_counts_and_the_confirming_flag() -> None:
     message = str(shrinks(topology_of(a=10, b=10), topology_of(a=4, b=10), 50.0)[0])
     assert message == (
         "error LB930 pools.a: the pool a would go from 10 to 4 replicas (-60%), which is more than max_shrink (50%) "
-        "(`lbctl reload --allow-shrink` confirms it)"
+        "(to confirm the removal, run `lbctl reload --allow-shrink`)"
     )
 
 

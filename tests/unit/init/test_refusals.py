@@ -80,11 +80,11 @@ def error_for(url: str, patience: float = 1.0) -> str:
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        (hang, "no whole answer within 1 s"),
-        (drip, "no whole answer within 1 s"),
+        (hang, "no complete response within 1 s"),
+        (drip, "no complete response within 1 s"),
         (flood, "an answer of more than 4 MiB"),
         (nested, "none of its answers is one of a model server that init knows"),
-        (squeezed, "an encoding that was not asked for"),
+        (squeezed, "an encoding that was not requested"),
         (answering(404), "none of its answers"),
         (answering(401), "it needs a key: give it with --api-key-file"),
         (answering(301, Location="http://169.254.169.254/latest/meta-data/"), "it redirects, and init does not follow"),

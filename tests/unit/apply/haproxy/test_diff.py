@@ -95,7 +95,7 @@ def test_host_name_keeps_a_still_valid_address() -> None:
     assert plan(named, running_with(a=RUNNING_SERVER), addresses={"r.example": ("10.0.0.9",)}).commands == (
         "set server pool_p/a addr 10.0.0.9 port 8000",
     )
-    assert plan(named, running_with()).reload == ("pool_p/a is new, and the Runtime API resolves no names",)
+    assert plan(named, running_with()).reload == ("pool_p/a is new, and the Runtime API cannot resolve names",)
 
 
 def test_change_without_a_command_needs_a_reload() -> None:
@@ -190,7 +190,7 @@ def test_left_slot_is_free_without_requests_and_connections() -> None:
     for busy in (replace(FREE_SLOT, sessions=1), replace(FREE_SLOT, connections=1)):
         planned = plan(desired_of(STICKY_SERVER), replace(current, servers={("pool_p", "SLOT.p.1"): busy}))
         assert not any("addr" in command for command in planned.commands)
-        assert planned.reload == ("pool_p/a is new, has a cookie, and no spare slot can hold it",)
+        assert planned.reload == ("pool_p/a is new, has a cookie, and no spare slot is suitable",)
     busy = replace(FREE_SLOT, sessions=1)
     in_maintenance = replace(current, servers={("pool_p", "SLOT.p.1"): busy})
     assert plan(desired_of(), in_maintenance).leaving == (("pool_p", "old"),)

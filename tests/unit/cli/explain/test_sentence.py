@@ -43,8 +43,8 @@ def test_observed_share_takes_precedence_over_the_decided_one() -> None:
         sentence_with(observed=0.05) == "gpu3 gets 5 % of the pool's requests instead of 20 %: lbctl has decided 20 %"
     )
     assert sentence_with(share=0.4) == "gpu3 gets 40 % of the pool's requests instead of 20 %: other replicas get less"
-    held = sentence_with(share=0.5, reasons=("weight 4 held by an operator: test",))
-    assert held.endswith("instead of 20 %: weight 4 held by an operator: test")
+    held = sentence_with(share=0.5, reasons=("weight 4 set by an operator: test",))
+    assert held.endswith("instead of 20 %: weight 4 set by an operator: test")
     assert sentence_with(declared=0.0, share=0.0, priority=1) == (
         "gpu3 gets 0 % of the pool's requests: it is a reserve with priority 1"
     )

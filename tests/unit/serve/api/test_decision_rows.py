@@ -137,7 +137,7 @@ def test_failing_proxy_counts_as_not_acknowledged() -> None:
 
 def test_explain_notes_that_haproxy_ignores_a_small_weight() -> None:
     weights = published(pool(2, telemetry=WATCHED), SLOW, from_capacity(1.0))
-    assert "do not look at weights" in " ".join(weights["r00000"].notes)
+    assert "ignores weights" in " ".join(weights["r00000"].notes)
     assert weights["r00001"].notes == ()
     assert (
         published(pool(2, telemetry=WATCHED), SLOW, from_capacity(1.0), kinds=("envoy", "nginx"))["r00000"].notes == ()

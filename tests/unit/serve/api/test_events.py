@@ -81,7 +81,7 @@ def test_event_streams_are_limited(
                 opened = [await session.get(f"{url}/api/v1/events") for _ in range(anonymous)]
                 async with session.get(f"{url}/api/v1/events") as refused:
                     assert refused.status == 503
-                    assert f"there are {anonymous} such streams" in (await refused.json())["error"]
+                    assert f"the limit of {anonymous} such streams" in (await refused.json())["error"]
                 async with session.get(f"{url}/api/v1/status") as answer:
                     assert answer.status == 200
                 assert b": heartbeat" in await opened[0].content.readuntil(b": heartbeat\n")

@@ -24,7 +24,7 @@ def leader_at(url: str) -> LeaderAddress:
 @pytest.mark.parametrize("url", ["http://192.0.2.1:18080", "http://leader.example:18080", "ftp://127.0.0.1/"])
 def test_nothing_is_forwarded_in_clear_to_another_machine(url: str) -> None:
     request = make_mocked_request("POST", "/api/v1/overrides", headers={"authorization": "Bearer secret"})
-    with pytest.raises(NoLeaderError, match="not reached by TLS"):
+    with pytest.raises(NoLeaderError, match="does not use TLS"):
         asyncio.run(forward(request, leader_at(url), CALLER))
 
 
@@ -69,4 +69,4 @@ def test_leader_gets_a_signature_and_not_the_token() -> None:
 def test_refusal_of_the_signature_names_the_leader() -> None:
     _, status, text = answer_of_leader(401)
     assert status == 503
-    assert "the leader cp-1 does not accept requests of this member" in text
+    assert "the leader cp-1 rejects requests from this member" in text

@@ -40,7 +40,7 @@ def test_newest_records_of_the_audit_log_are_returned() -> None:
 
 @pytest.mark.parametrize("last", ["", "0", "-1", "x", "5001", "²", "9" * 5000])
 def test_number_of_records_has_bounds(last: str) -> None:
-    with pytest.raises(BadRequestError, match="last is a whole number from 1 to 5000"):
+    with pytest.raises(BadRequestError, match="last must be a whole number from 1 to 5000"):
         audit(Log(), last=last)
 
 

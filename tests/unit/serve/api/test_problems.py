@@ -168,12 +168,14 @@ def test_api_keys_that_a_connected_proxy_refuses_are_a_problem() -> None:
     ]
     names = f"{api.ENVOY.node}, edge-b"
     assert (
-        rows[0].text == f"the proxies {names} refuse all API keys of the route chat: the key file has only their hashes"
+        rows[0].text == f"the proxies {names} refuse all API keys of the route chat, because the key file contains "
+        "only their hashes"
     )
     assert rows[0].command == f"lbctl lint {' '.join(api.FILES.paths)}"
     (row,) = problems(Observed("", api.FILES, proxies=[api.ENVOY], refused_keys={"edge": (some,)}))
     assert row.text == (
-        f"the proxy {api.ENVOY.node} refuses 1 of 2 API keys of the route admin: the key file has only their hashes"
+        f"the proxy {api.ENVOY.node} refuses 1 of 2 API keys of the route admin, because the key file contains only "
+        "their hashes"
     )
     assert found(refused_keys=edge) == []
     assert found(proxies=[replace(api.ENVOY, proxy="other")], refused_keys=edge) == []
@@ -182,7 +184,7 @@ def test_api_keys_that_a_connected_proxy_refuses_are_a_problem() -> None:
 
 def test_files_that_lose_too_much_are_not_a_case_for_validate() -> None:
     shrink = schema.Diagnostic("LB901", "error", "it loses 9 of 10", None, None, None, None, None, "it loses 9 of 10")
-    refused = replace(api.FILES, valid=False, refused="it would lose too many replicas", shrink=(shrink,))
+    refused = replace(api.FILES, valid=False, refused="too many replicas would be removed", shrink=(shrink,))
     assert {item.command for item in problems(Observed("", refused))} == {"lbctl reload --allow-shrink"}
     invalid = replace(refused, diagnostics=(shrink,))
     assert problems(Observed("", invalid))[0].command == "lbctl validate fleet/"

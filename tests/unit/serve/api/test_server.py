@@ -174,7 +174,7 @@ def test_lone_surrogate_in_a_body_is_rejected(fleet: Fleet, token: Path, body: b
         ):
             answer = await ask(method, path, data=body, headers=BEARER | JSON)
             assert (answer.status, answer.json["error"]) == (
-                400, "the body has half of a surrogate pair, which is no character",
+                400, "the body has half of a surrogate pair, which is not a character",
             )  # fmt: skip
         assert fleet.reloads == []
 
@@ -396,7 +396,7 @@ def test_status_counts_failing_sources_and_ejected_replicas(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = schema.SourceCounts(12, 8, {"llama": 7, "qwen": 1})
-    floor = {"b": ("stalled", "not taken out: too many would be")}
+    floor = {"b": ("stalled", "not ejected: too many replicas would be ejected")}
     control = schema.PoolControl("llama", "adaptive", "acting", None, {"a": ("XID 79",)}, floor)
     monkeypatch.setattr(fleet, "status", lambda: api.status(sources=sources, control=(control,)))
 
@@ -406,7 +406,7 @@ def test_status_counts_failing_sources_and_ejected_replicas(
         shown = capsys.readouterr().out
         assert "sources    8 of 12 failing: 7 of llama, 1 of qwen (lbctl status signals)\n" in shown
         assert "out        llama/a: XID 79\n" in shown
-        assert "floor      llama/b: stalled; not taken out: too many would be\n" in shown
+        assert "floor      llama/b: stalled; not ejected: too many replicas would be ejected\n" in shown
 
     conversation(fleet, token, script)
 
@@ -461,8 +461,9 @@ def test_response_of_another_version_is_an_error_with_its_path(
     ("value", "words"),
     [
         ("nan", "nan is not a number above 0"), ("inf", "inf is not a number above 0"),
-        ("0", "0.0 is not a number above 0: a drain keeps new requests away"), ("much", "much is not a number above 0"),
-        ("1e9", "1e+09 is too much: a weight is at most 1000000, as in a fleet file"),
+        ("0", "0.0 is not a number above 0: to stop new requests, drain the replica"),
+        ("much", "much is not a number above 0"),
+        ("1e9", "1e+09 is too large: the maximal weight is 1000000, as in a fleet file"),
     ],
 )  # fmt: skip
 def test_invalid_weight_is_a_usage_error(value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def test_port_is_chosen_by_name_or_number_or_is_the_only_one() -> None:
 
     assert [port(two, "grpc"), port(two, "8123"), port(one, "")] == [9000, 8123, 80]
     assert port(two, "metrics") == "the service has no TCP port metrics (its ports: http, grpc)"
-    assert "`port` names none" in str(port(two, ""))
+    assert "`port` is not set" in str(port(two, ""))
 
 
 def test_gpu_and_zone_come_from_labels() -> None:
@@ -106,7 +106,7 @@ def test_gpu_and_zone_come_from_labels() -> None:
         ("T4", 0.3, None),
         (None, 0.3, None),  # unknown: no more than the weakest
     ]
-    assert reading.problems == ("gpu_from gpu: no GPU of the table: abacus",)
+    assert reading.problems == ("gpu_from gpu: an unknown GPU: abacus",)
 
 
 def test_gpus_of_the_fleet_override_the_built_in_table() -> None:

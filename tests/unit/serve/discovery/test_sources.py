@@ -210,13 +210,13 @@ INVALID: dict[str, tuple[tuple[Any, ...], str]] = {
     "name": ((*FOUR, toy_replica("e\n}", 5)), "name"),
     "zone": ((*FOUR, toy_replica("e", 5, zone='a"; }')), "zone"),
     "labels": ((*FOUR, toy_replica("e", 5, labels=(("k", "a\nb"),))), "labels"),
-    "unhashable": ((*FOUR, toy_replica("e", 5, labels=[["k", "v"]])), "plain value"),
+    "unhashable": ((*FOUR, toy_replica("e", 5, labels=[["k", "v"]])), "not plain"),
     "same name": ((*FOUR, toy_replica("a", 5)), "two replicas have the name"),
     "same address": ((*FOUR, toy_replica("e", 4)), "two replicas have the address"),
-    "metadata": ((*FOUR, Replica("e", Address("169.254.169.254", 80))), "no replica can have"),
-    "mapped": ((*FOUR, Replica("e", Address("::ffff:169.254.169.254", 80))), "no replica can have"),
-    "NAT64": ((*FOUR, Replica("e", Address("64:ff9b::a9fe:a9fe", 80))), "no replica can have"),
-    "socket": ((*FOUR, Replica("e", Address(path="/run/docker.sock"))), "no replica can have"),
+    "metadata": ((*FOUR, Replica("e", Address("169.254.169.254", 80))), "not valid for a replica"),
+    "mapped": ((*FOUR, Replica("e", Address("::ffff:169.254.169.254", 80))), "not valid for a replica"),
+    "NAT64": ((*FOUR, Replica("e", Address("64:ff9b::a9fe:a9fe", 80))), "not valid for a replica"),
+    "socket": ((*FOUR, Replica("e", Address(path="/run/docker.sock"))), "not valid for a replica"),
     "port": ((*FOUR, Replica("e", Address("10.0.0.5", 0))), "address"),
 }
 

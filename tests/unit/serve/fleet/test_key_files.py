@@ -64,7 +64,7 @@ def test_damaged_key_file_is_an_error_and_old_keys_stay(fleet: Fleet, damage: st
     assert outcome.loaded is None
     assert outcome.refused is not None
     assert outcome.refused.startswith("key file 'secrets/keys.yaml' ")
-    assert outcome.refused.endswith("the 10 keys that it held before stay in use")
+    assert outcome.refused.endswith("the 10 keys that it had before stay in use")
     messages = [line for line in fleet.messages(outcome) if "LB53" in line]
     assert len(messages) == 1
     assert messages[0].startswith("fleet.yaml:7:46: error LB53")
@@ -83,7 +83,7 @@ def test_damaged_jwks_is_an_error_and_old_keys_stay(fleet: Fleet, text: str | No
     outcome = fleet.load()
     assert outcome.loaded is None
     assert outcome.refused is not None
-    assert outcome.refused.endswith("the 2 keys that it held before stay in use")
+    assert outcome.refused.endswith("the 2 keys that it had before stay in use")
     fleet.target(3)
     outcome = fleet.load()
     assert outcome.running is not None

@@ -194,11 +194,11 @@ def test_shrink_beyond_the_limit_needs_confirmation(fleet: Fleet) -> None:
     fleet.write(4)
     outcome = fleet.load()
     assert outcome.loaded is None
-    assert outcome.refused == "it would lose too many replicas"
+    assert outcome.refused == "too many replicas would be removed"
     (message,) = fleet.messages(outcome)
     assert message == (
-        "fleet.yaml:15:5: error LB930 pools.llama: the pool llama would go from 10 to 4 replicas (-60%), "
-        "which is more than max_shrink (50%) (`lbctl reload --allow-shrink` confirms it)"
+        "fleet.yaml:15:5: error LB930 pools.llama: the pool llama would go from 10 to 4 replicas (-60%), which is more "
+        "than max_shrink (50%) (to confirm the removal, run `lbctl reload --allow-shrink`)"
     )
     assert outcome.shrink == outcome.diagnostics
     allowed = fleet.load(allow_shrink=True)

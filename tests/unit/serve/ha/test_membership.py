@@ -71,7 +71,7 @@ def test_state_that_cannot_be_read_is_not_replaced(tmp_path: Path, caplog: pytes
     check_state_is_known(Options((str(path),)), read_control([str(path)]))
     path.write_text("version: 1\npools: [\n")
     check_state_is_known(Options((str(path),)), read_control([str(path)]))
-    assert "the files have no readable `control`" in caplog.text
+    assert "the `control` section of the files cannot be read" in caplog.text
 
 
 def test_store_added_to_the_files_needs_a_restart(tmp_path: Path) -> None:

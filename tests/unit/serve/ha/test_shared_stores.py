@@ -249,7 +249,7 @@ def test_name_belongs_to_one_process_until_it_is_silent(opener: Opener, monkeypa
     ("key", "value", "message"),
     [
         (KEY, json.dumps({"lbctl": FORMAT + 1}), "later version"),
-        (KEY, "something else", "something else"),
+        (KEY, "something else", "another program"),
         ("overrides", "[]", "has not written"),
     ],
 )

@@ -64,11 +64,11 @@ def test_final_response_follows_an_interim_one() -> None:
 @pytest.mark.parametrize(
     ("sent", "problem"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it speaks HTTP/1.1 alone"),
-        (_SETTINGS + _frame(1, 5, b"\x00\x01a\x01b"), "its answer has no status"),
-        (_SETTINGS + _frame(1, 5, b"\xc5"), "its answer is not valid HTTP/2: Error decoding header block"),
-        (_SETTINGS + _frame(7, 0, bytes(8), 0), "it broke the request off"),
-        (_SETTINGS + _frame(3, 0, bytes(4)), "it broke the request off"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it supports only HTTP/1.1"),
+        (_SETTINGS + _frame(1, 5, b"\x00\x01a\x01b"), "its response has no status"),
+        (_SETTINGS + _frame(1, 5, b"\xc5"), "its response is not valid HTTP/2: Error decoding header block"),
+        (_SETTINGS + _frame(7, 0, bytes(8), 0), "it aborted the request"),
+        (_SETTINGS + _frame(3, 0, bytes(4)), "it aborted the request"),
     ],
     ids=["http1", "no status", "hpack", "goaway", "reset"],
 )

@@ -95,7 +95,7 @@ def test_drain_ends_after_its_replica_is_gone_for_the_grace(tmp_path: Path, monk
             assert await state.overrides() == ()
             newest = (await state.audit())[-1]
             assert (newest.actor, newest.action, newest.subject) == ("lbctl", "end drain", "pool/a")
-            assert newest.reason == "its replica is gone"
+            assert newest.reason == "its replica was removed"
 
     asyncio.run(asyncio.wait_for(test(), 120))
 
@@ -138,7 +138,7 @@ def test_number_of_overrides_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
         async with serving(tmp_path, Clock()) as (services, state):
             await services.overrides.put(Override("drain", "pool", "a"), None, None, "anna")
             await services.overrides.put(Override("drain", "pool", "a", reason="again"), None, None, "anna")
-            with pytest.raises(BadRequestError, match="there may be 1 overrides: end some"):
+            with pytest.raises(BadRequestError, match="the limit of 1 overrides is reached: remove"):
                 await services.overrides.put(Override("drain", "pool", "b"), None, None, "anna")
             assert [(item.replica, item.reason) for item in await state.overrides()] == [("a", "again")]
 

@@ -386,7 +386,7 @@ def test_percent_applies_only_to_set(tmp_path: Path) -> None:
             await run.services.rollouts.act("chat", "pause", "anna", percent=10**400)
             assert run.state.phase == "paused"
             for percent in (None, -1, 100.5, 10**400):
-                with pytest.raises(BadRequestError, match="percent is a number from 0 to 100"):
+                with pytest.raises(BadRequestError, match="percent must be a number from 0 to 100"):
                     await run.services.rollouts.act("chat", "set", "anna", percent=percent)
 
     run_test(test())
@@ -434,12 +434,12 @@ def test_promql_compares_both_pools_at_one_instant(tmp_path: Path) -> None:
         results.update(new=[], old=[])
         fleet = rollout_fleet(metrics=[metric(port)], failures=100)
         async with answering(port, answer), serving(tmp_path, fleet) as run:
-            assert await verdict(run, ["1"], []) == ("inconclusive", "flagged: old: the query has no result")
+            assert await verdict(run, ["1"], []) == ("inconclusive", "flagged: old: the query returned no result")
             assert await verdict(run, ["NaN"], ["1"]) == (
-                "inconclusive", "flagged: new: a value that is no finite number from 0 on",
+                "inconclusive", "flagged: new: a value that is not a finite number of at least 0",
             )  # fmt: skip
             assert await verdict(run, ["1", "2"], ["1"]) == (
-                "inconclusive", "flagged: new: the query has 2 series instead of one",
+                "inconclusive", "flagged: new: the query returned 2 series instead of one",
             )  # fmt: skip
             assert await verdict(run, ["1"], ["0"]) == ("inconclusive", "flagged: no ratio to 0")
             assert run.state.step == 0

@@ -40,9 +40,9 @@ def test_slow_replica_is_recorded_once_until_it_recovers() -> None:
         audit.note(weights(a=speed, b=1.0))
     asyncio.run(audit.save())
     assert [row[1:] for row in records.rows] == [
-        ("slow", "chat/a", "it works at 70% of the speed of its peers and gets less"),
+        ("slow", "chat/a", "its speed is 70% of its peers' speed, so its weight is lowered"),
         ("no longer slow", "chat/a", ""),
-        ("slow", "chat/a", "it works at 50% of the speed of its peers and gets less"),
+        ("slow", "chat/a", "its speed is 50% of its peers' speed, so its weight is lowered"),
     ]
 
 
@@ -72,7 +72,7 @@ def test_weights_and_new_reasons_are_not_recorded() -> None:
     asyncio.run(audit.save())
     assert records.rows == [
         ("lbctl", "eject", "chat/a", "it is hot"),
-        ("lbctl", "keep at the floor", "chat/b", "it is slow"),
+        ("lbctl", "keep at the floor weight", "chat/b", "it is slow"),
         ("lbctl", "mode frozen", "chat", "most are stale"),
         ("lbctl", "readmit", "chat/a", ""),
         ("lbctl", "eject", "chat/a", "it is hot"),

@@ -159,13 +159,13 @@ def test_each_instance_is_read_by_the_socket_that_it_states(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("body", "more", "reason"),
     [
-        (b"no JSON", {}, "not a page of Envoy's clusters"),
-        (b"[" * 100_000, {}, "not a page of Envoy's clusters"),
-        (b'{"cluster_statuses": [{"name": 7}]}', {}, "not a page of Envoy's clusters"),
-        (b'{"cluster_statuses": [{"name": "llama", "host_statuses": [1]}]}', {}, "not a page of Envoy's clusters"),
+        (b"no JSON", {}, "not Envoy's /clusters page"),
+        (b"[" * 100_000, {}, "not Envoy's /clusters page"),
+        (b'{"cluster_statuses": [{"name": 7}]}', {}, "not Envoy's /clusters page"),
+        (b'{"cluster_statuses": [{"name": "llama", "host_statuses": [1]}]}', {}, "not Envoy's /clusters page"),
         (page(), {"status": 302}, "status 302"),
         (b"{" + b" " * 2000, {}, "more than"),
-        (page(), {"delay": 5}, "no whole answer"),
+        (page(), {"delay": 5}, "no complete response"),
     ],
     ids=["text", "nested", "types", "hosts", "redirect", "huge", "late"],
 )
