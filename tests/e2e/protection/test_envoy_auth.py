@@ -1,4 +1,4 @@
-"""Protected routes of Envoy: accepted credentials, what the replica gets, and the file with the keys."""
+"""Protected routes of Envoy: accepted credentials, headers that the replica receives, and the file with the keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An external service decides about each request; without its answer no request is accepted."""
+"""An external service decides about each request. Without its answer no request is accepted."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ def test_service_decides_and_no_answer_is_a_503(kind: Kind) -> None:
 
 
 def _of_tenants(address: str, **keys: Any) -> Fleet:
-    """Routes of one service, two of which read the tenant from different headers; `keys` adds to the first."""
+    """Return routes of one service, two of which read the tenant from different headers.
+
+    `keys`: further keys of the first one.
+    """
 
     def route(path: str, accept: list[str], tenant_header: str | None) -> dict[str, Any]:
         external: dict[str, Any] = {"url": f"http://{address}/check", "accept": accept}

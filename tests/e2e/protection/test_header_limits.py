@@ -1,4 +1,4 @@
-"""Request headers above the listener's limits get a 431 of JSON; long ones within them pass."""
+"""Request headers above the listener's limits get a 431 with a JSON body; long headers within the limits pass."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _FILES = {"keys": "sk-of-client: acme\n", "provider-key": f"\n{_KEYS[0]}\n", "de
 
 @dataclass(frozen=True)
 class _Site:
-    """A local replica, and a hosted API with TLS; `names` are the server names that the API was sent."""
+    """A local replica, and a hosted API with TLS. `names`: the server names that clients sent to the API."""
 
     local: Replica
     provider: Replica
@@ -55,7 +55,7 @@ class _Site:
     ca: bytes
 
     def fleet(self, **sections: Any) -> Fleet:
-        """Routes to the replica with the API as its fallback, to both, and to an API that does not answer."""
+        """Return routes to the replica with the API as its fallback, to both, and to an API that does not answer."""
         authenticated = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant", "forward_credentials": True}
         dead = {
             "replicas": [{"name": "dead", "address": f"{HOST}:{free_port()}"}],
@@ -103,7 +103,7 @@ def _site(directory: Path) -> Iterator[_Site]:
 
 
 def _assert_own(seen: Seen, path: str, key: str = _KEYS[0]) -> None:
-    """The request has the API's host, path and key, and nothing of the client's."""
+    """Check that the request has the API's host, path and key, and nothing from the client."""
     values = [value for name, value in seen.headers if name.lower() != "x-request-id"]
     assert (seen.header("host"), seen.path) == (_HOST, path)
     assert [value for name, value in seen.headers if name.lower() == "authorization"] == [f"Bearer {key}"]
@@ -113,7 +113,7 @@ def _assert_own(seen: Seen, path: str, key: str = _KEYS[0]) -> None:
 
 
 def _assert_clients(seen: Seen, path: str) -> None:
-    """The request has what the client sent and the route forwards, and no key of an API."""
+    """Check that the request has everything that the client sent and the route forwards, and no key of an API."""
     assert (seen.header("host"), seen.path) == (_CLIENT["host"], path)
     assert (seen.header("authorization"), seen.header("x-tenant")) == (_CLIENT["authorization"], "acme")
     assert (seen.header("x-api-key"), seen.header("cookie")) == (_CLIENT["x-api-key"], _CLIENT["cookie"])
@@ -168,7 +168,7 @@ def test_mirrored_request_has_the_key_of_its_api(kind: Kind, tmp_path: Path) -> 
 def test_only_authorities_of_the_system_are_trusted(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of the system's authorities is replaced by one of the test."""
+    """A CA of the test replaces the file of the system's CAs."""
     trusted, other = Authority(tmp_path / "trusted", "trusted"), Authority(tmp_path / "other", "other")
     monkeypatch.setattr(system_ca, "PLACES", (str(trusted.ca),))
     with ExitStack() as stack:

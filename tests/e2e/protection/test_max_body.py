@@ -1,4 +1,4 @@
-"""A body above the listener's limit gets a 413, with or without a length, and reaches no replica."""
+"""A body above the listener's limit gets a 413, with or without a declared length, and reaches no replica."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_body_at_the_limit_arrives(kind: Kind) -> None:
 
 
 def test_limit_may_exceed_the_default_of_the_proxy(kind: Kind) -> None:
-    """nginx would stop at 1 MiB, Envoy's buffer filter at 1 MiB, HAProxy at its buffer."""
+    """The defaults are 1 MiB for nginx and for Envoy's buffer filter, and the buffer size for HAProxy."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener("5MiB"))) as gateway:
         assert gateway.post(body=b"x" * (4 << 20)).ok
         # a proxy that closes immediately may reset the connection while data is in transit, before its response is read

@@ -1,4 +1,4 @@
-"""The list of the models needs the credentials of its route, for each kind that a proxy checks."""
+"""The list of models requires the credentials of its route, for each kind of credentials that a proxy checks."""
 
 from __future__ import annotations
 

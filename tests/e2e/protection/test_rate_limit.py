@@ -164,7 +164,10 @@ def test_request_after_retry_after_is_served(gateway: Gateway) -> None:
 
 
 def test_retry_after_of_a_slow_rate(gateway: Gateway, kind: Kind) -> None:
-    """One request in two seconds; the slower of two limits; a fast limit. HAProxy returns at least one second."""
+    """A limit of one request in two seconds, the slower of two limits, and a fast limit.
+
+    HAProxy returns at least one second.
+    """
     paths = ("/two-seconds", "/slower-of-two", "/half-second")
     delays = [_refused(gateway, path).header_list("retry-after") for path in paths]
     if kind == "haproxy":
@@ -247,7 +250,7 @@ def test_limit_applies_to_its_route_only(gateway: Gateway) -> None:
 
 
 def test_route_on_two_listeners_has_one_limit(gateway: Gateway, kind: Kind) -> None:
-    """Envoy counts by listener, and lbctl warns about it."""
+    """Envoy counts per listener, and lbctl warns about it."""
     assert _statuses(gateway, "/two-listeners", 2) == [200, 200]
     expected = [200, 200, 429] if kind == "envoy" else [429] * 3
     assert _statuses(gateway.connect("second"), "/two-listeners", 3) == expected

@@ -1,4 +1,4 @@
-"""`credentials`: replicas that require a key get it with requests, checks and scrapes, and nothing else shows it."""
+"""`credentials`: replicas that require a key get it with requests, checks and scrapes, and it is shown nowhere else."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _APART = {
 
 
 def _fleet(keyed: Replica, spare: Replica, calls: GrpcReplica) -> Fleet:
-    """Return a fleet with a route to the replica with a key, with another one as its fallback and the other way round,
-    and to a gRPC one."""
+    """Return a fleet with routes to the replica with a key and to another one, each the fallback of the other, and with
+    a gRPC route."""
     auth = {"api_keys": {"file": "keys"}, "forward_credentials": True}
     pools: dict[str, Any] = {
         "keyed": {
@@ -110,7 +110,10 @@ def _assert_in_files_of_their_owner(kind: Kind, gateway: Gateway) -> None:
 
 
 def test_serve_sends_the_key_and_shows_it_nowhere() -> None:
-    """Requests and checks of Envoy, requests of nginx, and checks and scrapes of serve; a new key needs no restart."""
+    """This covers requests and checks of Envoy, requests of nginx, and checks and scrapes of serve.
+
+    A new key needs no restart.
+    """
     with replicas("a", "other") as (a, other), edges.nginx(min_interval="100ms") as nginx, ExitStack() as stack:
         sources = [
             {"kind": "vllm", "url": "http://{address}/metrics"},

@@ -1,4 +1,4 @@
-"""A browser's WebSocket has its API key among the subprotocols; the replica gets the other ones."""
+"""A browser's WebSocket carries its API key among the subprotocols; the replica gets only the other ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _fleet(replica: Replica) -> dict[str, Any]:
 
 
 def _asked(gateway: Gateway, protocols: str, path: str = "/", **headers: str) -> Response:
-    """Request a WebSocket; the replica echoes such a request like any other."""
+    """Request a WebSocket. The replica echoes the request like any other."""
     handshake: Headers = {**_HANDSHAKE, "sec-websocket-protocol": protocols, **headers}
     return gateway.get(path, handshake)
 
