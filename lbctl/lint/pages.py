@@ -48,9 +48,9 @@ _INTRODUCTION = """\
 
 # Codes
 
-Every code that lbctl shows, as `lbctl rule CODE` prints it, offline. Those with YAML before and after are
-`lbctl lint`'s: the fleet is legal, and unwise for inference. The fleets are whole: each first one gets exactly this
-finding, each second one none.
+All codes that lbctl reports. `lbctl rule CODE` prints the same text offline. Codes with YAML before and after are
+rules of `lbctl lint`: the fleet is valid, but risky for inference. The examples are complete fleets: the first one has
+exactly this finding, and the second one has none.
 
 `# lbctl: ignore LB210 (why it is right here)` at the end of a line silences that code on that line, in `lint`,
 `validate` and `render` alike: warnings, notes, and what the rules of `lint` find. Errors that keep a fleet from being
@@ -175,16 +175,17 @@ def _wrapped(prose: str) -> str:
 def _feature(feature: Feature) -> CodePage:
     keys = ", ".join(f"`{key.replace('@cleartext', '').replace('=', ': ')}`" for key in feature.keys)
     protects = (
-        " It protects: where a proxy does not support it, the routes that it covers answer 503 there, "
-        "closed and not open."
+        " The setting protects its routes. On a proxy that does not support it, these routes answer 503 "
+        "and do not forward requests."
     )
-    unsupported = f"{keys}: a proxy of the fleet does not support this setting, or only in part."
+    unsupported = f"{keys}: a proxy of the fleet does not support this setting, or supports only a part of it."
+    advice = "Choose a proxy that supports the setting, or accept what the proxy does instead."
     return CodePage(
         feature.code,
-        f"{feature.title}: not on this proxy",
+        f"{feature.title}: not supported by the proxy",
         "warning",
         unsupported + (protects if feature.protects else ""),
-        advice=f"choose a proxy that does, or accept what this one does instead. {' '.join(_answers(feature))}",
+        advice=" ".join((advice, *_answers(feature))),
     )
 
 
@@ -196,10 +197,11 @@ def _answers(feature: Feature) -> Iterator[str]:
                 yield f"{kind}: {support.reason}; instead: {support.instead}."
             case Since():
                 version = ".".join(map(str, support.version))
-                yield f"{kind}: from {version} on; before: {support.below.reason}; instead: {support.below.instead}."
+                older = f"{support.below.reason}; instead: {support.below.instead}"
+                yield f"{kind}: supported from {version} on; {older}."
             case NotYet():
                 yield f"{kind}: not rendered yet."
             case Rendered(in_part=True):
-                yield f"{kind}: in part: {support.note}."
+                yield f"{kind}: supported in part; {support.note}."
             case Rendered():
-                yield f"{kind}: yes{', ' + support.note if support.note else ''}."
+                yield f"{kind}: supported{'; ' + support.note if support.note else ''}."
