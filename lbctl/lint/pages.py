@@ -52,15 +52,17 @@ All codes that lbctl reports. `lbctl rule CODE` prints the same text offline. Co
 rules of `lbctl lint`: the fleet is valid, but risky for inference. The examples are complete fleets: the first one has
 exactly this finding, and the second one has none.
 
-`# lbctl: ignore LB210 (why it is right here)` at the end of a line silences that code on that line, in `lint`,
-`validate` and `render` alike: warnings, notes, and what the rules of `lint` find. Errors that keep a fleet from being
-rendered cannot be ignored. A comment that silences nothing is a finding of `lint` itself (LB017), unless its code was
-not judged: a load that is not stated, a file that only another machine lacks, what the proxies' own checkers say.
-Settings that a kind of proxy does not support are findings, even if the fleet does not have such a proxy. `lbctl lint
---fix` applies the fixes that are certain and keeps comments.
+`# lbctl: ignore LB210 (why it is right here)` at the end of a line silences this code on this line, in `lint`,
+`validate` and `render`. It works for warnings, notes and findings of `lint` rules. Errors that prevent rendering cannot
+be ignored.
 
-Features that need a control plane with every proxy (telemetry, live weights, deep health) are reported by `render`, not
-by `lint`.
+If such a comment silences nothing, `lint` reports it (LB017), unless the code was not checked in this run. For example,
+a check may need a load that is not set, a file of another machine, or the proxy's own checker. A setting that some kind
+of proxy does not support counts as found, even if the fleet does not have such a proxy. `lbctl lint --fix` applies safe
+fixes and keeps comments.
+
+Some features need a control plane with every proxy: telemetry, live weights and deep health. `render` reports them, and
+`lint` does not.
 """
 
 
