@@ -27,7 +27,7 @@ def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *
         draft.ledger.secret(
             item,
             f"the keys in {header} are secrets and were not copied",
-            f"`lbctl key new TENANT -f {KEY_FILE}` makes new ones; until the file has one, every request is refused",
+            f"`lbctl key new TENANT -f {KEY_FILE}` creates keys; until the file contains one, every request is refused",
         )
 
 
@@ -38,7 +38,8 @@ def users(draft: Draft, route: Path, realm: str, secret: Statement, *statements:
     draft.ledger.secret(
         secret,
         "passwords are secrets and were not copied",
-        f"write `USER: PASSWORD` lines into {USER_FILE} (0600); until the file has one, every request is refused",
+        f"write `USER: PASSWORD` lines to {USER_FILE} with mode 0600; until the file contains one, every "
+        "request is refused",
     )
 
 
@@ -51,7 +52,7 @@ def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement
     """Set the `auth` of a route. A second kind of credentials closes it."""
     present = draft.get((*route, "auth"))
     if present is not None and present != auth:
-        why = "it asks for two kinds of credentials, and a route for one"
+        why = "it requires two kinds of credentials, and a route supports one"
         for item in statements:
             draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
         draft.close(route, why, by_hand="auth")

@@ -44,14 +44,14 @@ _PROTECTING = frozenset({"auth", "allow_from", "deny_from"})
 _GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", "deny_from"})
 """Keys of a listener without which its routes would lose their protection."""
 _WHOLE = {
-    ("listeners", "bind"): "the whole listener is left out",
-    ("routes", "listeners"): "the whole route is left out",
-    ("routes", "match"): "the whole route is left out, and another one may take its requests",
+    ("listeners", "bind"): "the whole listener was left out",
+    ("routes", "listeners"): "the whole route was left out",
+    ("routes", "match"): "the whole route was left out, and another route may take its requests",
 }
 """Keys that an object needs (in a list: one item), and the consequence for the object without them."""
 _WAITING = _WHOLE.keys() | {("listeners", key) for key in _GUARDING}
 """Keys whose loss affects a whole object, or the routes of a listener. They are kept until everything is set."""
-_BY_HAND = "the comment at its place has the line of the configuration: write the key by hand"
+_BY_HAND = "write this key by hand: a comment in the fleet file contains the original line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Draft:
             why = f"{why}; {_WHOLE[key]}"
         elif decides and not answers:
             by_hand = str(path[2]) if len(path) > 2 and path[2] in _PROTECTING else ""
-            self.close(path[:2], "this route could not be carried over", by_hand=by_hand)
+            self.close(path[:2], "this route could not be converted", by_hand=by_hand)
             lost = self.ledger.revoke(path)
         else:
             lost = self.drop(path)
@@ -201,7 +201,7 @@ class Draft:
     def _close_routes_of(self, listener: str) -> None:
         for name, route in self.fleet["routes"].items():
             if listener in route.get("listeners", [listener]) and "respond" not in route:
-                self.close(("routes", name), "what protects its listener could not be carried over")
+                self.close(("routes", name), "the protection of its listener could not be converted")
 
     def _existing(self, path: Path) -> Path:
         while path and self.get(path) is None:
@@ -279,15 +279,15 @@ class Draft:
         """Report that a pool does not keep sessions together as the directive did."""
         self.unkept[pool] = statement
         self.ledger.omit(statement, reason, pool)
-        self.ledger.advise(statement, f"requests of one session go to any replica of {pool[1]}: {reason}", hint)
+        self.ledger.advise(statement, f"requests of one session may reach any replica of {pool[1]}: {reason}", hint)
 
     def advise_prefix(self, prefix: str, statement: Statement) -> None:
         """Report that the protection of a prefix no longer applies to longer paths that start with it."""
         if not prefix.endswith("/"):
             message = (
-                f"this also protected what only begins like {prefix}, and a prefix of a fleet is of whole segments"
+                f"this also protected paths such as {prefix}-x, but `path_prefix` matches whole path segments only"
             )
-            self.ledger.advise(statement, message, "write a route for what else begins so")
+            self.ledger.advise(statement, message, "write a route with `path_regex` for these paths")
 
     def close(self, path: Path, why: str, *, by_hand: str = "") -> None:
         """Make a route reject its requests, so that no other route takes them.

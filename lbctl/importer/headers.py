@@ -57,13 +57,13 @@ def named_by(draft: Draft, route: Path, header: str, statement: Statement, *, de
             draft.put(path, {"trusted": list(_NEAR), "header": header}, statement)
             if not decides:
                 draft.guessed[path] = statement
-            message = f"anybody who reaches this proxy can send {header}, and so choose the address that is believed"
-            hint = "only peers in private networks are believed: write those of your CDN into `client_address.trusted`"
+            message = f"any client that can reach this proxy can send {header} and forge its address"
+            hint = "lbctl trusts it only from private networks: add your CDN's networks to `client_address.trusted`"
             draft.ledger.advise(statement, message, hint)
         elif draft.get((*path, "header")) in {None, header}:
             draft.put((*path, "header"), header, statement)
         else:
-            draft.ledger.omit(statement, "a listener reads the client's address from one header", path[:2])
+            draft.ledger.omit(statement, "a listener reads the client's address from one header only", path[:2])
 
 
 def settle(draft: Draft) -> None:
@@ -73,5 +73,5 @@ def settle(draft: Draft) -> None:
         routes = [item for item in draft.fleet["routes"].values() if path[1] in item.get("listeners", [path[1]])]
         if any(key in item for key in ("allow_from", "deny_from") for item in (listener, *routes)):
             draft.drop(path)
-            reason = "the lists of addresses are of the peers: a header that names the client would get around them"
+            reason = "this header would let clients bypass `allow_from` and `deny_from`, which check the peer's address"
             draft.ledger.omit(statement, reason, path[:2])

@@ -14,10 +14,13 @@ from lbctl.importer.secrets import REDACTED, SecretDirectives, redacted
 from lbctl.importer.statement import Statement, walk
 
 WRITTEN = "lbctl writes this part of the configuration itself"
-UNKNOWN = "lbctl has no key that means this"
+UNKNOWN = "lbctl has no key for this directive"
 _INLINE = frozenset({"inline_string", "inlineString", "inline_bytes", "inlineBytes"})
 _MAX_TEXT = 160
-_WRITE_A_ROUTE = "write a route for them; or, if they may go there, take this out of the configuration and import again"
+_WRITE_A_ROUTE = (
+    "write a route for these requests; if the other route may take them, remove this from the configuration and "
+    "import again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,11 @@ class Ledger:
             item = parent if parent is not None and parent.name in {"map", "geo"} else item
             name = " ".join(item.tokens[:2]) if item.name in {"stats", "set"} else item.name
             what = f"`{name}`" if name != "-" and name == self.secrets.masked(name, item) else "this"
-            hint = "write it into a file (0600) where the fleet has a key for it, or let it go"
-            self.secret(item, f"{what} holds a secret, which was not copied", hint)
+            hint = (
+                "write it to a file with mode 0600 and name the file in the fleet, if a key accepts one; "
+                "otherwise omit it"
+            )
+            self.secret(item, f"{what} contains a secret, which was not copied", hint)
 
     def settle(self, reasons: Mapping[str, str] | None = None, *, whole_blocks: bool = False) -> None:
         """Keep every unclaimed directive as a comment.
@@ -151,7 +157,7 @@ class Ledger:
                 self.imply("it is empty", item)
                 continue
             if item.is_block and any(self._claimed(child) for child in walk(item.block)):
-                self.imply("its content is accounted for", item)
+                self.imply("its directives are converted separately", item)
                 continue
             reason = (reasons or {}).get(item.name) or self._inherited_reason(item)
             if reason == WRITTEN:

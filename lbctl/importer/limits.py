@@ -35,7 +35,7 @@ def read_text(path: Path, name: str, diagnostics: Diagnostics) -> str | None:
 def decoded(data: bytes, name: str, diagnostics: Diagnostics) -> str | None:
     """Return the bytes as text; None if they are invalid, which is reported."""
     if len(data) > MAX_BYTES:
-        hint = f"at most {MAX_BYTES >> 20} MiB"
+        hint = f"the maximum is {MAX_BYTES >> 20} MiB"
         diagnostics.add(Diagnostic("LB980", "the file is too large for an import", Position(name, 1, 1), hint=hint))
         return None
     try:
@@ -47,6 +47,6 @@ def decoded(data: bytes, name: str, diagnostics: Diagnostics) -> str | None:
         return None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        diagnostics.add(Diagnostic("LB980", "the file holds a NUL byte", Position(name, line, 1)))
+        diagnostics.add(Diagnostic("LB980", "the file contains a NUL byte", Position(name, line, 1)))
         return None
     return text

@@ -20,7 +20,7 @@ _LITERAL_START = re.compile(rf"{_LITERAL}*(?![*?+{{])")
 """Literal text at the start of an expression, without a repeated character at its end."""
 _LITERAL_END = re.compile(rf"(?<!\\){_LITERAL}*$")
 """Literal text at the end of an expression."""
-REFUSES_ALL = "the route refuses all requests of its match, also those for which the condition does not hold"
+REFUSES_ALL = "the route refuses all requests that match it, even if the condition is false"
 MAX_ADDED = 512
 """Maximum number of matches that are added for overlaps."""
 _MAX_PAIRS = 20_000

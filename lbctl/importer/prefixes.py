@@ -19,8 +19,8 @@ _SLOW = re.compile(r"\)[*+{]|[*+}][^*+]*[*+}][^*+]*[*+}][^*+]*[*+}]")
 """Expressions that may be slow for a path: repeated groups, and more than three repeats."""
 _MAX_PATH = 256
 _HINT = (
-    "write a route with `path_regex` for them; or, if they may go there, import a copy of the configuration with a `/` "
-    "at the end of the prefix"
+    "write a route with `path_regex` for these requests; if the other route may take them, add a `/` to the end of "
+    "the prefix in a copy of the configuration and import the copy"
 )
 
 
@@ -38,7 +38,7 @@ def settle(draft: Draft) -> None:
             continue
         draft.longer_paths[name] = longer
         taking = f"take route {other[0]} ({_shown(other[1])}), not {_shown(route)}"
-        message = f"requests for what only begins like {prefix}, such as {longer}, {taking}"
+        message = f"requests for paths that continue {prefix} without a `/`, such as {longer}, {taking}"
         draft.ledger.misroute(draft.origins[path], message, _HINT)
 
 

@@ -40,7 +40,7 @@ def put(
         file = f"secrets/{pool[1]}-key" if len(credentials) == 1 else f"secrets/{pool[1]}-{item.name}"
         headers[item.name] = ({"prefix": prefix[0]} if prefix else {}) | {"file": file}
         message = f"the value of {item.name} is a secret and was not copied"
-        draft.ledger.secret(item.statement, message, f"write it into {file}, for its owner alone (0600)")
+        draft.ledger.secret(item.statement, message, f"write it to {file} with mode 0600")
     upstream = {"host": host} | ({"headers": headers} if headers else {})
     draft.put((*pool, "upstream"), upstream, *(item.statement for item in (*credentials, *texts)), *statements)
     if (draft.get((*pool, "tls")) or {"ca": ""}).get("ca") is None:

@@ -44,10 +44,8 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
     _advise_sessions(draft)
     diagnostics.extend(remaining)
     if not draft.fleet["routes"]:
-        hint = "the comments say why each directive was left out"
-        diagnostics.add(
-            Diagnostic("LB982", "nothing here makes a route of a fleet", Position(files[0], 1, 1), hint=hint)
-        )
+        hint = "the configuration needs at least one rule that forwards, redirects or answers requests"
+        diagnostics.add(Diagnostic("LB982", "no route could be imported", Position(files[0], 1, 1), hint=hint))
         return None
     _report_closed(draft)
     diagnostics.extend(draft.ledger.misrouted)
@@ -59,8 +57,11 @@ def _advise_sessions(draft: Draft) -> None:
     for name, pool in draft.fleet["pools"].items():
         key = pool.get("balance", {}).get("hash", {}).get("key", {}).get("header")
         if key == _NAMED_BY_REPLICA:
-            message = f"sessions of {name} are a hash of {key}: the replica names them, and a hash may lead to others"
-            hint = f"write `affinity: {{header: {key}}}` for `balance`"
+            message = (
+                f"pool {name} hashes {key}, which replicas create: the hash may select another replica than the "
+                "one with the session"
+            )
+            hint = f"replace `balance` with `affinity: {{header: {key}}}`"
             for statement in draft.ledger.carriers(("pools", name, "balance", "hash"))[:1]:
                 draft.ledger.advise(statement, message, hint)
 
@@ -80,10 +81,12 @@ def _report_closed(draft: Draft) -> None:
     first = min((item.position for item in origins.values()), default=None)
     keys = {key for path, item in draft.closed.items() if path[1] in closed for key in item.by_hand}
     protecting = sorted(keys - {"match"})
-    written = f", and `{'`, `'.join(protecting)}` where a rule protected it" if protecting else ""
-    written += ", and the rest of a `match`" if "match" in keys else ""
-    hint = f"the comment at each says why, and has its pool: write it by hand{written}, or leave it out"
-    finding = Diagnostic("LB988", f"no route serves: {message}", first, ("routes",), hint)
+    written = f", add `{'`, `'.join(protecting)}` where a rule protected it" if protecting else ""
+    written += ", complete each incomplete `match`" if "match" in keys else ""
+    hint = (
+        f"the comment at each route has the reason and the pool: write the pool by hand{written}, or remove the route"
+    )
+    finding = Diagnostic("LB988", f"no route serves requests: {message}", first, ("routes",), hint)
     if serves:
         finding = replace(finding, message=message, severity="warning")
     draft.ledger.diagnostics.add(finding)
@@ -110,7 +113,7 @@ def _envoy(files: Sequence[str], diagnostics: Diagnostics, own: bool) -> Draft |
     from lbctl.importer.envoy.read import read
 
     for file in files[1:]:
-        message = "an Envoy has one configuration: give one file"
+        message = "Envoy has one configuration: pass only one file"
         diagnostics.add(Diagnostic("LB980", message, Position(file, 1, 1)))
     root = read(files[0], diagnostics)
     return None if root is None or diagnostics.failed else convert(root, files[0], diagnostics, own=own)

@@ -59,7 +59,7 @@ def _complete_object(draft: Draft, path: d.Path) -> None:
 def _in_words(path: d.Path, fault: Diagnostic) -> Diagnostic:
     """Return a fault in words for a converted configuration: a pool may have lost all of its replicas."""
     is_empty = path[0] == "pools" and fault.path == path and fault.code == "LB014"
-    return replace(fault, message="it has no replica") if is_empty else fault
+    return replace(fault, message="the pool has no replica") if is_empty else fault
 
 
 def _errors(draft: Draft) -> list[Diagnostic]:

@@ -17,15 +17,16 @@ _WIDTH = 118
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*|[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|%|KiB|MiB|GiB)|[0-9]+/[smh]")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _TITLES = {
-    "listeners": "Where clients come in",
-    "routes": "Which request goes to which pool: the most specific route wins, in any order",
+    "listeners": "Addresses where the proxies accept requests",
+    "routes": "Rules that map requests to pools: the most specific route applies, in any order",
     "pools": "Replicas that serve the same model",
-    "proxies": "The proxies that run the result",
+    "proxies": "Proxies that run this fleet",
 }
 _HEAD = """\
 # yaml-language-server: $schema=./lbctl.schema.json
-# A fleet imported from {source} by `lbctl import {kind}`: {counts}.
-# Next: `lbctl lint FILE` reports what is unwise, `lbctl import {kind} {source} --compare` compares the two by requests.
+# Imported from {source} by `lbctl import {kind}`. {counts}.
+# Next: `lbctl lint FILE` reports risky settings. `lbctl import {kind} {source} --compare` sends the same requests to
+# the configuration and to this fleet, and reports different results.
 """
 _ORDER = (
     "kind", "bind", "tls", "proxy_protocol", "client_address", "listeners", "match", "pool", "split", "respond",
@@ -40,7 +41,7 @@ def text(draft: Draft, kind: str, source: str) -> str:
     lines = [_head(draft, kind, source)]
     notes = _by_place(draft, draft.ledger.notes)
     if notes.get(()):
-        lines.append("#\n# Not carried over:\n")
+        lines.append("#\n# Not converted:\n")
         lines += _notes(notes[()], 0)
     lines.append("version: 1\n")
     for section in (*_TITLES, *(key for key in draft.fleet if key not in _TITLES and key != "version")):
@@ -52,7 +53,8 @@ def text(draft: Draft, kind: str, source: str) -> str:
 
 def _head(draft: Draft, kind: str, source: str) -> str:
     carried, implied, noted = draft.ledger.counts()
-    counts = f"{carried + implied + noted} directives, {carried} carried over, {implied} done anyway, {noted} comments"
+    total = carried + implied + noted
+    counts = f"{total} directives: {carried} converted, {implied} implied, {noted} kept as comments"
     name = source if source.isprintable() else ascii(source)
     return _HEAD.format(kind=kind, source=name, counts=counts)
 
@@ -103,14 +105,14 @@ def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
         number = "one line" if left_out == 1 else f"{left_out} lines"
         lines.append(f"  # ({number} with a secret left out)\n")
     if closed.removed.keys() & {"pool", "split"}:
-        first = f"{_by_hand(closed)}, then replace" if closed.by_hand else "To open it, replace"
+        first = f"{_by_hand(closed)}, then replace" if closed.by_hand else "To open this route, replace"
         yield f"    # {first} `respond` with:\n"
         yield from (f"    # {line}" for line in lines)
         return
     if closed.by_hand:
         yield f"    # {_by_hand(closed)}.\n"
     if lines:
-        yield "    # Where you open it, write also:\n"
+        yield "    # If you open this route, also write:\n"
         yield from (f"    # {line}" for line in lines)
 
 

@@ -16,11 +16,19 @@ from lbctl.importer.run import KINDS, Imported
 from tests.support.importer import imported, samples
 
 HEAD = (
-    "| sample | directives | carried over | implied | comments | requests that agree | differences | level |\n"
+    "| sample | directives | converted | implied | comments | requests that agree | differences | level |\n"
     "|---|---|---|---|---|---|---|---|"
 )
 LEVELS = ("whole", "nearly", "in part", "not")
-_LOST = ("take the next", "no pool can be", "compares whole", "external processor", "only its", "the whole route")
+_LOST = (
+    "take the next",
+    "to a pool",
+    "full host names",
+    "full values",
+    "external processor",
+    "only the cert",
+    "the whole route",
+)
 """Words in the reasons of comments about directives that affect requests."""
 _INTENDED = "status 302 → 301"
 """An intentional difference of a fleet: redirects to https have status 301 or 308."""
@@ -86,7 +94,7 @@ def level(result: Imported, compared: Sequence[ComparedRequest]) -> str:
 def total(lines: Sequence[str]) -> str:
     """Return the sentence with the number of samples of each level."""
     number = Counter(line.rstrip(" |").rpartition("| ")[2] for line in lines)
-    return f"Of {len(lines)} samples {', '.join(f'{number[each]} are carried over {each}' for each in LEVELS)}."
+    return f"Of {len(lines)} samples: {', '.join(f'{number[each]} {each}' for each in LEVELS)}."
 
 
 def main() -> None:

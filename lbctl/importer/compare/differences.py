@@ -103,10 +103,10 @@ def differences(fleet: Mapping[str, Any], before: ObservedRequest, after: Observ
     if before.status == after.status:
         named = {str(pool.get("affinity", {}).get("header", "")) for pool in fleet["pools"].values()}
         ignored = frozenset(named) if before.replica else _OWN_ANSWERS
-        yield from _of_headers("of the answer ", before.answer, after.answer, ignored=ignored)
+        yield from _of_headers("response ", before.answer, after.answer, ignored=ignored)
     if not before.replica:
         if before.text and before.text != after.text:
-            yield "body of the answer"
+            yield "response body"
         return
     if not _in_one_pool(fleet, before, after):
         return
@@ -135,9 +135,9 @@ def _of_headers(
     lost = [name for name in lost if name not in ignored]
     added = [name for name in new if name not in {*old, *ignored, *more}]
     if lost:
-        yield f"headers {where}lost: {', '.join(lost)}"
+        yield f"{where}headers lost: {', '.join(lost)}"
     if added:
-        yield f"headers {where}added: {', '.join(added)}"
+        yield f"{where}headers added: {', '.join(added)}"
 
 
 def _forwarded(fleet: Mapping[str, Any]) -> frozenset[str]:

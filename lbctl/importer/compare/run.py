@@ -75,7 +75,9 @@ def compare(kind: str, files: Sequence[str], draft: Draft, *, allow_unsandboxed:
     """
     binary = find_program(target(kind))
     if binary is None:
-        raise MissingProxyError(f"--compare needs the program {target(kind).binary}, and it is not on this machine")
+        raise MissingProxyError(
+            f"--compare needs the program {target(kind).binary}, which was not found on this machine"
+        )
     with tempfile.TemporaryDirectory(prefix="lbctl-compare-", ignore_cleanup_errors=True) as directory:
         base = Path(directory).resolve()
         base.chmod(0o711)
@@ -188,10 +190,10 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
     if route.get("respond", {}).get("status") == CLOSED_STATUS:
         return ComparedRequest(sample, nothing, nothing, (), "the import closed the route")
     if ("routes", sample.route) in draft.moved:
-        return ComparedRequest(sample, nothing, nothing, (), "the proxy's figures have a separate address")
+        return ComparedRequest(sample, nothing, nothing, (), "the proxy's metrics have a separate address")
     pools = {route.get("pool"), *route.get("split", {})} & set(draft.fleet["pools"])
     if any(draft.fleet["pools"][name].get("protocol", "http1") != "http1" for name in pools):
-        return ComparedRequest(sample, nothing, nothing, (), "the echo servers speak HTTP/1.1 only")
+        return ComparedRequest(sample, nothing, nothing, (), "the echo servers support HTTP/1.1 only")
     one, other = (_ask(sample, port, tls=tls) for port in (before, after))
     if other.status == CLOSED_STATUS:
         return ComparedRequest(sample, one, other, (), "the import closed the route")
@@ -200,14 +202,18 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
         why = f"the comparison closed the route: {source.removed[int(number)].text}"
         return ComparedRequest(sample, one, other, (), why)
     if one.status == 0 and _speaks_http2(draft, sample.listener):
-        return ComparedRequest(sample, one, other, (), "the listener speaks HTTP/2 only")
+        return ComparedRequest(sample, one, other, (), "the listener accepts HTTP/2 only")
     if not sample.route and refused(one) and other.status == _NO_ROUTE:
         return ComparedRequest(sample, one, other, ())
     lost = tuple(_lost_sessions(draft, pools))
     if route.get("auth", {}).keys() - {"external", "forward_credentials"}:
         differing = (*without_key(one, other), *lost)
         return ComparedRequest(
-            sample, one, other, differing, "" if differing else "both refuse it without a key, and saw no more"
+            sample,
+            one,
+            other,
+            differing,
+            "" if differing else "both refuse it without a key; nothing else was compared",
         )
     differing = (*differences(draft.fleet, one, other), *lost)
     if not differing and one.replica:

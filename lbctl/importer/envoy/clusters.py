@@ -42,11 +42,11 @@ def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = (
     algorithm = _POLICIES.get(cluster.get("lb_policy").text, "round_robin")
     context.put((*path, "balance"), {"algorithm": algorithm}, cluster.get("lb_policy"))
     context.put((*path, "replicas"), _weighted(replicas), *_endpoint_parts(assignment))
-    context.imply("replicas are the endpoints", assignment.get("cluster_name"), cluster.get("eds_cluster_config"))
+    context.imply("the endpoints are the replicas", assignment.get("cluster_name"), cluster.get("eds_cluster_config"))
     handle(context, path, cluster, _HANDLERS, "name", "type", "dns_lookup_family", "alt_stat_name", "cluster_type")
     if not cluster.get("connect_timeout"):
-        message = "Envoy's default of 5s for connecting: a replica that is gone costs every request that long"
-        context.draft.ledger.advise(cluster.statement, message, "`timeouts.connect` is 2s")
+        message = "Envoy's default connect timeout of 5s delays every request to an unreachable replica"
+        context.draft.ledger.advise(cluster.statement, message, "lbctl's default for `timeouts.connect` is 2s")
     return path
 
 
@@ -56,8 +56,13 @@ def without_key(context: EnvoyImport, path: Path, cluster: ConfigView) -> None:
         return
     policy = cluster.get("lb_policy") or cluster.get("load_balancing_policy")
     context.put((*path, "balance"), {"algorithm": "random"}, policy)
-    message = f"{cluster.get('name').text} has a hash, and no route has a `hash_policy`: replicas are chosen at random"
-    hint = "write `balance: {algorithm: hash, hash: {key: …}}` with what names a session, or `least_request`"
+    message = (
+        f"{cluster.get('name').text} uses a hash, but no route has a `hash_policy`: Envoy selects replicas at random"
+    )
+    hint = (
+        "write `balance: {algorithm: hash, hash: {key: …}}` with a key that identifies a session, or use "
+        "`least_request`"
+    )
     context.draft.ledger.advise(policy.statement, message, hint)
 
 
@@ -146,19 +151,19 @@ def _typed_policy(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if algorithm:
             context.put((*path, "balance", "algorithm"), algorithm, view)
             return
-    context.omit(view, "no algorithm of a fleet means this: `least_request` replaces it", path)
+    context.omit(view, "lbctl does not have this algorithm and uses `least_request` instead", path)
     context.draft.put((*path, "balance"), {"algorithm": "least_request"})
 
 
 def _breakers(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view.get("thresholds"):
         if item.get("priority").text not in {"", "DEFAULT"}:
-            context.omit(item, "a fleet has one priority of requests", path)
+            context.omit(item, "lbctl has one request priority", path)
             continue
         for name in ("max_connections", "max_pending_requests", "max_requests", "max_retries"):
             if (number := item.get(name).number) is not None and number > 0:
                 context.put((*path, "circuit_breaker", name), min(number, 2**31 - 1), item.get(name))
-        context.imply("limits are the pool's", item.get("priority"), item.get("track_remaining"))
+        context.imply("limits apply to the whole pool", item.get("priority"), item.get("track_remaining"))
     for item in view.get("per_host_thresholds"):
         if (number := item.get("max_connections").number) is not None:
             context.put((*path, "circuit_breaker", "per_replica", "max_connections"), number, item)
@@ -173,7 +178,7 @@ _HTTP_PARTS = ("path", "host", "expected_statuses")
 def _checks(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     checks = list(view)
     for item in checks[1:]:
-        context.omit(item, "a pool has one active check", path)
+        context.omit(item, "a pool has one active health check", path)
     for item in checks[:1]:
         http = item.get("http_health_check")
         parts = [item.get(name) for name in _CHECK_PARTS] + [http.get(name) for name in _HTTP_PARTS]
@@ -210,7 +215,7 @@ def _outliers(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if (percent := view.get("max_ejection_percent").number) is not None:
         context.put((*passive, "max_ejection"), f"{percent}%", view.get("max_ejection_percent"))
     if view.get("interval"):
-        context.imply("ejections are decided as they happen", view.get("interval"))
+        context.imply("lbctl ejects replicas immediately", view.get("interval"))
 
 
 def _protocol(context: EnvoyImport, path: Path, view: ConfigView) -> None:
@@ -221,7 +226,7 @@ def _protocol(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if explicit.get("http2_protocol_options"):
             context.put((*path, "protocol"), "http2", explicit, options.get("@type"))
         elif explicit:
-            context.imply("replicas are asked by HTTP/1.1", explicit, options.get("@type"))
+            context.imply("lbctl uses HTTP/1.1 to replicas", explicit, options.get("@type"))
         common = options.get("common_http_protocol_options")
         context.time((*path, "connections", "idle"), common.get("idle_timeout"))
         if number := common.get("max_requests_per_connection").number:
@@ -235,13 +240,13 @@ def _http2(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 def _slow_start(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.time((*path, "slow_start", "window"), view.get("slow_start_config", "slow_start_window"))
     if view.get("choice_count"):
-        context.imply("of two or more the least busy one is chosen", view.get("choice_count"))
+        context.imply("lbctl selects the least busy of at least two replicas", view.get("choice_count"))
 
 
 def _common(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     del path
     panic = view.get("healthy_panic_threshold")
-    context.imply("requests never go to replicas that are known to be unhealthy", panic)
+    context.imply("lbctl never sends requests to unhealthy replicas", panic)
 
 
 _HANDLERS: dict[str, Handler] = {

@@ -16,16 +16,16 @@ from lbctl.model.node import Node
 
 _REASONS = {
     "node": "`lbctl bootstrap` writes the node",
-    "tracing": "write `tracing`",
+    "tracing": "write `tracing` by hand",
     "dynamic_resources": "`lbctl bootstrap` connects to `lbctl serve`",
     **dict.fromkeys(
         ("layered_runtime", "stats_sinks", "overload_manager", "stats_config", "dns_resolution_config", "server_name",
          "stream_idle_timeout", "per_connection_buffer_limit_bytes"),
         WRITTEN,
     ),
-    "typed_per_filter_config": "a fleet has no filters",
-    "response_headers_to_add": "a header with variables of Envoy",
-    "eds_cluster_config": "endpoints come from elsewhere",
+    "typed_per_filter_config": "lbctl has no key for this filter",
+    "response_headers_to_add": "lbctl does not support the variables of this header",
+    "eds_cluster_config": "the endpoints are not in this configuration",
 }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Dr
     context.route_configs.update({item.get("name").text: item for item in static.get("route_configs")})
     connection_managers = [manager for item in static.get("listeners") for manager in managers(context, item)]
     if not connection_managers:
-        hint = "give a static configuration, or the `config_dump` of a running Envoy"
+        hint = "pass a static configuration, or the `config_dump` of a running Envoy"
         diagnostics.add(Diagnostic("LB982", "there is no HTTP listener to import", Position(file, 1, 1), hint=hint))
         return context.draft
     _admin(context, view.get("admin"))
@@ -68,16 +68,16 @@ def _routes(context: EnvoyImport, manager: Manager) -> None:
     named = manager.view.get("rds", "route_config_name").text
     if not config and named in context.route_configs:
         config = context.route_configs[named]
-        context.imply("its routes are those of the dump", manager.view.get("rds"))
+        context.imply("the dump contains its routes", manager.view.get("rds"))
     if not config:
-        reason = "its routes come from a control plane: give the `config_dump` of the running Envoy"
+        reason = "a control plane sends its routes: import the `config_dump` of the running Envoy"
         context.omit(manager.view.get("rds") or manager.view, reason, manager.path)
         return
     for name in ("name", "validate_clusters"):
         context.imply("it only names or selects", config.get(name))
     found = filters(context, manager)
     if hosts := config.get("vhds"):
-        found.protections.append((hosts, None, "a source of further virtual hosts is not carried over"))
+        found.protections.append((hosts, None, "`vhds` is not converted"))
     routes(context, manager.path, config, found)
 
 
@@ -91,17 +91,21 @@ def _admin(context: EnvoyImport, view: ConfigView) -> None:
     context.draft.put(("proxies", "envoy", "kind"), "envoy")
     context.put(("proxies", "envoy", "admin"), f"{near}:{port}", view)
     if near != host:
-        message = f"the admin interface listens on {host}: whoever reaches it can stop the proxy"
-        context.draft.ledger.advise(view.statement, message, "it listens on 127.0.0.1")
+        message = f"the admin interface listens on {host}: any client that can reach it can stop the proxy"
+        context.draft.ledger.advise(view.statement, message, "lbctl binds it to 127.0.0.1")
 
 
 def _unused(context: EnvoyImport) -> None:
     for name, cluster in context.clusters.items():
         if name in context.services:
-            context.imply("a filter asks it by its address", cluster)
+            context.imply("a filter uses the address of this cluster", cluster)
             continue
         if any(each == name for each, _ in context.pools) or aggregate(cluster):
             continue
         path = pool(context, cluster)
-        reason = "nothing here sends requests to this cluster" if path else "a cluster that no pool can be"
+        reason = (
+            "no imported route sends requests to this cluster"
+            if path
+            else "lbctl cannot convert this cluster to a pool"
+        )
         context.omit(cluster if path is None else cluster.get("name") or EMPTY, reason, path or ())

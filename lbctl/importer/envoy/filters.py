@@ -13,11 +13,11 @@ from lbctl.importer.envoy.protection import Protection, protection
 from lbctl.importer.envoy.view import ConfigView
 
 _PROTECTING = {
-    "ext_authz": "authentication by another service", "jwt_authn": "authentication by tokens (write `auth.jwt`)",
-    "rbac": "a list of who may do what", "basic_auth": "basic authentication", "oauth2": "authentication by OAuth",
-    "api_key_auth": "authentication by keys (write `auth.api_keys`)", "csrf": "a check of the origin",
-    "credential_injector": "a credential for replicas", "geoip": "a choice by place", "lua": "a separate program",
-    "wasm": "a separate program", "golang": "a separate program",
+    "ext_authz": "authentication by an external service", "jwt_authn": "JWT authentication (write `auth.jwt`)",
+    "rbac": "role-based access control", "basic_auth": "basic authentication", "oauth2": "OAuth authentication",
+    "api_key_auth": "API key authentication (write `auth.api_keys`)", "csrf": "CSRF protection",
+    "credential_injector": "injection of credentials", "geoip": "the geoip filter", "lua": "Lua code",
+    "wasm": "WebAssembly code", "golang": "Go code",
 }  # fmt: skip
 """Filters that may reject a request, in words."""
 _HARMLESS = frozenset(
@@ -36,10 +36,10 @@ _UNKNOWN = "a filter that lbctl does not know"
 _WITHOUT_TYPE = frozenset({"", "google.protobuf.Empty", "google.protobuf.Struct"})
 """Types of configurations that are identified by the name of their filter."""
 _OTHERS = {
-    "ext_proc": "an external processor is not carried over: `balance.algorithm: pick` chooses replicas by request",
-    "cors": "headers for browsers are `headers.response` of a route",
-    "compressor": "responses of models are not compressed", "grpc_web": "gRPC-Web is not translated",
-    "ratelimit": "limits by another service are not carried over: write `rate_limit`",
+    "ext_proc": "external processors are not converted: `balance.algorithm: pick` selects a replica for each request",
+    "cors": "CORS is not converted: set its headers in `headers.response` of a route",
+    "compressor": "lbctl does not compress responses", "grpc_web": "lbctl does not translate gRPC-Web",
+    "ratelimit": "limits of an external service are not converted: write `rate_limit`",
 }  # fmt: skip
 
 
@@ -62,10 +62,10 @@ class Filters:
 
 def filters(context: EnvoyImport, manager: Manager) -> Filters:
     """Read the HTTP filters of a connection manager."""
-    result = Filters([(view, None, f"{why} is not carried over") for view, why in manager.closing])
+    result = Filters([(view, None, f"{why} is not converted") for view, why in manager.closing])
     for item in manager.view.get("http_filters"):
         if item.get("disabled").text == "true":
-            context.omit(item, "it is disabled, and a route that enables it refuses its requests", manager.path)
+            context.omit(item, "the filter is disabled; a route that enables it refuses its requests", manager.path)
             result.disabled.append(item)
             continue
         _filter(context, manager, item, result)
@@ -75,7 +75,7 @@ def filters(context: EnvoyImport, manager: Manager) -> Filters:
 def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Filters) -> None:
     typed, kind = item.get("typed_config"), _kind(item)
     if kind == "router":
-        context.imply("the last filter sends requests to replicas", item)
+        context.imply("lbctl sends requests to replicas itself", item)
     elif kind == "health_check" and typed.get("pass_through_mode").text == "false":
         result.answers += [(match, item) for match in _paths(typed)]
     elif kind == "local_ratelimit" and (limit := _limit(typed)) is not None:
@@ -84,7 +84,7 @@ def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Fi
     elif kind == "buffer" and (number := typed.get("max_request_bytes").number):
         context.put((*manager.path, "max_body"), f"{number}B", item)
     elif kind in _PROTECTING or kind not in _HARMLESS:
-        why, lay = f"{_PROTECTING.get(kind, _UNKNOWN)} is not carried over", protection(context, manager, kind, item)
+        why, lay = f"{_PROTECTING.get(kind, _UNKNOWN)} is not converted", protection(context, manager, kind, item)
         if lay is not None or not own.keep(context, kind, item):
             result.protections.append((item, lay, why))
     elif own.keep(context, kind, item):
@@ -92,7 +92,7 @@ def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Fi
     elif kind == "json_to_metadata":
         context.imply("`match.model` reads the model of the body", item)
     else:
-        context.omit(item, _OTHERS.get(kind, "a fleet has no filters"), manager.path)
+        context.omit(item, _OTHERS.get(kind, "lbctl has no key for this filter"), manager.path)
 
 
 def _kind(item: ConfigView) -> str:

@@ -21,8 +21,8 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 """Network filters that do not decide about access. Any other filter in front of HTTP might."""
 _LISTENER_FILTERS = {
-    "tls_inspector": "the server name is read where it decides",
-    "http_inspector": "the protocol is read",
+    "tls_inspector": "lbctl reads the server name if it needs it",
+    "http_inspector": "lbctl detects the protocol",
 }
 
 
@@ -44,7 +44,9 @@ def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
     connection_managers = [(chain, item) for chain in chains for item in chain.get("filters") if _is_manager(item)]
     bind = bind_of(listener)
     if not connection_managers or bind is None:
-        reason = "it has no HTTP connection manager" if not connection_managers else "it binds no address"
+        reason = (
+            "it has no HTTP connection manager" if not connection_managers else "it has no address that lbctl supports"
+        )
         context.omit(listener, reason, ())
         return
     path = context.draft.add("listeners", listener.get("name").text or "listener", listener.statement, {"bind": bind})
@@ -56,7 +58,7 @@ def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
     closing += [each for chain, _ in rest for each in _further_chain(context, path, chain)]
     closing += _before_http(context, path, chains)
     manager = item.get("typed_config")
-    context.imply("it is the filter for HTTP", item.get("name"), manager.get("@type"))
+    context.imply("lbctl handles HTTP itself", item.get("name"), manager.get("@type"))
     handle(context, path, manager, _MANAGER_HANDLERS, "stat_prefix", "codec_type")
     yield Manager(path, manager, tuple(closing))
 
@@ -76,7 +78,7 @@ def _before_http(context: EnvoyImport, path: Path, chains: list[ConfigView]) -> 
         if _package(item) in _REFUSING or (any(map(_is_manager, items)) and _package(item) not in _HARMLESS)
     ]
     return [
-        *((item, "a choice by the client's network") for item in ranges),
+        *((item, "matching by the client's network") for item in ranges),
         *((item, "a filter that refuses connections") for item in refusing),
     ]
 
@@ -105,7 +107,9 @@ def bind_of(listener: ConfigView) -> str | None:
 def _further_chain(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tuple[ConfigView, str]]:
     """Convert the certificate of a further chain, whose routes must be the same as the first chain's."""
     closing = _transport(context, path, chain)
-    context.omit(chain, "a listener has one set of routes: only its certificate is carried over", path)
+    context.omit(
+        chain, "a listener has one set of routes: only the certificate of this filter chain is converted", path
+    )
     return closing
 
 
@@ -115,7 +119,7 @@ def _transport(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tupl
     if socket.get("typed_config"):
         return tls.downstream(context, path, socket, match)
     if match and not any(match.get(name) for name in _NETWORKS):
-        context.omit(match, "a listener takes all connections", path)
+        context.omit(match, "lbctl listeners accept all connections", path)
     return []
 
 
@@ -128,7 +132,7 @@ def _listener_filters(context: EnvoyImport, path: Path, view: ConfigView) -> Non
         elif kind in _LISTENER_FILTERS:
             context.imply(_LISTENER_FILTERS[kind], item)
         else:
-            context.omit(item, f"no key of a listener means this{' (' + name[0] + ')' if name[0] else ''}", path)
+            context.omit(item, f"lbctl has no listener key for this{' (' + name[0] + ')' if name[0] else ''}", path)
 
 
 _HANDLERS: dict[str, Handler] = {"listener_filters": _listener_filters}
@@ -169,7 +173,7 @@ def _log(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         elif kind.endswith("StdoutAccessLog"):
             context.imply("it is the default", item)
             continue
-        context.omit(item, "the access log has its own fields, in JSON", path)
+        context.omit(item, "lbctl's access log has fixed fields, in JSON", path)
 
 
 _MANAGER_HANDLERS: dict[str, Handler] = {
@@ -177,12 +181,12 @@ _MANAGER_HANDLERS: dict[str, Handler] = {
     "max_request_headers_kb": _header_bytes,
     "request_headers_timeout": _headers,
     "access_log": _log,
-    "use_remote_address": _implied("the client is the peer, unless `client_address` names trusted ones"),
-    "generate_request_id": _implied("every request gets an id"),
-    "normalize_path": _implied("paths that mean different things to proxies are refused"),
-    "merge_slashes": _implied("paths that mean different things to proxies are refused"),
-    "skip_xff_append": _implied("the client's address is always passed on"),
-    "path_with_escaped_slashes_action": _implied("paths that mean different things to proxies are refused"),
-    "strip_any_host_port": _implied("a route compares the host without its port"),
-    "http2_protocol_options": _implied("HTTP/2 has safe limits"),
+    "use_remote_address": _implied("the client is the peer, unless `client_address` lists trusted peers"),
+    "generate_request_id": _implied("lbctl adds an ID to every request"),
+    "normalize_path": _implied("lbctl refuses ambiguous paths"),
+    "merge_slashes": _implied("lbctl refuses ambiguous paths"),
+    "skip_xff_append": _implied("lbctl always forwards the client's address"),
+    "path_with_escaped_slashes_action": _implied("lbctl refuses ambiguous paths"),
+    "strip_any_host_port": _implied("`match.hosts` compares the host without its port"),
+    "http2_protocol_options": _implied("lbctl sets safe limits for HTTP/2"),
 }

@@ -32,8 +32,8 @@ def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: 
     """Convert the action of a route, and the headers of all enclosing levels, to settings of the route."""
     handle(context, path, view, _HANDLERS, "cluster", "weighted_clusters", "cluster_not_found_response_code")
     if view and not view.get("timeout"):
-        message = "Envoy's default of 15s for a whole response cuts off generations"
-        context.draft.ledger.advise(view.statement, message, "without `timeouts.request` a response may take any time")
+        message = "Envoy's default timeout of 15s for a whole response cuts off generations"
+        context.draft.ledger.advise(view.statement, message, "lbctl has no such limit unless `timeouts.request` is set")
     for level in reversed(levels):
         for side in ("request", "response"):
             _added(context, path, level.get(f"{side}_headers_to_add"), side)
@@ -60,31 +60,31 @@ def _added(context: EnvoyImport, path: Path, view: ConfigView, side: str) -> Non
         if side == "request" and provider.owns(context.draft, path, name):
             context.put((*path, "pool"), context.draft.get((*path, "pool")), item)
         elif may_hold_credential(name) and "%" not in _ENVIRONMENT.sub("", value):
-            hint = "keep secrets in files of mode 0600"
+            hint = "keep secrets in files with mode 0600"
             message = f"the value of {name} is a secret and was not copied"
             context.draft.ledger.secret(item.statement, message, hint)
-            reason = "a secret is not copied: write the header by hand, or let replicas do without it"
+            reason = "secrets are not copied: write the header by hand or omit it"
             context.draft.ledger.omit(item.statement, reason, path, part=f"{name}: (a secret)")
             _remove(context, path, name, side)
         elif side == "request" and (text := headers.text(value, _VARIABLE, _MEANINGS)):
             _set(context, path, name, text, item)
         elif name in {"x-real-ip", "x-forwarded-for"} and (match := _NAMED_BY.fullmatch(value)) is not None:
             headers.named_by(context.draft, path, match[1].lower(), item.statement)
-            context.imply("the client's address is always passed on", item)
+            context.imply("lbctl always forwards the client's address", item)
         elif text := headers.text(value, _VARIABLE, _MEANINGS):
             context.put((*path, "headers", side, "set", name), text, item)
         elif value:
-            context.omit(item, "a header with variables that a fleet has not", path)
+            context.omit(item, "lbctl does not support the variables of this header", path)
 
 
 def _set(context: EnvoyImport, path: Path, name: str, text: str, item: ConfigView) -> None:
     """Set a header of requests."""
     if (name, text) in {("x-real-ip", headers.CLIENT), ("x-request-id", "{request_id}")}:
-        context.imply("the client's address and the request's id are always passed on", item)
+        context.imply("lbctl always forwards the client's address and the request ID", item)
         return
     headers.put(context.draft, path, name, text, *item.all)
     if re.search(r"ADDRESS%", item.get("header", "value").text):
-        context.draft.ledger.omit(item.statement, "the address is passed on without its port", path)
+        context.draft.ledger.omit(item.statement, "lbctl forwards the address without its port", path)
 
 
 def _removed(context: EnvoyImport, path: Path, view: ConfigView, side: str) -> None:
@@ -103,13 +103,13 @@ def _remove(context: EnvoyImport, path: Path, name: str, side: str, *views: Conf
 def _timeout(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     value = view.milliseconds
     if value == 0:
-        context.imply("without `timeouts.request` there is no limit", view)
+        context.imply("lbctl has no limit unless `timeouts.request` is set", view)
         return
     context.time((*path, "timeouts", "request"), view)
     if value is not None and value < 120_000:
-        message = f"timeout {view.text}: a response that takes longer is cut off, however well it streams"
+        message = f"timeout {view.text} cuts off a response that takes longer, even while it streams"
         context.draft.ledger.advise(
-            view.statement, message, "leave `timeouts.request` out; `timeouts.idle` ends silence"
+            view.statement, message, "remove `timeouts.request`; `timeouts.idle` ends stalled responses"
         )
 
 
@@ -128,12 +128,12 @@ def _retry(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         safe.add("retriable-status-codes")
     repeated = sorted(set(conditions) - safe)
     if repeated:
-        context.omit(view.get("retry_on"), "lbctl repeats only what no replica has begun to work on", path)
-        message = f"retry_on {', '.join(repeated)}: a generation that has begun is paid for twice"
-        hint = "a request is tried again only where it never reached the model"
+        context.omit(view.get("retry_on"), "lbctl retries only requests that no replica has started to process", path)
+        message = f"retry_on {', '.join(repeated)} repeats generations that have started"
+        hint = "lbctl retries a request only if it did not reach the model"
         draft.ledger.advise(view.get("retry_on").statement, message, hint)
     else:
-        context.imply("these are retried by default", view.get("retry_on"))
+        context.imply("lbctl retries these by default", view.get("retry_on"))
     _attempt(context, path, view.get("per_try_timeout"))
     for name in ("retry_host_predicate", "host_selection_retry_max_attempts"):
         context.imply("each retry goes to another replica", view.get(name))
@@ -142,13 +142,11 @@ def _retry(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 def _attempt(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     value = view.milliseconds
     if value == 0:
-        context.imply("without `timeouts.attempt` a try has no separate limit", view)
+        context.imply("lbctl has no limit for an attempt unless `timeouts.attempt` is set", view)
     context.time((*path, "timeouts", "attempt"), view)
     if value and value < 120_000:
-        message = (
-            f"per_try_timeout {view.text}: an answer that begins later is cut off, however long the generation takes"
-        )
-        context.draft.ledger.advise(view.statement, message, "leave `timeouts.attempt` out, or make it longer")
+        message = f"per_try_timeout {view.text} cuts off a response that starts later"
+        context.draft.ledger.advise(view.statement, message, "remove `timeouts.attempt`, or increase it")
 
 
 def _prefix(context: EnvoyImport, path: Path, view: ConfigView) -> None:
@@ -162,13 +160,13 @@ def _prefix(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 
 
 def _closing(context: EnvoyImport, path: Path, view: ConfigView) -> None:
-    context.omit(view, "a fleet replaces the prefix that matched, and nothing else", path)
-    context.draft.close(path, "its rewrite could not be carried over")
+    context.omit(view, "lbctl can replace only the matched prefix (`rewrite.path_prefix`)", path)
+    context.draft.close(path, "its rewrite could not be converted")
 
 
 def _host(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if provider.host_of(context.draft, path) == view.text:
-        context.imply("the pool has its own Host", view)
+        context.imply("the pool sends its own Host (`upstream.host`)", view)
         return
     context.put((*path, "rewrite", "host"), view.text, view)
 
@@ -178,7 +176,7 @@ def _auto_host(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         context.imply("it is off", view)
         return
     if provider.host_of(context.draft, path) is not None:
-        context.imply("the pool has its own Host", view)
+        context.imply("the pool sends its own Host (`upstream.host`)", view)
         return
     name = str(context.draft.get((*path, "pool")) or "")
     replicas = context.draft.get(("pools", name, "replicas")) or []
@@ -187,14 +185,14 @@ def _auto_host(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if len(hosts) == 1 and re.fullmatch(r"[A-Za-z0-9.-]+", host):
         context.put((*path, "rewrite", "host"), host, view)
     else:
-        context.omit(view, "a route sends one Host to all replicas", path)
+        context.omit(view, "a route sends the same Host to all replicas", path)
 
 
 def _mirror(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view:
         target = pool(context, context.clusters.get(item.get("cluster").text, EMPTY))
         if target is None or context.draft.get((*path, "mirror")):
-            context.omit(item, "a route has one mirror", path)
+            context.omit(item, "a route can have only one mirror", path)
             continue
         share = item.get("runtime_fraction", "default_value")
         percent = (share.get("numerator").number or 0) * _SCALE.get(share.get("denominator").text, 1.0)
@@ -207,7 +205,7 @@ def _hash(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     name = context.draft.get((*path, "pool"))
     path_of_pool = ("pools", str(name))
     if name is None or context.draft.get((*path_of_pool, "balance", "algorithm")) != "hash":
-        context.omit(view, "the pool has no hash, or the route has several pools", path)
+        context.omit(view, "the pool does not use a hash, or the route has several pools", path)
         return
     for item in view:
         header, cookie = item.get("header", "header_name").text, item.get("cookie", "name").text
@@ -217,7 +215,7 @@ def _hash(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if context.draft.get((*path_of_pool, "balance", "hash")) is None:
             context.put((*path_of_pool, "balance", "hash"), {"key": key}, item)
         else:
-            context.omit(item, "a pool hashes by one key", path)
+            context.omit(item, "a pool has one hash key", path)
 
 
 def _upgrades(context: EnvoyImport, path: Path, view: ConfigView) -> None:

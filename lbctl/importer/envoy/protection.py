@@ -58,18 +58,22 @@ def _service(context: EnvoyImport, manager: Manager, item: ConfigView) -> Protec
         external["timeout"] = duration(limit)
     if names := list(_names(accepted)):
         external["accept"] = names
-    context.imply("it is asked by HTTP", typed.get("transport_api_version"))
+    context.imply("lbctl queries the service over HTTP", typed.get("transport_api_version"))
     context.services.add(uri.get("cluster").text)
-    message = f"Envoy asks the service by {prefix.text}PATH of each request, a fleet always by {url}"
-    hint = "the service must take the request's path from x-original-uri, or judge all paths alike"
+    message = (
+        f"Envoy queries the service at {prefix.text}PATH with the path of each request; lbctl always queries {url}"
+    )
+    hint = "if the service depends on the path, make it read the path from x-original-uri"
     asked = (uri.get("uri") or uri).statement
     context.draft.ledger.advise(asked, message, hint)
-    reason = "the service gets this path, and that of the request in x-original-uri"
+    reason = "the service gets the path of each request only in x-original-uri"
     context.draft.ledger.omit(asked, reason, manager.path)
     if typed.get("failure_mode_allow").text == "false":
-        context.imply("without an answer it is 503, never let in", typed.get("failure_mode_allow"))
+        context.imply("if the service does not respond, lbctl returns 503", typed.get("failure_mode_allow"))
     if typed.get("failure_mode_allow").text == "true":
-        context.omit(typed.get("failure_mode_allow"), "without an answer it is 503, never let in", manager.path)
+        context.omit(
+            typed.get("failure_mode_allow"), "if the service does not respond, lbctl returns 503", manager.path
+        )
     carried = [each for view in (uri, prefix, sent, accepted) for each in view.all]
 
     def lay(route: Path) -> None:

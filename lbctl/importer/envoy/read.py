@@ -92,7 +92,7 @@ def _check(root: Node, diagnostics: Diagnostics) -> None:
         # The library reports some wrong types by other exceptions, such as KeyError for a missing field.
         message = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
         position = _position(root, message)
-        diagnostics.add(Diagnostic("LB980", f"Envoy would not read this: {message[:300]}", position))
+        diagnostics.add(Diagnostic("LB980", f"invalid Envoy configuration: {message[:300]}", position))
 
 
 def _position(root: Node, message: str) -> Position:

@@ -52,16 +52,16 @@ def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Fi
         paths.append(path)
         _protect(context, listener, path, entry, filters)
         if entry.answer and entry.view.get("route"):
-            why = "an earlier route answers or protects some of its requests, and no match expresses which ones"
+            why = "an earlier route answers or protects some of its requests, and `match` cannot express which ones"
             context.draft.ledger.omit(entry.answer.statement, f"{why}: the route refuses its requests", path)
             status = entry.answer.get("direct_response", "status").number
             context.draft.close(path, why, by_hand="auth" if status in {401, 403} else "")
         if entry.is_lost:
-            why = "no match of a route expresses its whole condition"
+            why = "`match` cannot express its whole condition"
             context.omit(entry.view.get("match"), f"{why}: {REFUSES_ALL}", path)
             context.draft.close(path, why, by_hand="match")
         for item in entry.hidden:
-            context.omit(item, "it takes what the condition of this route does not", path)
+            context.omit(item, "it takes the requests for which the condition of this route is false", path)
         if filters.limits and not context.draft.answers(path):
             context.put((*path, "rate_limit"), list(filters.limits), *filters.limit_views)
     _others(context, listener, config, entries)
@@ -72,7 +72,7 @@ def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithH
     for item, lay, why in filters.protections:
         config = own((entry.view, entry.host), item)
         if config.get("disabled").text == "true":
-            context.imply("the route has no such protection", config)
+            context.imply("this protection is off for the route", config)
         elif lay is not None and not config and (lay is of_the_listener or not _answers(context, path)):
             lay(path)
         else:
@@ -81,7 +81,7 @@ def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithH
     for item in filters.disabled:
         config = own((entry.view, entry.host), item)
         if config and config.get("disabled").text != "true":
-            why = "it enables a filter for itself"
+            why = "it enables a filter that is disabled by default"
             context.omit(config, f"{why}: the route refuses its requests", path)
             context.draft.close(path, why, by_hand="auth")
 
@@ -110,14 +110,17 @@ def _misroute_hidden(context: EnvoyImport, entry: RouteWithHost, earlier: Sequen
     target = entry.view.get("route", "cluster").text
     for other in earlier:
         if entry.view.get("route") and other.view.get("route", "cluster").text != target:
-            message = f"{_subject(entry.view)} and of an earlier one with another cluster go to the first"
+            message = (
+                f"{_subject(entry.view)} that also match an earlier route go to this route's cluster, not to the "
+                "earlier one's"
+            )
             context.draft.ledger.misroute(entry.view.statement, message)
 
 
 def _entries(context: EnvoyImport, host: ConfigView) -> list[RouteWithHost]:
     domains = _domains(context, host)
     if domains is None:
-        context.omit(host, "a route compares whole hosts, or what follows a leading `*.`", ())
+        context.omit(host, "`match.hosts` accepts full host names and names with a leading `*.` only", ())
         return []
     entries, answers = list[RouteWithHost](), list[tuple[Match, ConfigView]]()
     for item in host.get("routes"):
@@ -154,7 +157,7 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
             item.view for item in result if covers(entry.match, item.match) and not (kept and item.match in specific)
         ]
         if kept:
-            message = f"{_subject(entry.view)} may take more specific routes: no match expresses its condition"
+            message = f"{_subject(entry.view)} may take more specific routes: `match` cannot express the condition"
             context.draft.ledger.misroute(entry.view.statement, message)
         reached = dict[str, RouteWithHost]()
         for item in (*kept, replace(entry, hidden=tuple(hidden)), *result):
@@ -169,9 +172,9 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
 
 def _unreadable(context: EnvoyImport, item: ConfigView) -> None:
     """Report a route none of whose conditions can be expressed. A closed route would take all requests of its host."""
-    context.omit(item, "no match of a route expresses this: its requests take the next route", ())
+    context.omit(item, "`match` cannot express this condition: its requests take the next route", ())
     if item.get("route") and not _protects(item):
-        message = f"{_subject(item)} go where the next one leads: no match expresses the condition"
+        message = f"{_subject(item)} take the next route: `match` cannot express the condition"
         context.draft.ledger.misroute(item.statement, message)
 
 
@@ -187,12 +190,15 @@ def _protects(item: ConfigView) -> bool:
 
 def _domains(context: EnvoyImport, host: ConfigView) -> Match | None:
     domains = [item.text for item in host.get("domains")]
-    context.imply("a route compares the host", host.get("domains"), host.get("name"))
+    context.imply("`match.hosts` compares the host", host.get("domains"), host.get("name"))
     if "*" in domains:
         return {}
     unreadable = [domain for domain in domains if not _DOMAIN.fullmatch(domain)]
     if unreadable:
-        message = f"requests for the hosts {' '.join(unreadable)} go to another virtual host: no match expresses these"
+        message = (
+            f"requests for the hosts {' '.join(unreadable)} go to another virtual host: `match.hosts` cannot "
+            "express these names"
+        )
         context.draft.ledger.misroute(host.statement, message)
     hosts = [re.sub(r":\d+$", "", name).lower() for name in domains if name not in unreadable]
     return {"hosts": list(dict.fromkeys(hosts))} if hosts else None
@@ -305,8 +311,8 @@ def _route(context: EnvoyImport, listener: Path, config: ConfigView, entry: Rout
 def _respond(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     body = view.get("body", "inline_string").text
     if view.get("body") and not view.get("body", "inline_string"):
-        context.omit(view, "a body from a file", path)
-        context.draft.close(path, "its answer could not be carried over")
+        context.omit(view, "lbctl converts inline response bodies only", path)
+        context.draft.close(path, "its response could not be converted")
         return
     respond: dict[str, Any] = {"status": view.get("status").number or 200}
     context.put((*path, "respond"), respond | ({"body": body} if body else {}), view)
@@ -322,10 +328,10 @@ def _redirect(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if location and status in REDIRECTS and names <= {"path_redirect", "response_code", "strip_query"}:
         context.draft.redirect(path, status, location, *view.all)
         if view.get("strip_query").text != "true" and "?" not in location:
-            context.draft.ledger.omit(view.statement, "the query is not passed on", path)
+            context.draft.ledger.omit(view.statement, "lbctl's redirect drops the query", path)
         return
-    context.omit(view, "a fleet redirects to https, or to one address", path)
-    context.draft.close(path, "its redirect could not be carried over")
+    context.omit(view, "lbctl can redirect only to https, or to one address", path)
+    context.draft.close(path, "its redirect could not be converted")
 
 
 def _forward(context: EnvoyImport, path: Path, view: ConfigView, levels: tuple[ConfigView, ...]) -> None:
@@ -338,8 +344,8 @@ def _forward(context: EnvoyImport, path: Path, view: ConfigView, levels: tuple[C
         parts = aggregate(cluster)
         target = _pool(context, context.clusters.get(parts[0], EMPTY) if parts else cluster, view, (item, *levels))
         if target is None:
-            context.omit(view, "its cluster is none of known endpoints: the route refuses its requests", path)
-            context.draft.close(path, "its cluster could not be carried over")
+            context.omit(view, "the endpoints of its cluster are not known: the route refuses its requests", path)
+            context.draft.close(path, "its cluster could not be converted")
             return
         shares[str(target[1])] = shares.get(str(target[1]), 0) + weight
         if len(parts) > 1 and (spare := pool(context, context.clusters.get(parts[1], EMPTY))) is not None:

@@ -13,7 +13,7 @@ from lbctl.importer.envoy.view import EMPTY, ConfigView
 _VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
 _STRICTER = frozenset({"allow_expired_certificate", "only_verify_leaf_cert_crl", "@type"})
 """Settings that make the check of a client's certificate less strict than a fleet's."""
-_CLOSING = "a check of clients' certificates beyond their authority and its revocation list"
+_CLOSING = "verification of client certificates beyond their CA and its revocation list"
 
 
 def downstream(context: EnvoyImport, path: Path, socket: ConfigView, match: ConfigView) -> list[tuple[ConfigView, str]]:
@@ -23,7 +23,7 @@ def downstream(context: EnvoyImport, path: Path, socket: ConfigView, match: Conf
     names = match.get("server_names")
     _certificates(context, path, common, names)
     context.imply("it only names the transport", socket.get("name"), typed.get("@type"))
-    context.imply("HTTP/1.1 and HTTP/2 are offered", common.get("alpn_protocols"))
+    context.imply("lbctl offers HTTP/1.1 and HTTP/2", common.get("alpn_protocols"))
     oldest = common.get("tls_params", "tls_minimum_protocol_version")
     if (version := _VERSIONS.get(oldest.text)) is not None:
         context.put((*path, "tls", "min_version"), version, oldest)
@@ -39,8 +39,10 @@ def _certificates(context: EnvoyImport, path: Path, common: ConfigView, names: C
         pair: dict[str, Any] = {"certificate": chain.text, "key": key.text}
         if not chain.text or not key.text:
             pair = {"certificate": f"tls/{path[1]}.crt", "key": f"tls/{path[1]}.key"}
-            message = "this listener speaks TLS, and its certificate is in no file"
-            context.draft.ledger.advise(common.statement, message, "write the files into `tls.certificates`")
+            message = "this listener uses TLS, but the configuration does not name its certificate file"
+            context.draft.ledger.advise(
+                common.statement, message, "set `tls.certificates` to the certificate and key files"
+            )
         pairs.append(pair | ({"hosts": hosts} if hosts and pairs else {}))
         context.put((*path, "tls", "certificates"), pairs, chain, key, names)
 
@@ -94,17 +96,17 @@ def upstream(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         tls["ca"] = provider.authority(ca.text)
     context.put((*path, "tls"), tls, ca, system, name, chain, key, view.get("name"), typed.get("@type"))
     if len(subjects) == 1 and subjects[0].text == name.text:
-        context.imply("the certificate must have the name", checks.get("match_typed_subject_alt_names"))
-    context.imply("HTTP/1.1 or HTTP/2 is offered by `protocol`", common.get("alpn_protocols"))
+        context.imply("lbctl requires this name in the certificate", checks.get("match_typed_subject_alt_names"))
+    context.imply("`protocol` selects HTTP/1.1 or HTTP/2", common.get("alpn_protocols"))
     _advise(context, view, checks, "ca" in tls)
 
 
 def _advise(context: EnvoyImport, view: ConfigView, checks: ConfigView, verified: bool) -> None:
     ledger = context.draft.ledger
     if not verified:
-        message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
-        ledger.advise(view.statement, message, "write `tls.ca`, and a certificate must be signed by it")
+        message = "replica certificates are not verified: an attacker on the network can read and change prompts"
+        ledger.advise(view.statement, message, "set `tls.ca` to the CA that signed the certificates")
     for name, child in checks.fields():
         if name not in {"trusted_ca", "system_root_certs", "match_typed_subject_alt_names", "@type"}:
-            message = f"{name}: this check of replicas' certificates is not carried over"
-            ledger.advise(child.statement, message, "`tls` checks the authority and `server_name`")
+            message = f"{name}: this check of replica certificates is not converted"
+            ledger.advise(child.statement, message, "`tls` verifies the CA and `server_name`")

@@ -133,7 +133,7 @@ class _Reader:
         if self._expects_key:
             raise self._at(event, "a map or a list cannot be a key")
         if len(self._open) >= MAX_DEPTH:
-            raise self._at(event, f"it is nested more than {MAX_DEPTH} deep")
+            raise self._at(event, f"it is nested more than {MAX_DEPTH} levels deep")
         content = _Anchored(self._node(value, event), 1, 0, is_open=True)
         self._remember(event, content)
         self._open.append(_Open(content))
@@ -163,7 +163,7 @@ class _Reader:
         self._count += content.size if event is not None else 1
         if self._count > MAX_NODES:
             at = (content.node.line, content.node.column)
-            raise self._stop(f"more than {MAX_NODES} values, with those of aliases", *at)
+            raise self._stop(f"it has more than {MAX_NODES} values, including the values of aliases", *at)
         if frame is None:
             self._root = content.node
             return
@@ -172,7 +172,7 @@ class _Reader:
         outer.height = max(outer.height, content.height)
         if len(self._open) + content.height > MAX_DEPTH:
             at = (content.node.line, content.node.column)
-            raise self._stop(f"it is nested more than {MAX_DEPTH} deep", *at)
+            raise self._stop(f"it is nested more than {MAX_DEPTH} levels deep", *at)
         if isinstance(outer.node.value, list):
             outer.node.value.append(content.node)
         elif isinstance(outer.node.value, dict) and frame.key is not None:
@@ -197,7 +197,7 @@ class _Reader:
         return self._stop(problem, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def _stop(self, problem: str, line: int, column: int, *, code: str = "LB980", hint: str = "") -> _InvalidYamlError:
-        message = problem if code != "LB980" else f"this is not read: {problem}"
+        message = problem if code != "LB980" else f"this cannot be imported: {problem}"
         self._diagnostics.add(Diagnostic(code, message, Position(self._file, line, column), hint=hint))
         return _InvalidYamlError()
 

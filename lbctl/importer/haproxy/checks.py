@@ -23,10 +23,10 @@ def active(context: HaproxyImport, path: Path, section: HaproxySection, servers:
     lines = _lines(section)
     if checked is None:
         for item in lines:
-            context.draft.ledger.omit(item, "no server of the section has `check`", path)
+            context.draft.ledger.omit(item, "no server in this section has `check`", path)
         if servers:
-            message = "servers without `check`: one that is gone keeps its share until a request fails on it"
-            context.draft.ledger.advise(servers[0].line, message, "write `health.active`")
+            message = "servers without `check` get requests even after they have failed"
+            context.draft.ledger.advise(servers[0].line, message, "add `health.active` to the pool")
         return
     check: dict[str, Any] = {"interval": "2s", "unhealthy_threshold": 3, "healthy_threshold": 2}
     check |= {"http": _http(context, path, lines)} if section.last("option", "httpchk") else {"tcp": {}}
@@ -39,7 +39,7 @@ def active(context: HaproxyImport, path: Path, section: HaproxySection, servers:
     for word in ("fastinter", "downinter"):
         if checked.has(word):
             part = f"server {checked.name} {word} {checked.get(word, '')}"
-            context.draft.ledger.omit(checked.line, "one interval holds in all states", path, part=part)
+            context.draft.ledger.omit(checked.line, "lbctl uses one check interval for all states", path, part=part)
 
 
 def _timing(server: ServerLine) -> dict[str, Any]:
@@ -65,11 +65,11 @@ def _http(context: HaproxyImport, path: Path, lines: Sequence[Statement]) -> dic
         elif item.args[:1] == ("expect",):
             expected = _expect(args)
             if expected is None:
-                context.draft.ledger.omit(item, "a check expects statuses, or a text in the body", path)
+                context.draft.ledger.omit(item, "a health check can expect only statuses or a text in the body", path)
                 continue
             http |= expected
         else:
-            context.draft.ledger.omit(item, "a check is one GET", path)
+            context.draft.ledger.omit(item, "a health check is a single GET request", path)
             continue
         context.draft.ledger.carry((*path, "health", "active", "http"), item)
     http.setdefault("path", "/")

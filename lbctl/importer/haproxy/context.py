@@ -71,7 +71,7 @@ class HaproxyImport:
         base = next((item for item in self.globals if item.name == f"{kind}-base" and item.args), None)
         if base is None or text.startswith(("/", "@")):
             return text
-        self.draft.ledger.imply("paths are written whole", base)
+        self.draft.ledger.imply("lbctl writes full paths", base)
         return f"{base.args[0].rstrip('/')}/{text}"
 
 

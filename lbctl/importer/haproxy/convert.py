@@ -22,30 +22,32 @@ _REASONS = {
          "stats-file", "insecure-fork-wanted", "nameserver", "hold", "resolve_retries", "parse-resolv-conf", "peer"),
         WRITTEN,
     ),
-    "resolvers": WRITTEN, "peers": "limits are divided by `instances`",
-    "global": WRITTEN, "log": "the access log has its own fields, in JSON",
-    "log-format": "the access log has its own fields",
+    "resolvers": WRITTEN, "peers": "lbctl divides limits by `instances`",
+    "global": WRITTEN, "log": "lbctl's access log has fixed fields, in JSON",
+    "log-format": "lbctl's access log has fixed fields",
     "stats": "lbctl has its own dashboard, metrics and `lbctl status`",
-    "errorfile": "lbctl answers with JSON bodies",
-    "userlist": "no rule asks for these users", "compression": "responses are not compressed",
-    "use_backend": "an earlier rule takes these requests", "stick-table": "a fleet counts by `rate_limit`",
-    "maxconn": WRITTEN, "fullconn": "limits do not grow with the load", "filter": "a fleet has no filters",
-    "capture": "the access log has its own fields", "unique-id-format": "lbctl makes the id of a request itself",
-    "unique-id-header": "lbctl makes the id of a request itself", "timeout": "a fleet has no timeout that means this",
+    "errorfile": "lbctl returns its own JSON bodies",
+    "userlist": "no imported rule uses this user list", "compression": "lbctl does not compress responses",
+    "use_backend": "an earlier rule takes these requests",
+    "stick-table": "lbctl counts requests with `rate_limit`, not with stick tables",
+    "maxconn": WRITTEN, "fullconn": "lbctl's limits do not depend on the load",
+    "filter": "lbctl has no key for this filter",
+    "capture": "lbctl's access log has fixed fields", "unique-id-format": "lbctl generates request IDs itself",
+    "unique-id-header": "lbctl generates request IDs itself", "timeout": "lbctl has no key for this timeout",
 }  # fmt: skip
 _IMPLIED = {
     ("mode", "http"): "lbctl balances HTTP",
-    ("option", "http-keep-alive"): "connections are kept",
-    ("option", "http-no-delay"): "tokens leave when they come",
-    ("option", "http-buffer-request"): "bodies are read where a route needs them",
-    ("option", "httplog"): "every request has a line in the access log",
-    ("option", "dontlognull"): "connections without a request have no line",
-    ("option", "log-health-checks"): "changes of health are in the log of `serve`",
-    ("http-reuse",): "connections to replicas are shared safely",
-    ("timeout", "client"): "a client that stops reading ends with `timeouts.idle`",
-    ("timeout", "client-fin"): "closed connections end by themselves",
-    ("timeout", "server-fin"): "closed connections end by themselves",
-    ("log", "global"): "every request has a line in the access log",
+    ("option", "http-keep-alive"): "lbctl keeps connections open",
+    ("option", "http-no-delay"): "lbctl sends each token immediately",
+    ("option", "http-buffer-request"): "lbctl reads bodies only if a route needs them",
+    ("option", "httplog"): "lbctl logs every request",
+    ("option", "dontlognull"): "lbctl does not log connections without a request",
+    ("option", "log-health-checks"): "`lbctl serve` logs health changes",
+    ("http-reuse",): "lbctl shares connections to replicas safely",
+    ("timeout", "client"): "`timeouts.idle` applies to clients that stop reading",
+    ("timeout", "client-fin"): "lbctl needs no timeout for closed connections",
+    ("timeout", "server-fin"): "lbctl needs no timeout for closed connections",
+    ("log", "global"): "lbctl logs every request",
 }
 
 
@@ -63,7 +65,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     http = [item for item in all_sections if item.is_http]
     for item in all_sections:
         if not item.is_http:
-            ledger.omit(item.block, "its mode is TCP, and lbctl balances HTTP")
+            ledger.omit(item.block, "it is in TCP mode, and lbctl supports HTTP only")
     proxy.process(context)
     exporters = [item for item in http if item.block.name in {"frontend", "listen"} and proxy.is_exporter(item)]
     for item in exporters:
@@ -93,13 +95,12 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
 def _report_no_frontend(all_sections: Sequence[HaproxySection], file: str, diagnostics: Diagnostics) -> None:
     fronts = [item for item in all_sections if item.block.name in {"frontend", "listen"} and not item.is_http]
     message, position = "there is no frontend to import", Position(file, 1, 1)
-    hint = "give the files with `frontend` or `listen` sections of `mode http`"
+    hint = "pass the files that contain `frontend` or `listen` sections with `mode http`"
     if fronts:
-        message = f"{' '.join(fronts[0].block.tokens)} is in TCP mode, and lbctl balances HTTP"
+        why = " (HAProxy's default without `mode http`)" if fronts[0].last("mode") is None else ""
+        message = f"{' '.join(fronts[0].block.tokens)} is in TCP mode{why}, and lbctl supports HTTP only"
         position = fronts[0].block.position
-        if fronts[0].last("mode") is None:
-            message += ": HAProxy's mode is TCP where no `mode http` holds"
-        hint = "write `mode http` there or in `defaults` if it carries HTTP, and import again"
+        hint = "if it carries HTTP, add `mode http` there or to `defaults`, and import again"
     diagnostics.add(Diagnostic("LB982", message, position, hint=hint))
 
 
@@ -112,12 +113,14 @@ def _is_statistics(section: HaproxySection) -> bool:
 def _advise(context: HaproxyImport, section: HaproxySection) -> None:
     ledger = context.draft.ledger
     if section.last("option", "http-no-delay") is None:
-        message = "without `option http-no-delay` the first token waits up to 0.2 s for a second one"
-        ledger.advise(section.block, message, "tokens leave when they come")
+        message = "without `option http-no-delay`, HAProxy may delay the first token by up to 0.2 s"
+        ledger.advise(section.block, message, "lbctl sends each token immediately")
     for option in ("httpclose", "http-server-close", "forceclose"):
         if (item := section.last("option", option)) is not None:
-            ledger.advise(item, f"option {option}: a new connection for every request", "connections are kept")
-            ledger.imply("connections are kept", item)
+            ledger.advise(
+                item, f"option {option} opens a new connection for each request", "lbctl keeps connections open"
+            )
+            ledger.imply("lbctl keeps connections open", item)
 
 
 def _unused(context: HaproxyImport, http: Sequence[HaproxySection]) -> None:
@@ -126,8 +129,8 @@ def _unused(context: HaproxyImport, http: Sequence[HaproxySection]) -> None:
     for item in http:
         if item.block.name == "backend" and item.name not in context.pools:
             context.pools[item.name] = pool(context, item)
-            led = "no route that serves leads to this backend"
-            reason = led if item.name in named else "nothing here sends requests to this backend"
+            led = "no open route sends requests to this backend"
+            reason = led if item.name in named else "no rule sends requests to this backend"
             context.draft.ledger.omit(item.block, reason, context.pools[item.name])
 
 

@@ -81,8 +81,10 @@ def _misroute_hidden(context: HaproxyImport, entry: FrontendRoute, earlier: Sequ
     target = entry.rule.value if _serves(entry) else None
     for other in earlier:
         if _serves(other) and other.rule.value != target and hides(entry.match, other.match):
-            what = f"go to {target}" if target else "are answered"
-            message = f"requests of both this rule and an earlier one {what}, and do not go to {other.rule.value}"
+            what = f"go to {target}" if target else "get the proxy's response"
+            message = (
+                f"requests that match both this rule and an earlier one {what} instead of going to {other.rule.value}"
+            )
             context.draft.ledger.misroute(entry.rule.line, message)
 
 
@@ -148,7 +150,7 @@ def _misroute(context: HaproxyImport, rule: rules.HaproxyRule) -> None:
     A closed route for it would take all requests of the frontend.
     """
     context.draft.ledger.omit(rule.line, _UNREADABLE)
-    message = f"requests for {rule.value} go where the next rule leads: no match expresses the condition"
+    message = f"requests for {rule.value} take the next rule: `match` cannot express the condition"
     context.draft.ledger.misroute(rule.line, message)
 
 
@@ -204,7 +206,7 @@ def _closed_part(context: HaproxyImport, entry: FrontendRoute, later: Sequence[F
     covered = [item for item in later if covers(entry.match, item.match) and not (kept and item.match in specific)]
     hidden = dict.fromkeys(item.rule.line for item in covered if item.rule.line is not entry.rule.line)
     if kept and specific:
-        message = f"requests for {entry.rule.value} may take more specific routes: no match expresses its condition"
+        message = f"requests for {entry.rule.value} may take more specific routes: `match` cannot express the condition"
         context.draft.ledger.misroute(entry.rule.line, message)
     return [*kept, replace(entry, excludes=(), hidden=tuple(hidden))]
 
@@ -232,7 +234,7 @@ def _reached(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
 
 
 _TAKEN = "an earlier rule takes these requests"
-_UNREADABLE = "no match of a route expresses this condition: its requests take the next rule"
+_UNREADABLE = "`match` cannot express this condition: its requests take the next rule"
 
 
 LAID = frozenset({"allow", "deny", "keys", "users", "silent"})

@@ -27,7 +27,7 @@ def listeners(context: HaproxyImport, section: HaproxySection) -> tuple[list[str
         addresses = values.binds(item.args[0]) if item.args else [None]
         for bind in addresses:
             if bind is None:
-                context.draft.ledger.omit(item, "a listener binds one address and port")
+                context.draft.ledger.omit(item, "a listener needs one address and port")
                 continue
             path = context.draft.add("listeners", _name(section, item), item, {"bind": bind})
             _bind_options(context, path, item)
@@ -60,7 +60,7 @@ def _bind_options(context: HaproxyImport, path: Path, item: Statement) -> None:
             draft.put((*path, "tls", "min_version"), value.removeprefix("TLSv"), item)
         elif word not in _IMPLIED:
             part = f"bind {item.args[0]} {word} {value}".strip()
-            draft.ledger.omit(item, "no key of a listener means this", path, part=part)
+            draft.ledger.omit(item, "lbctl has no listener key for this option", path, part=part)
     _oldest(context, path)
 
 
@@ -68,8 +68,10 @@ def _certificate(context: HaproxyImport, path: Path, item: Statement, word: str,
     """Add a certificate. For a directory or a list, the operator has to name the files."""
     file = context.file("crt", value)
     if word == "crt-list" or file.endswith("/"):
-        message = f"bind {item.args[0]} {word} {value}: a fleet names each certificate"
-        context.draft.ledger.advise(item, message, "write `tls.certificates`: one entry for each, with its `hosts`")
+        message = f"bind {item.args[0]} {word} {value}: lbctl needs the name of each certificate file"
+        context.draft.ledger.advise(
+            item, message, "write one entry with `hosts` in `tls.certificates` for each certificate"
+        )
         file = f"{file.rstrip('/')}/{path[1]}.pem" if word == "crt" else f"tls/{path[1]}.pem"
     pairs = [*(context.draft.get((*path, "tls", "certificates")) or []), {"certificate": file, "key": file}]
     context.draft.put((*path, "tls", "certificates"), pairs, item)
@@ -116,7 +118,7 @@ def _settings(context: HaproxyImport, path: Path, section: HaproxySection) -> No
     _trusted(context, path, section.last("option", "forwardfor"))
     log = section.last("option", "dontlog-normal")
     if log is not None:
-        context.draft.ledger.omit(log, "every request has a line in the access log", path)
+        context.draft.ledger.omit(log, "lbctl logs every request", path)
 
 
 def _headers(context: HaproxyImport, path: Path) -> None:
@@ -129,7 +131,7 @@ def _headers(context: HaproxyImport, path: Path) -> None:
         return
     size = int(buffer.args[0]) - (int(free.args[0]) if free is not None else _FREE_BYTES)
     if size > _MAX_HEADERS:
-        context.draft.ledger.imply("bodies are read where a route needs them", buffer)
+        context.draft.ledger.imply("lbctl reads bodies only if a route needs them", buffer)
     else:
         context.draft.put((*path, "headers", "max_bytes"), written(size), buffer, *filter(None, [free]))
 

@@ -53,10 +53,8 @@ def times(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
     if idle is not None and len(idle.args) > 1 and (value := values.time(idle.args[1])):
         draft.put((*route, "timeouts", "idle"), value, idle)
         if (values.milliseconds(idle.args[1]) or 0) < _SHORT:
-            message = (
-                f"timeout server {idle.args[1]}: a model that is silent for longer before its first token gets cut off"
-            )
-            ledger.advise(idle, message, "`timeouts.idle` is 5m where nothing else is written")
+            message = f"timeout server {idle.args[1]} cuts off a model that takes longer to send its first token"
+            ledger.advise(idle, message, "increase `timeouts.idle`, or remove it for lbctl's default of 5m")
     tunnel = section.last("timeout", "tunnel")
     if tunnel is not None:
         draft.put((*route, "websocket"), True, tunnel)
@@ -78,14 +76,14 @@ def _retries(context: HaproxyImport, route: Path, section: HaproxySection) -> No
         busy = set()
     repeated = [word for word in on.args if word not in {"conn-failure", "none", *busy}]
     if not repeated:
-        draft.ledger.imply("failed connections are tried again", on)
+        draft.ledger.imply("lbctl retries failed connections", on)
         return
-    draft.ledger.omit(on, "lbctl repeats only what no replica has begun to work on", route)
+    draft.ledger.omit(on, "lbctl retries only requests that no replica has started to process", route)
     if {"all-retryable-errors", "empty-response", "junk-response", "response-timeout"} & set(repeated) or any(
         word.startswith("5") for word in repeated
     ):
-        message = f"retry-on {' '.join(repeated)}: a generation that has begun is paid for twice, also a POST"
-        draft.ledger.advise(on, message, "a request is tried again only where it never reached the model")
+        message = f"retry-on {' '.join(repeated)} repeats generations that have started, even for POST requests"
+        draft.ledger.advise(on, message, "lbctl retries a request only if it did not reach the model")
 
 
 def _forward_for(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
@@ -95,11 +93,11 @@ def _forward_for(context: HaproxyImport, route: Path, section: HaproxySection) -
     arguments = item.args
     name = arguments[arguments.index("header") + 1].lower() if "header" in arguments[:-1] else "x-forwarded-for"
     if name in _FORWARDED:
-        context.draft.ledger.imply("the client's address is always passed on", item)
+        context.draft.ledger.imply("lbctl always forwards the client's address", item)
     else:
         headers.put(context.draft, route, name, headers.CLIENT, item)
     if "if-none" in arguments:
-        reason = "what a client says of its address is believed of `client_address.trusted` alone"
+        reason = "lbctl trusts a client's address header only from peers in `client_address.trusted`"
         context.draft.ledger.omit(item, reason, route, part="option forwardfor … if-none")
 
 
@@ -116,7 +114,7 @@ def _request(context: HaproxyImport, route: Path, section: HaproxySection, item:
     if when and not _applies(context, route, section, when, negated):
         if not (name.endswith("header") and len(args) > 1 and args[1].lower() in _FORWARDED):
             return
-        context.draft.ledger.imply("the address and the scheme of the client are always passed on", item)
+        context.draft.ledger.imply("lbctl always forwards the client's address and scheme", item)
         return
     if name.endswith("-header"):
         _header(context, route, section, item, args)
@@ -144,20 +142,20 @@ def _header(
     if args[0] == "del-header":
         _remove(context, route, item, name, "request")
     elif name in _FORWARDED and value in _OWN_VALUES:
-        ledger.imply("the address and the scheme of the client are always passed on", item)
+        ledger.imply("lbctl always forwards the client's address and scheme", item)
     elif may_hold_credential(name) and "%" not in _ENVIRONMENT.sub("", value):
-        hint = "keep secrets in files of mode 0600"
+        hint = "keep secrets in files with mode 0600"
         ledger.secret(item, f"the value of {name} is a secret and was not copied", hint)
-        reason = "a secret is not copied: write the header by hand, or let replicas do without it"
+        reason = "secrets are not copied: write the header by hand or omit it"
         ledger.omit(item, reason, route, part=f"http-request set-header {name} (a secret)")
         _remove(context, route, item, name, "request")
     elif name in _FORWARDED and (match := _NAMED_BY.fullmatch(value)) is not None:
         headers.named_by(draft, route, match[1].lower(), item)
     elif (text := headers.text(value, _VARIABLE, _MEANINGS)) is None or args[0] == "add-header":
         if not own.keep(context, section, item):
-            ledger.omit(item, "a header with variables that a fleet has not, or one that is added to others", route)
+            ledger.omit(item, "lbctl does not support its variables, or cannot add a header to an existing one", route)
     elif name == "x-request-id" and text == "{request_id}":
-        ledger.imply("every request has an id", item)
+        ledger.imply("lbctl adds an ID to every request", item)
     elif name == "host" and HOST.fullmatch(value):
         draft.put((*route, "rewrite", "host"), value, item)
     else:
@@ -199,8 +197,8 @@ def _path(
         return
     if replacement is not None and prefix and not prefix.startswith(replacement[0]):
         return
-    draft.ledger.omit(item, "a fleet replaces the prefix that matched, and nothing else", route)
-    draft.close(route, "its rewrite could not be carried over")
+    draft.ledger.omit(item, "lbctl can replace only the matched prefix (`rewrite.path_prefix`)", route)
+    draft.close(route, "its rewrite could not be converted")
 
 
 def _replaced(args: tuple[str, ...]) -> tuple[str, str] | None:
@@ -223,4 +221,4 @@ def _response(context: HaproxyImport, route: Path, section: HaproxySection, item
     elif len(args) > 2 and (text := headers.text(args[2], _VARIABLE, _MEANINGS)) is not None:
         context.draft.put((*route, "headers", "response", "set", name), text, item)
     elif not own.keep(context, section, item):
-        context.draft.ledger.omit(item, "a header with variables that a fleet has not", route)
+        context.draft.ledger.omit(item, "lbctl does not support the variables of this header", route)

@@ -51,7 +51,7 @@ def _provider(context: HaproxyImport, path: Path, section: HaproxySection) -> No
         texts = [item for item in headers if item not in secrets]
         provider.put(context.draft, path, name, secrets, texts if host is not None else [], [host] if host else [])
         if host is None:
-            reason = "a pool with its own key has its own Host, here its first replica's"
+            reason = "a pool with its own key sends its own Host, here the address of its first replica"
             context.draft.ledger.omit(secrets[0].statement, reason, path, part="the client's Host")
 
 
@@ -83,7 +83,7 @@ def _balance(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
             sticky.advise_address(context, item)
     else:
         draft.put((*path, "balance"), {"algorithm": "least_request"})
-        draft.ledger.omit(item, "no algorithm of a fleet means this: `least_request` replaces it", path)
+        draft.ledger.omit(item, "lbctl does not have this algorithm and uses `least_request` instead", path)
 
 
 def _hash_key(args: Sequence[str]) -> dict[str, Any] | None:
@@ -104,7 +104,7 @@ def _hash_settings(context: HaproxyImport, path: Path, section: HaproxySection) 
     if factor is not None and factor.args[:1] and is_whole(factor.args[0]) and int(factor.args[0]) > 100:
         context.draft.put((*path, "balance", "hash", "bounded_load"), int(factor.args[0]) / 100, factor)
     if (kind := section.last("hash-type")) is not None:
-        context.draft.ledger.imply("hashes are always consistent", kind)
+        context.draft.ledger.imply("lbctl's hashes are always consistent", kind)
 
 
 # ── The servers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,13 +119,13 @@ def _members(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
     if templates and not lines:
         member = template(context, path, templates[0], base)
         for item in templates[1:]:
-            ledger.omit(item, "a pool is discovered by one name", path)
+            ledger.omit(item, "a pool can have only one name for discovery", path)
         servers = [member] if member else []
     else:
         servers = [server for item in lines if (server := base.of(item))]
         _replicas(context, path, servers)
         for item in templates:
-            ledger.omit(item, "a pool has replicas by hand or by discovery", path)
+            ledger.omit(item, "a pool has either `replicas` or `discovery`", path)
     _shared(context, path, servers)
     checks.active(context, path, section, servers)
 
@@ -136,7 +136,7 @@ def _replicas(context: HaproxyImport, path: Path, servers: Sequence[ServerLine])
     for server in servers:
         address = values.server_address(server.address)
         if address is None:
-            reason = "a replica has a host and a port"
+            reason = "a replica needs a host and a port"
             draft.ledger.omit(server.line, reason, path)
             continue
         replica: dict[str, Any] = {"name": server.name, "address": address}
@@ -185,13 +185,13 @@ def _shared(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -
         for server in servers:
             if (own := server.get(word, "")) != holders[0].get(word, ""):
                 part = f"server {server.name} {word} {own}" if own else f"server {server.name} without {word}"
-                reason = f"a fleet has one value for the pool: {holders[0].get(word, '')} holds for this one too"
+                reason = f"a pool has one value for all replicas: {holders[0].get(word, '')} applies to this one too"
                 draft.ledger.omit(server.line, reason, path, part=part)
     _tls(context, path, servers)
     for server in servers:
         for part in server.unknown:
             text = f"server {server.name} {part}"
-            draft.ledger.omit(server.line, "no key of a fleet means this", path, part=text)
+            draft.ledger.omit(server.line, "lbctl has no key for this option", path, part=text)
 
 
 def _tls(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> None:
@@ -206,8 +206,8 @@ def _tls(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> N
         ca = context.file("ca", first.get("ca-file", ""))
         tls["ca"] = "system" if ca == "@system-ca" else provider.authority(ca)
     else:
-        message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
-        draft.ledger.advise(first.line, message, "write `tls.ca`, and a certificate must be signed by it")
+        message = "replica certificates are not verified: an attacker on the network can read and change prompts"
+        draft.ledger.advise(first.line, message, "set `tls.ca` to the CA that signed the certificates")
     name = re.fullmatch(r"str\((.+)\)", first.get("sni", ""))
     if name or first.get("verifyhost", ""):
         tls["server_name"] = name[1] if name else first.get("verifyhost", "")
@@ -222,7 +222,7 @@ def _cookie(context: HaproxyImport, path: Path, section: HaproxySection) -> None
     if item is None or not item.args:
         return
     if "insert" not in item.args:
-        reason = "a fleet's affinity is a cookie that the proxy sets"
+        reason = "`affinity` by cookie uses a cookie that the proxy sets"
         context.draft.lose_sessions(path, item, reason, sticky.OWN_COOKIE)
         return
     life = item.args[item.args.index("maxlife") + 1] if "maxlife" in item.args[:-1] else ""

@@ -10,7 +10,7 @@ from lbctl.importer.statement import Statement
 
 _PLACE = ("proxies", "haproxy")
 _USUAL = "127.0.0.1:8405"
-_HERE = "the figures are for this machine alone"
+_HERE = "lbctl serves the metrics to this machine only"
 
 
 def process(context: HaproxyImport) -> None:
@@ -43,8 +43,8 @@ def figures(context: HaproxyImport, route: Path, rule: HaproxyRule) -> None:
     """Convert metrics on a path of a frontend for clients: they get a separate address."""
     address = context.draft.get((*_PLACE, "metrics")) or _USUAL
     _put(context, "metrics", address, rule.line)
-    message = f"the figures of the proxy among the paths of clients: they are at http://{address}/metrics now"
-    context.draft.ledger.advise(rule.line, message, "ask there; this path answers 404")
+    message = f"the proxy's metrics are reachable by clients; lbctl serves them at http://{address}/metrics instead"
+    context.draft.ledger.advise(rule.line, message, "query that address; this path returns 404")
     context.draft.moved.add(route)
     context.draft.put((*route, "respond"), {"status": 404, "body": "not found"}, rule.line)
 

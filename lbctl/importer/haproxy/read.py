@@ -50,10 +50,10 @@ def _lines(text: str, file: str, diagnostics: Diagnostics) -> Iterator[Statement
             _fail(diagnostics, Position(file, number, error.column), str(error))
             continue
         if len(tokens) > _MAX_WORDS:
-            _fail(diagnostics, Position(file, number, 1), f"a line has at most {_MAX_WORDS} words")
+            _fail(diagnostics, Position(file, number, 1), f"a line can have at most {_MAX_WORDS} words")
         elif tokens:
             yield Statement(Position(file, number, tokens[0].column), tuple(item.text for item in tokens))
 
 
 def _fail(diagnostics: Diagnostics, position: Position, message: str) -> None:
-    diagnostics.add(Diagnostic("LB980", f"HAProxy would not read this: {message}", position))
+    diagnostics.add(Diagnostic("LB980", f"invalid HAProxy configuration: {message}", position))

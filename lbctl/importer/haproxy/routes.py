@@ -20,9 +20,9 @@ from lbctl.importer.haproxy.pools import pool
 from lbctl.importer.matching import REFUSES_ALL, covers, merge
 from lbctl.importer.statement import Statement
 
-_LOST = "no match of a route expresses its whole condition"
-_HIDDEN = "it takes what the rule of this route does not"
-_UNPROTECTED = "a rule that protects it could not be carried over"
+_LOST = "`match` cannot express its whole condition"
+_HIDDEN = "it takes the requests for which the condition of this route is false"
+_UNPROTECTED = "a rule that protects it could not be converted"
 _TOO_MANY = "the rules of its frontend overlap in too many ways"
 
 
@@ -52,8 +52,8 @@ def _redirect(context: HaproxyImport, section: HaproxySection, rule: rules.Hapro
     whole = False
     for region in rule.when.regions():
         if not region.exact:
-            message = "redirects all requests of its listener to https: no match of a route expresses its condition"
-            context.draft.ledger.advise(rule.line, message, "write routes for those that it must not redirect")
+            message = "this redirects all requests of its listener to https: `match` cannot express the condition"
+            context.draft.ledger.advise(rule.line, message, "write routes for requests that must not be redirected")
         for match in region.includes:
             path = _add(context, section, FrontendRoute(match, rule), plain)
             context.draft.put((*path, "respond"), {"redirect": "https"}, rule.line, *rule.statements)
@@ -108,17 +108,21 @@ def _close_unknown(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) 
     """Close a route whose backend does not use HTTP."""
     ledger, tcp = context.draft.ledger, context.tcp.get(str(rule.value))
     if tcp is None:
-        reason = f"there is no backend {rule.value!r}" if "%" not in str(rule.value) else "a name with variables"
+        reason = (
+            f"there is no backend {rule.value!r}"
+            if "%" not in str(rule.value)
+            else "the name of the backend contains variables"
+        )
         ledger.omit(rule.line, f"{reason}: the route refuses its requests", path)
         context.draft.close(path, "its backend is not known")
         return
-    reason = f"backend {rule.value!r} is in TCP mode, and HAProxy does not start with it behind a frontend for HTTP"
+    reason = f"backend {rule.value!r} is in TCP mode, and HAProxy does not start if an HTTP frontend uses it"
     if tcp.name not in context.pools:
         context.pools[tcp.name] = pool(context, tcp)
     context.draft.put((*path, "pool"), context.pools[tcp.name][1], rule.line)
     policy.times(context, path, tcp)
     ledger.omit(rule.line, f"{reason}: the route refuses its requests", path)
-    ledger.advise(tcp.block, reason, "write `mode http` there or in `defaults`, and import again")
+    ledger.advise(tcp.block, reason, "add `mode http` there or to `defaults`, and import again")
     context.draft.close(path, "its backend is in TCP mode")
 
 
@@ -127,7 +131,7 @@ def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySecti
     for rule in rules.rules(target):
         conditional = rule.action in {*LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
         if rule.action in {"guard", "unknown", "respond"} or conditional:
-            why = "its backend answers some requests by a rule that could not be carried over"
+            why = "its backend answers some requests with a rule that could not be converted"
             context.draft.ledger.omit(rule.line, f"{why}: the route refuses its requests", path)
             context.draft.close(path, why)
 
@@ -145,7 +149,7 @@ def _answer(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None
         if location:
             context.draft.redirect(path, rule.value["status"], location, rule.line)
             return
-    why = "its answer could not be carried over"
+    why = "its response could not be converted"
     for item in (rule.line, *rule.when.statements):
         context.draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
     context.draft.close(path, why)
@@ -207,9 +211,12 @@ def _fallbacks(
         watched, spare = rule.value
         own, matches = context.pools.get(watched), rule.when.matches()
         if matches is None:
-            context.draft.ledger.omit(rule.line, "no match of a route expresses the rest of this condition")
-            message = f"{spare} does not serve while {watched} has no server: no match of a route expresses the rest"
-            context.draft.ledger.advise(rule.line, message, "write `fallback` at the routes that it may serve")
+            context.draft.ledger.omit(rule.line, "`match` cannot express the rest of this condition")
+            message = (
+                f"{spare} does not take over while {watched} has no server: `match` cannot express the rest of "
+                "the condition"
+            )
+            context.draft.ledger.advise(rule.line, message, "set `fallback` on the routes that it may take over")
         for path in paths:
             match = context.draft.get((*path, "match")) or {}
             served = own is not None and context.draft.get((*path, "pool")) == own[1]

@@ -106,13 +106,13 @@ def template(context: HaproxyImport, path: Path, item: Statement, base: ServerLi
     """Set the discovery for a `server-template`: a number of servers with one name."""
     draft = context.draft
     if len(item.args) < 3:
-        draft.ledger.omit(item, "a template needs a prefix, a number and an address", path)
+        draft.ledger.omit(item, "`server-template` needs a prefix, a number and an address", path)
         return None
     server = base.of(Statement(item.position, ("server", item.args[0], *item.args[2:])))
     host, _, port = item.args[2].rpartition(":")
     count = re.fullmatch(r"(?:(\d+)-)?(\d+)", item.args[1])
     if server is None or not is_whole(port) or not host or count is None:
-        draft.ledger.omit(item, "a template needs a name with a port", path)
+        draft.ledger.omit(item, "`server-template` needs a host name with a port", path)
         return None
     dns = {"name": host, "port": int(port), "max_replicas": int(count[2]) - int(count[1] or 1) + 1}
     draft.put((*path, "discovery"), {"dns": dns}, item)

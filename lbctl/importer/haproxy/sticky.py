@@ -13,9 +13,12 @@ from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.rules import acls, parted
 from lbctl.importer.statement import Statement
 
-OWN_COOKIE = "write `affinity: {cookie: NAME}`: lbctl sets a cookie of that name, and clients that keep it stay"
+OWN_COOKIE = (
+    "write `affinity: {cookie: NAME}`: lbctl sets this cookie, and clients that return it stay on their replica"
+)
 _HASH = (
-    "name what clients send with each request of a session: `balance: {algorithm: hash, hash: {key: {header: NAME}}}`"
+    "set the hash key to a header that clients send with each request of a session: `balance: {algorithm: hash, "
+    "hash: {key: {header: NAME}}}`"
 )
 _HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)(?:,-?1)?\)")
 _ANSWERED = re.compile(r"res\.f?hdr\(([A-Za-z0-9_-]+)(?:,-?1)?\)")
@@ -33,7 +36,7 @@ def carry(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
         context.draft.put((*path, "affinity"), session, *lines, *_tables(section))
     elif any(item.args[0] == "store-response" for item in lines):
         for item in lines:
-            reason = "no key of a fleet remembers this of an answer"
+            reason = "lbctl cannot remember a value from a response"
             context.draft.lose_sessions(path, item, reason, OWN_COOKIE)
     else:
         _hash(context, path, section, lines)
@@ -59,11 +62,11 @@ def _hash(context: HaproxyImport, path: Path, section: HaproxySection, lines: li
     for item in lines:
         key, present = _key(item), draft.get((*path, "balance", "hash", "key"))
         if key is None or key not in stored:
-            draft.lose_sessions(path, item, "no key of a fleet means this", _HASH)
+            draft.lose_sessions(path, item, "lbctl has no hash key for this", _HASH)
         elif chosen and key != chosen:
-            draft.lose_sessions(path, item, f"a pool hashes by one key, here {_named(chosen)}", _HASH)
+            draft.lose_sessions(path, item, f"a pool has one hash key, here {_named(chosen)}", _HASH)
         elif (conditions := list(_conditions(section, item))) and not _is_presence(key, section, item):
-            draft.lose_sessions(path, item, "a hash has no condition", _HASH)
+            draft.lose_sessions(path, item, "a hash key cannot have a condition", _HASH)
         else:
             if present != key:
                 _replace(context, path, section, key)
@@ -78,9 +81,9 @@ def _replace(context: HaproxyImport, path: Path, section: HaproxySection, key: d
     present = draft.get((*path, "balance", "hash"))
     if balance is not None and present is not None:
         draft.ledger.revoke((*path, "balance"))
-        draft.ledger.omit(balance, f"a pool hashes by one key: {_named(key)}, which `stick` remembers", path)
+        draft.ledger.omit(balance, f"a pool has one hash key, here {_named(key)} of `stick`", path)
     elif balance is not None:
-        draft.ledger.imply("new sessions are placed by their hash", balance)
+        draft.ledger.imply("the hash selects the replica of a new session", balance)
     draft.put((*path, "balance"), {"algorithm": "hash", "hash": (present or {}) | {"key": key}})
 
 
@@ -127,6 +130,6 @@ def _tables(section: HaproxySection) -> Iterator[Statement]:
 def advise_address(context: HaproxyImport, item: Statement) -> None:
     """Report that a key is the client's address."""
     line = " ".join(item.args[:2]) if item.name == "stick" else item.args[0]
-    message = f"{item.name} {line} sends all clients behind one address to one server, however busy it is"
-    hint = "a session's header, or `prompt_prefix` with `bounded_load`, spreads them"
+    message = f"{item.name} {line} sends all clients behind one address to one server, even if it is overloaded"
+    hint = "a session header, or `prompt_prefix` with `bounded_load`, spreads the load"
     context.draft.ledger.advise(item, message, hint)

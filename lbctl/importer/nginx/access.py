@@ -15,8 +15,8 @@ from lbctl.importer.nginx.listeners import CLIENT_FILES
 from lbctl.importer.statement import Statement
 
 _CLOSING = {
-    "auth_jwt": "JWT by nginx's commercial module is not carried over: write `auth.jwt`",
-    "secure_link": "links with a hash are not carried over",
+    "auth_jwt": "`auth_jwt` is not converted: write `auth.jwt` by hand",
+    "secure_link": "`secure_link` is not converted",
 }
 _OF_LOCATIONS = ("allow", "deny", "auth_basic", "auth_request", "limit_except")
 """Directives that protect a location and longer paths with its prefix."""
@@ -35,7 +35,7 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
             context.draft.ledger.omit(item, f"{why}, so the route refuses its requests", route)
             context.draft.close(route, why, by_hand="auth")
     for item in _unknown(scope):
-        why = f"{item.name} may refuse requests, and is not carried over"
+        why = f"{item.name} may refuse requests, and is not converted"
         context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
         context.draft.close(route, why, by_hand="auth")
     _certificates(context, route, scope)
@@ -69,7 +69,7 @@ def _certificates(context: NginxImport, route: Path, scope: Scope) -> None:
     for directive, key in CLIENT_FILES.items():
         item = scope.last(directive)
         if item is not None and any((item.args[0],) != (tls.get(key),) for tls in all_tls if item.args):
-            why = "its server checks clients' certificates by another authority than its address"
+            why = "its `server` verifies client certificates with another CA than the listener"
             context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
             context.draft.close(route, why)
 
@@ -77,7 +77,7 @@ def _certificates(context: NginxImport, route: Path, scope: Scope) -> None:
 def _users(context: NginxImport, route: Path, scope: Scope) -> None:
     realm, file = scope.last("auth_basic"), scope.last("auth_basic_user_file")
     if realm is None or realm.args[:1] == ("off",):
-        context.draft.ledger.imply("the route has no such protection", *filter(None, (realm,)))
+        context.draft.ledger.imply("this protection is off for the route", *filter(None, (realm,)))
         return
     credentials.users(context.draft, route, "".join(realm.args[:1]), file or realm, realm)
 
@@ -87,7 +87,7 @@ def _addresses(context: NginxImport, route: Path, scope: Scope) -> None:
     if not rules:
         return
     if context.draft.answers(route) and "status" in context.draft.get((*route, "respond")):
-        context.draft.ledger.imply("the route answers everybody alike", *rules)
+        context.draft.ledger.imply("the route returns the same response to all clients", *rules)
         return
     allowed, denied = list[str](), list[str]()
     for item in rules:
@@ -102,7 +102,7 @@ def _addresses(context: NginxImport, route: Path, scope: Scope) -> None:
         draft.put((*route, "deny_from"), denied, *rules)
     for item in rules:
         if item.args == ("all",):
-            draft.ledger.imply("the lists of the route say the same", item)
+            draft.ledger.imply("`allow_from` and `deny_from` have the same effect", item)
 
 
 def _rules(scope: Scope) -> list[Statement]:

@@ -22,24 +22,25 @@ _FRAGMENT = "/etc/nginx/conf.d/lbctl.conf"
 """Path of a fleet that was a file in conf.d."""
 _OWN = {
     "user": WRITTEN, "worker_processes": WRITTEN, "worker_rlimit_nofile": WRITTEN, "pid": WRITTEN,
-    "error_log": WRITTEN, "daemon": WRITTEN, "load_module": "modules are the operator's", "sendfile": WRITTEN,
+    "error_log": WRITTEN, "daemon": WRITTEN, "load_module": "lbctl does not load modules", "sendfile": WRITTEN,
     "tcp_nopush": WRITTEN, "types": WRITTEN, "default_type": WRITTEN, "server_tokens": WRITTEN,
-    "types_hash_max_size": WRITTEN, "log_format": "the access log has its own fields, in JSON",
-    "gzip": "responses of models are not compressed", "stream": "lbctl balances HTTP, not TCP",
-    "mail": "lbctl balances HTTP", "ssl_ciphers": "ciphers are the proxy's own for the oldest version",
+    "types_hash_max_size": WRITTEN, "log_format": "lbctl's access log has fixed fields, in JSON",
+    "gzip": "lbctl does not compress responses", "stream": "lbctl balances HTTP, not TCP",
+    "mail": "lbctl balances HTTP, not mail",
+    "ssl_ciphers": "lbctl uses the proxy's default ciphers for `tls.min_version`",
     "ssl_session_cache": WRITTEN, "ssl_session_timeout": WRITTEN, "ssl_prefer_server_ciphers": WRITTEN,
     "ssl_dhparam": WRITTEN, "ssl_session_tickets": WRITTEN, "ssl_ecdh_curve": WRITTEN,
-    "client_body_timeout": "a client that stops sending its body ends after nginx's 60 s, of a gRPC call with "
-    "`timeouts.idle` of the route",
-    "send_timeout": "a client that stops reading ends with `timeouts.idle` of the route",
+    "client_body_timeout": "lbctl uses nginx's default of 60 s; for gRPC calls, the route's `timeouts.idle` "
+    "applies",
+    "send_timeout": "the route's `timeouts.idle` applies to clients that stop reading",
     "client_body_buffer_size": WRITTEN, "large_client_header_buffers": WRITTEN, "client_header_buffer_size": WRITTEN,
     "proxy_buffers": WRITTEN, "proxy_buffer_size": WRITTEN, "proxy_busy_buffers_size": WRITTEN,
-    "proxy_cache_path": "nothing is cached", "proxy_cache_bypass": "nothing is cached",
-    "proxy_max_temp_file_size": "responses are never held back", "map_hash_bucket_size": WRITTEN,
-    "include": "it was not read",
-    "ssl_stapling": WRITTEN, "index": "lbctl serves no files", "root": "lbctl serves no files",
-    "proxy_intercept_errors": "errors of replicas are passed on",
-    "internal": "the location is not one for clients",
+    "proxy_cache_path": "lbctl does not cache responses", "proxy_cache_bypass": "lbctl does not cache responses",
+    "proxy_max_temp_file_size": "lbctl does not buffer responses", "map_hash_bucket_size": WRITTEN,
+    "include": "the file was not read",
+    "ssl_stapling": WRITTEN, "index": "lbctl does not serve files", "root": "lbctl does not serve files",
+    "proxy_intercept_errors": "lbctl passes error responses of replicas on",
+    "internal": "clients cannot request this location",
     "resolver": WRITTEN, "resolver_timeout": WRITTEN, "server_names_hash_bucket_size": WRITTEN,
 }  # fmt: skip
 
@@ -60,7 +61,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     includes.collect(context, http)
     servers = list(flat(http, "server"))
     if not any(_is_server(item) for item in servers):
-        hint = "give the main file, or a file of conf.d with `server` and `upstream` blocks"
+        hint = "pass the main file, or a file of conf.d with `server` and `upstream` blocks"
         diagnostics.add(Diagnostic("LB982", "there is no `server` to import", Position(file, 1, 1), hint=hint))
         return draft
     blocks = [item for item in servers if _is_server(item)]
@@ -72,7 +73,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     _events(context, root)
     for table in context.maps.values():
         for entry in table.block if is_credential(table.args[0]) else ():
-            ledger.omit_secret(entry, "a map of keys")
+            ledger.omit_secret(entry, "this map contains keys")
     headers.settle(draft)
     own_lines.collect(context)
     ledger.settle(_OWN)
@@ -91,8 +92,8 @@ def _events(context: NginxImport, root: Statement) -> None:
             near = get_close_matches(item.name, sorted(_EVENTS), 1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             ledger.omit(item, f"nginx has no such directive in `events`{meant}")
-            message = f"{item.name}: nginx has no such directive in `events`, and does not start with it"
-            ledger.advise(item, message, f"write `{near[0]}`" if near else "leave it out")
+            message = f"{item.name}: nginx has no such directive in `events`, and refuses to start"
+            ledger.advise(item, message, f"write `{near[0]}`" if near else "remove it")
 
 
 def _is_server(item: Statement) -> bool:
@@ -122,9 +123,9 @@ def _servers(context: NginxImport, blocks: Sequence[Statement]) -> None:
         servers.append((scope, paths, names))
         context.listeners_of[block] = paths
         if paths:
-            context.draft.ledger.imply("a route compares the Host", *names)
+            context.draft.ledger.imply("`match.hosts` compares the Host", *names)
         for word in others:
-            reason = "a route compares whole hosts, or what follows a leading `*.`"
+            reason = "`match.hosts` accepts full host names and names with a leading `*.` only"
             context.draft.ledger.omit(names[0], reason, (), part=f"server_name {word}")
     every = list(context.draft.fleet["listeners"])
     for scope, paths, names in servers:
@@ -134,10 +135,13 @@ def _servers(context: NginxImport, blocks: Sequence[Statement]) -> None:
         own = tuple(str(path[1]) for path in paths)
         default = all(listeners.defaults[path] is scope for path in paths)
         if others and not default:
-            message = f"requests for the hosts {' '.join(others)} go to another server: no match expresses these names"
+            message = (
+                f"requests for the hosts {' '.join(others)} take the routes of another server: `match.hosts` "
+                "cannot express these names"
+            )
             context.draft.ledger.misroute(names[0], message)
         if not default and not hosts:
-            context.draft.ledger.omit(scope.block, "another server takes all hosts of this address")
+            context.draft.ledger.omit(scope.block, "another server takes all requests of this address")
             continue
         routes(context, RoutedServer(scope, () if set(own) == set(every) else own, () if default else tuple(hosts)))
 
@@ -147,5 +151,5 @@ def _unused_upstreams(context: NginxImport, http: Statement) -> None:
     for block in flat(http, "upstream"):
         if block.args and block.args[0] not in used:
             pools.upstream(context, block)
-            reason = "nothing here sends requests to this upstream"
+            reason = "no imported route sends requests to this upstream"
             context.draft.ledger.omit(block, reason, ("pools", block.args[0]))

@@ -21,13 +21,13 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
     """Convert the `auth_request` of a location. If its service cannot be queried, the route is closed."""
     item = scope.last("auth_request")
     if item is None or not item.args or item.args == ("off",):
-        context.draft.ledger.imply("the route has no such protection", *filter(None, (item,)))
+        context.draft.ledger.imply("this protection is off for the route", *filter(None, (item,)))
         return
     block = next((each for each in _locations(scope.server.block) if _is_at(each, item.args[0])), None)
     passing = next(flat(block, "proxy_pass"), None) if block is not None else None
     url = _url(context, passing, item.args[0]) if passing is not None else None
     if block is None or passing is None or url is None:
-        why = "`auth.external` asks a service by its IP address, and the one that decides here is known by a name"
+        why = "`auth.external` needs a service with an IP address, which this directive does not give"
         context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
         context.draft.close(route, why, by_hand="auth")
         return
@@ -42,7 +42,7 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
     credentials.service(
         context.draft, route, external, item, block, passing, *statements, *([timeout] if timeout else [])
     )
-    context.draft.ledger.imply("it is no location for clients", *flat(block, "internal"))
+    context.draft.ledger.imply("clients cannot request this location", *flat(block, "internal"))
 
 
 def _locations(block: Statement) -> Iterator[Statement]:
@@ -75,11 +75,11 @@ def _sent(context: NginxImport, block: Statement) -> Iterator[str]:
         name = item.args[0].lower() if item.args else ""
         header = values.header_of(item.args[1]) if len(item.args) > 1 else None
         if name in _IMPLIED:
-            ledger.imply("the service gets this anyway, and no body", item)
+            ledger.imply("lbctl sets this header itself", item)
         elif header == name:
-            ledger.imply("the service gets the headers in `send`", item)
+            ledger.imply("the service gets the headers in `auth.external.send`", item)
             yield name
-    ledger.imply("the service gets no body", *flat(block, "proxy_pass_request_body"))
+    ledger.imply("lbctl does not send the body to the service", *flat(block, "proxy_pass_request_body"))
 
 
 def is_given(scope: Scope, variable: str) -> bool:
@@ -101,5 +101,5 @@ def _accepted(context: NginxImport, route: Path, scope: Scope) -> Iterator[tuple
         if item.args[0].lower() == header:
             yield header, (setting, item)
         else:
-            reason = "the replica gets a header of the answer under its own name"
+            reason = "lbctl cannot rename response headers of the service: replicas get them under their original names"
             context.draft.ledger.omit(item, reason, route)

@@ -116,8 +116,8 @@ def _tls(context: NginxImport, pool: Path, authority: str, passing: Statement, s
         keys.append(("ssl_trusted_certificate", "ca"))
         statements.append(verify)
     elif not hosted.credentials(scope):
-        message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
-        draft.ledger.advise(verify or passing, message, "write `tls.ca`, and a certificate must be signed by it")
+        message = "replica certificates are not verified: an attacker on the network can read and change prompts"
+        draft.ledger.advise(verify or passing, message, "set `tls.ca` to the CA that signed the certificates")
     for name, key in keys:
         item = scope.last(f"{prefix}_{name}")
         if item is not None and item.args and "$" not in item.args[0]:
@@ -125,7 +125,7 @@ def _tls(context: NginxImport, pool: Path, authority: str, passing: Statement, s
             statements.append(item)
     sni = scope.last(f"{prefix}_ssl_server_name")
     if sni is not None:
-        draft.ledger.imply("the name is always sent as SNI", sni)
+        draft.ledger.imply("lbctl always sends the server name (SNI)", sni)
     host = authority.rpartition(":")[0] or authority
     if "server_name" not in tls and HOST.fullmatch(host) and not is_whole(host.replace(".", "")):
         tls["server_name"] = host
@@ -144,7 +144,7 @@ def _resolved(
         inner = _VARIABLE.fullmatch(value)
         if inner is not None and f"${inner[2]}" != name:
             yield from _resolved(context, scope, passing, inner[1] or scheme, f"${inner[2]}")
-            context.draft.ledger.imply("the variable is followed to its values", assigned[0])
+            context.draft.ledger.imply("lbctl resolves the variable", assigned[0])
             return
         yield _with(_plain(context, _url(scheme, value), passing, scope), statements=(passing, assigned[0]))
         yield from _conditional(context, scope, passing, scheme, name)
@@ -177,7 +177,7 @@ def misroute(context: NginxImport, item: Statement, destination: str) -> None:
 
     Its requests go to the same destination as others of the location.
     """
-    message = f"requests for {destination} go where others of the location go: no match expresses the condition"
+    message = f"requests for {destination} take another route of the location: `match` cannot express the condition"
     context.draft.ledger.misroute(item, message)
 
 
@@ -227,7 +227,7 @@ def _split(context: NginxImport, scope: Scope, passing: Statement, scheme: str, 
         for pool in target.pools:
             shares[pool] = shares.get(pool, 0) + share
     if table.args and re.sub(r"[{}]", "", table.args[0]) not in {"$remote_addr", "$binary_remote_addr", "$request_id"}:
-        reason = "each request draws by itself; `sticky_split` keeps a client with its variant"
+        reason = "lbctl selects a variant for each request; `sticky_split` keeps a client on one variant"
         context.draft.ledger.omit(table, reason, (), part=f"split_clients {table.args[0]}")
     return PassTarget(shares, host="", statements=(passing, table, *table.block))
 
@@ -238,10 +238,10 @@ def _mapped(
     """Yield a target for each value of a map, if a route can match its source."""
     source = table.args[0] if table.args else ""
     for item in includes.unread(table.block):
-        misroute(context, item, f"the pools that {item.args[0]} names")
+        misroute(context, item, f"the pools in {item.args[0]}")
     for item in flat(table):
         if item.name in {"hostnames", "volatile"}:
-            context.draft.ledger.imply("it is how maps are read", item)
+            context.draft.ledger.imply("it only changes how the map is read", item)
             continue
         if item.name == "default":
             target = _mapped_value(context, scope, passing, scheme, item)
@@ -249,7 +249,7 @@ def _mapped(
             continue
         extra = _map_match(source, item.name)
         if extra is None:
-            context.draft.ledger.omit(item, "a route compares whole values of headers, hosts and methods")
+            context.draft.ledger.omit(item, "`match` compares full values of headers, hosts and methods only")
             misroute(context, item, " ".join(item.args))
             continue
         target = _mapped_value(context, scope, passing, scheme, item)
@@ -296,21 +296,21 @@ def rewrite(context: NginxImport, route: Path, scope: Scope, target: PassTarget,
         _rewrite(context, route, item)
     hosts = [item for item in scope.all(f"{prefix}_set_header") if item.args[:1] and item.args[0].lower() == "host"]
     if (own := provider.host_of(draft, route)) is not None:
-        draft.ledger.imply("the pool has its own Host", *hosts)
+        draft.ledger.imply("the pool sends its own Host (`upstream.host`)", *hosts)
         if hosts and hosts[-1].args[1:] != (own,):
-            draft.ledger.omit(hosts[-1], "a pool with its own key has its own Host", route)
+            draft.ledger.omit(hosts[-1], "a pool with its own key sends its own Host (`upstream.host`)", route)
         return
     value = hosts[-1].args[1] if hosts and len(hosts[-1].args) > 1 else ("" if hosts else "$proxy_host")
     if value in CLIENT_HOST:
-        draft.ledger.imply("the client's Host is passed on", *hosts)
+        draft.ledger.imply("lbctl passes the client's Host on", *hosts)
         return
     host = target.host if value in {"$proxy_host", "$proxy_host:$proxy_port"} else value
     if HOST.fullmatch(host):
         draft.put((*route, "rewrite", "host"), host, *(hosts or target.statements[:1]))
     elif hosts:
-        draft.ledger.omit(hosts[-1], "this is not a Host that a fleet can send: the client's is passed on", route)
+        draft.ledger.omit(hosts[-1], "lbctl cannot send this value as Host: replicas get the client's Host", route)
     elif host:
-        reason = "nginx sends this as Host; lbctl passes the client's on"
+        reason = "nginx sends this Host to replicas; lbctl sends the client's Host"
         draft.ledger.omit(target.statements[0], reason, route, part=f"Host: {host}")
 
 
@@ -322,5 +322,5 @@ def _rewrite(context: NginxImport, route: Path, item: Statement) -> None:
     if old is not None and new is not None and old["old"].rstrip("/") == written and match.get("path_prefix"):
         context.draft.put((*route, "rewrite", "path_prefix"), new[1] or "/", item)
         return
-    context.draft.ledger.omit(item, "a fleet replaces the prefix that matched, and nothing else", route)
-    context.draft.close(route, "its rewrite could not be carried over")
+    context.draft.ledger.omit(item, "lbctl can replace only the matched prefix (`rewrite.path_prefix`)", route)
+    context.draft.close(route, "its rewrite could not be converted")

@@ -79,7 +79,7 @@ def _around(context: NginxImport, origin: Statement) -> Iterator[Statement]:
 
 
 def _close(context: NginxImport, path: Path, item: Statement) -> None:
-    why = "an include that was not read may protect it"
+    why = "an include that was not read may contain its protection"
     context.draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
     context.draft.close(path, why, by_hand="auth")
 

@@ -11,7 +11,7 @@ from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.statement import Statement
 from lbctl.importer.values import is_whole, written
 
-_MAX_BODY_OF_NGINX = "nginx's default of 1 MiB for a request's body answers 413 to long prompts and images"
+_MAX_BODY_OF_NGINX = "nginx's default limit of 1 MiB for request bodies rejects long prompts and images with 413"
 _LISTEN_IMPLIED = frozenset({"default_server", "default", "reuseport", "http2", "ssl", "proxy_protocol", "deferred"})
 
 
@@ -45,7 +45,7 @@ class Listeners:
         draft = self._context.draft
         bind = bind_of(item.args[0] if item.name == "listen" and item.args else "80")
         if bind is None:
-            draft.ledger.omit(item, "a listener binds an address, not a name")
+            draft.ledger.omit(item, "`bind` accepts an address, not a host name")
             return None
         if bind not in self._by_bind:
             path = draft.add("listeners", _name(bind, listens), item, {"bind": bind})
@@ -64,7 +64,7 @@ class Listeners:
             self._context.draft.put((*path, "http2"), True, item)
         for word in item.args[1:]:
             if word not in _LISTEN_IMPLIED and not word.startswith("ipv6only="):
-                reason = "lbctl sets the options of sockets itself"
+                reason = "lbctl sets socket options itself"
                 self._context.draft.ledger.omit(item, reason, path, part=f"listen {item.args[0]} {word}")
 
 
@@ -99,8 +99,8 @@ def _tls(context: NginxImport, path: Path, server: Scope, listen: Statement, nam
     certificate, key = server.last("ssl_certificate"), server.last("ssl_certificate_key")
     files = [item.args[0] for item in (certificate, key) if item is not None and item.args and "$" not in item.args[0]]
     if len(files) < 2:
-        message = "this listener speaks TLS, and its certificate is not in what was read"
-        context.draft.ledger.advise(listen, message, "write the files into `tls.certificates`")
+        message = "this listener uses TLS, but the configuration does not name its certificate file"
+        context.draft.ledger.advise(listen, message, "set `tls.certificates` to the certificate and key files")
         files = [f"tls/{path[1]}.crt", f"tls/{path[1]}.key"]
     pair: dict[str, object] = {"certificate": files[0], "key": files[1]}
     pairs = list(draft.get((*path, "tls", "certificates")) or [])
@@ -124,7 +124,7 @@ def _apply(
 def _min_version(context: NginxImport, path: Path, item: Statement) -> None:
     oldest = min((word for word in item.args if word.startswith("TLSv1")), default="")
     if oldest in {"TLSv1", "TLSv1.1"}:
-        context.draft.ledger.omit(item, "TLS before 1.2 is not accepted", path)
+        context.draft.ledger.omit(item, "lbctl does not support TLS versions before 1.2", path)
     elif oldest:
         context.draft.put((*path, "tls", "min_version"), oldest.removeprefix("TLSv"), item)
 
@@ -142,18 +142,18 @@ def _of_clients(key: str) -> Callable[[NginxImport, Path, Statement], None]:
 def _verify_client(context: NginxImport, path: Path, item: Statement) -> None:
     mode, place = {"on": "required", "optional": "optional"}.get(item.args[0]), (*path, "tls", "client_certificate")
     if mode == "optional" and context.draft.get(place) == "required":
-        context.draft.ledger.omit(item, "another server of this address requires a certificate", path)
+        context.draft.ledger.omit(item, "another server of this address requires client certificates", path)
     elif mode:
         context.draft.put(place, mode, item)
     else:
-        context.draft.ledger.omit(item, "client certificates are required, optional, or not asked for", path)
+        context.draft.ledger.omit(item, "`client_certificate` can be only `required` or `optional`", path)
 
 
 def _timeout(*keys: str) -> Callable[[NginxImport, Path, Statement], None]:
     def settle(context: NginxImport, path: Path, item: Statement) -> None:
         value = values.time(item.args[0])
         if value is None or value == "0ms":
-            context.draft.ledger.omit(item, "a fleet has no value that means this", path)
+            context.draft.ledger.omit(item, "lbctl needs a duration of more than 0 here", path)
         else:
             context.draft.put((*path, *keys), value, item)
 
@@ -173,7 +173,7 @@ def _access_log(context: NginxImport, path: Path, item: Statement) -> None:
     if item.args[0] == "off":
         context.draft.put((*path, "access_log", "format"), "none", item)
     elif ":" in item.args[0]:
-        context.draft.ledger.omit(item, "lbctl writes to files; `control.logs` takes lines by syslog", path)
+        context.draft.ledger.omit(item, "lbctl's access log is a file; `control.logs` sets an address for syslog", path)
     else:
         context.draft.put((*path, "access_log", "path"), item.args[0], item)
 
@@ -183,17 +183,19 @@ def _body(context: NginxImport, path: Path, server: Scope) -> None:
     locations = [inner for block in flat(server.block, "location") for inner in flat(block, "client_max_body_size")]
     largest = _largest([*([item] if item else []), *locations])
     if largest is None:
-        context.draft.ledger.advise(server.block, _MAX_BODY_OF_NGINX, "without `max_body` a listener has no limit")
+        context.draft.ledger.advise(
+            server.block, _MAX_BODY_OF_NGINX, "lbctl has no such limit unless `max_body` is set"
+        )
         return
     draft, written = context.draft, values.size(largest.args[0]) if largest.args else None
     if written is None:
         return
     if written.startswith("0"):
-        draft.ledger.imply("without `max_body` a listener has no limit", largest)
+        draft.ledger.imply("lbctl has no such limit unless `max_body` is set", largest)
     else:
         draft.put((*path, "max_body"), written, largest)
     for other in {*locations, *([item] if item else [])} - {largest}:
-        draft.ledger.omit(other, "a listener has one limit for bodies, the largest one", path)
+        draft.ledger.omit(other, "a listener has one `max_body`: the largest limit applies", path)
 
 
 def _largest(items: Sequence[Statement]) -> Statement | None:
@@ -215,7 +217,7 @@ def _trusted(context: NginxImport, path: Path, server: Scope) -> None:
     if header is not None and header.args and header.args[0].lower() != "proxy_protocol":
         context.draft.put((*path, "client_address", "header"), header.args[0].lower(), header)
     if (recursive := server.last("real_ip_recursive")) is not None:
-        context.draft.ledger.imply("the last address that is not trusted is the client's", recursive)
+        context.draft.ledger.imply("lbctl uses the last untrusted address as the client's", recursive)
 
 
 CLIENT_FILES = {"ssl_client_certificate": "client_ca", "ssl_crl": "client_crl"}

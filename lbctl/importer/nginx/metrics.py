@@ -9,7 +9,7 @@ from lbctl.importer.statement import Statement, walk
 
 _USUAL = "127.0.0.1:9113"
 _PLACE = ("proxies", "nginx")
-_HERE = "the figures are for this machine alone"
+_HERE = "lbctl serves the metrics to this machine only"
 
 
 def server(context: NginxImport, block: Statement) -> bool:
@@ -36,8 +36,8 @@ def location(context: NginxImport, route: Path, block: Statement) -> None:
         return
     address = context.draft.get((*_PLACE, "metrics")) or _USUAL
     _put(context, address, status)
-    message = f"stub_status among the paths of clients: the figures are at http://{address}/stub_status now"
-    context.draft.ledger.advise(status, message, "ask there; this path answers 404")
+    message = f"stub_status is reachable by clients; lbctl serves it at http://{address}/stub_status instead"
+    context.draft.ledger.advise(status, message, "query that address; this path returns 404")
     context.draft.moved.add(route)
     context.draft.put((*route, "respond"), {"status": 404, "body": "not found"}, block)
     context.draft.ledger.imply(_HERE, *flat(block, "allow", "deny"))

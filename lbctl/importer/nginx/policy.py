@@ -16,7 +16,7 @@ from lbctl.ir.secrets import may_hold_credential
 
 _SHORT = 300_000
 """Silence timeouts in milliseconds below this abort generations with a long time to first token."""
-_FORWARDED = "the address, the scheme and the host of the client are always passed on"
+_FORWARDED = "lbctl always forwards the client's address, scheme and host"
 CLIENT_HOST = frozenset({"$host", "$http_host", "$host:$server_port", "$server_name"})
 """Values of Host that represent the client's own Host."""
 _ALWAYS = {
@@ -27,13 +27,13 @@ _ALWAYS = {
     "x-request-id": frozenset({"$request_id"}),
 }
 _IMPLIED = {
-    "proxy_http_version": "replicas are asked by HTTP/1.1",
-    "proxy_buffering": "responses are never held back",
-    "proxy_request_buffering": "requests are passed on as they come, unless a route reads the body",
-    "proxy_cache": "nothing is cached",
-    "chunked_transfer_encoding": "responses keep their framing",
-    "proxy_redirect": "Location headers of replicas are not changed",
-    "tcp_nodelay": "tokens leave when they come",
+    "proxy_http_version": "lbctl uses HTTP/1.1 to replicas",
+    "proxy_buffering": "lbctl does not buffer responses",
+    "proxy_request_buffering": "lbctl streams requests, unless a route reads the body",
+    "proxy_cache": "lbctl does not cache responses",
+    "chunked_transfer_encoding": "lbctl keeps chunked responses",
+    "proxy_redirect": "lbctl does not change Location headers of replicas",
+    "tcp_nodelay": "lbctl sends each token immediately",
 }
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _MEANINGS = {
@@ -66,7 +66,7 @@ def _pool_setting(context: NginxImport, pool: Path, keys: tuple[str, ...], value
     if present is None or present == value:
         context.draft.put((*pool, *keys), value, item)
     else:
-        context.draft.ledger.omit(item, f"another location of this pool has {present}", pool)
+        context.draft.ledger.omit(item, f"another location sets {present} for this pool", pool)
 
 
 # ── Timeouts and retries ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -78,8 +78,8 @@ def _idle(context: NginxImport, route: Path, item: Statement) -> None:
         return
     context.draft.put((*route, "timeouts", "idle"), duration(written), item)
     if item.name.endswith("read_timeout") and written < _SHORT:
-        message = f"{item.name} {item.args[0]}: a model that is silent for longer before its first token gets cut off"
-        context.draft.ledger.advise(item, message, "`timeouts.idle` is 5m where nothing else is written")
+        message = f"{item.name} {item.args[0]} cuts off a model that takes longer to send its first token"
+        context.draft.ledger.advise(item, message, "increase `timeouts.idle`, or remove it for lbctl's default of 5m")
 
 
 def _send(context: NginxImport, route: Path, item: Statement) -> None:
@@ -99,12 +99,10 @@ def _retry(context: NginxImport, route: Path, item: Statement) -> None:
     repeated = sorted(conditions - _RETRY_WORDS - busy)
     if repeated:
         part = f"{item.name} … {' '.join(repeated)}"
-        ledger.omit(item, "lbctl repeats only what no replica has begun to work on", route, part=part)
+        ledger.omit(item, "lbctl retries only requests that no replica has started to process", route, part=part)
     if "non_idempotent" in conditions or any(word.startswith("http_5") for word in repeated):
-        message = (
-            f"{part}: a generation that has begun is paid for twice, and a request that kills one replica kills all"
-        )
-        ledger.advise(item, message, "a request is tried again only where it never reached the model")
+        message = f"{part} repeats generations that have started, and a request that crashes one replica can crash all"
+        ledger.advise(item, message, "lbctl retries a request only if it did not reach the model")
 
 
 def _tries(context: NginxImport, route: Path, item: Statement) -> None:
@@ -114,21 +112,21 @@ def _tries(context: NginxImport, route: Path, item: Statement) -> None:
 
 
 def _next_timeout(context: NginxImport, route: Path, item: Statement) -> None:
-    context.draft.ledger.omit(item, "retries end with `attempts`; lbctl bounds their time by itself", route)
+    context.draft.ledger.omit(item, "`retry.attempts` limits retries; lbctl sets their time limit itself", route)
 
 
 def _http_version(context: NginxImport, route: Path, item: Statement) -> None:
     del route
     if item.args[0] == "1.0":
-        message = "HTTP/1.0 to replicas: a new connection for every request, and no chunked streams"
-        context.draft.ledger.advise(item, message, "replicas are asked by HTTP/1.1 with connections that are kept")
+        message = "proxy_http_version 1.0 opens a new connection for each request and has no chunked responses"
+        context.draft.ledger.advise(item, message, "lbctl uses HTTP/1.1 and keeps connections to replicas open")
 
 
 def _buffering(context: NginxImport, route: Path, item: Statement) -> None:
     del route
     if item.args[0] == "on":
-        message = "proxy_buffering on: tokens wait until a buffer is full"
-        context.draft.ledger.advise(item, message, "responses are never held back")
+        message = "proxy_buffering on delays tokens until a buffer is full"
+        context.draft.ledger.advise(item, message, "lbctl does not buffer responses")
 
 
 _ROUTE: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
@@ -150,20 +148,24 @@ def _implied(context: NginxImport, route: Path, scope: Scope) -> None:
     if log is not None and log.args == ("off",):
         context.draft.put((*route, "access_log"), "off", log)
     elif log is not None:
-        context.draft.ledger.omit(log, "the access log is the listener's", route)
+        context.draft.ledger.omit(log, "a listener has one access log; a route can only turn it off", route)
 
 
 def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, prefix: str) -> None:
     """Report nginx's defaults that harm inference."""
     ledger = context.draft.ledger
     if scope.last(f"{prefix}_read_timeout") is None:
-        message = "nginx's default read timeout of 60s cuts off a model that is silent for longer"
-        ledger.advise(statement, message, "`timeouts.idle` is 5m")
+        message = "nginx's default read timeout of 60s cuts off a model that sends nothing for longer"
+        ledger.advise(statement, message, "lbctl's default for `timeouts.idle` is 5m")
     if prefix == "proxy" and scope.last("proxy_http_version") is None:
-        message = "nginx's default of HTTP/1.0 to replicas: a new connection for every request"
-        ledger.advise(statement, message, "replicas are asked by HTTP/1.1 with connections that are kept")
+        message = "nginx uses HTTP/1.0 by default and opens a new connection to a replica for each request"
+        ledger.advise(statement, message, "lbctl uses HTTP/1.1 and keeps connections to replicas open")
     if prefix == "proxy" and scope.last("proxy_buffering") is None:
-        ledger.advise(statement, "nginx's default buffers responses: tokens come in lumps", "nothing is held back")
+        ledger.advise(
+            statement,
+            "nginx buffers responses by default, so tokens arrive in bursts",
+            "lbctl does not buffer responses",
+        )
 
 
 # ── Headers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,8 +178,10 @@ def _advise_inheritance(context: NginxImport, scope: Scope, name: str) -> None:
     kept = {item.args[0].lower() for item in own if item.args}
     dropped = list(dict.fromkeys(item.args[0] for item in above if item.args[0].lower() not in kept))
     if own and dropped:
-        message = f"nginx drops the `{name}` of the levels above here, since this one has its own: {', '.join(dropped)}"
-        context.draft.ledger.advise(own[0], message, "write them here too if they are meant to hold")
+        message = (
+            f"nginx ignores the `{name}` of outer blocks here, because this block sets others: {', '.join(dropped)}"
+        )
+        context.draft.ledger.advise(own[0], message, "repeat them in this block if they should apply")
 
 
 def _request_headers(context: NginxImport, route: Path, scope: Scope, prefix: str) -> None:
@@ -230,7 +234,7 @@ def _request_header(
         secret_header(context, route, item, name)
         _remove(context, route, item, name)
     elif value == f"$http_{name.replace('-', '_')}":
-        ledger.imply("headers of clients are passed on", item)
+        ledger.imply("lbctl passes client headers on", item)
     elif name in _ADDRESSES and (header := values.header_of(value)) is not None:
         headers.named_by(draft, route, header, item)
         if name not in _ALWAYS:
@@ -238,7 +242,7 @@ def _request_header(
     elif (text := headers.text(value, _VARIABLE, meanings)) is not None:
         headers.put(draft, route, name, text, item)
     else:
-        ledger.omit(item, "a header with variables that a fleet has not", route)
+        ledger.omit(item, "lbctl does not support the variables of this header", route)
 
 
 def _remove(context: NginxImport, route: Path, item: Statement, name: str) -> None:
@@ -250,10 +254,10 @@ def _remove(context: NginxImport, route: Path, item: Statement, name: str) -> No
 def secret_header(context: NginxImport, route: Path, item: Statement, name: str) -> None:
     """Report a header whose value is a secret, and keep only its name."""
     ledger = context.draft.ledger
-    ledger.secret(item, f"the value of {name} is a secret and was not copied", "keep secrets in files of mode 0600")
+    ledger.secret(item, f"the value of {name} is a secret and was not copied", "keep secrets in files with mode 0600")
     ledger.omit(
         item,
-        "a secret is not copied: write the header by hand, or let replicas do without it",
+        "secrets are not copied: write the header by hand or omit it",
         route,
         part=f"{item.name} {name} (a secret)",
     )
@@ -275,11 +279,11 @@ def response_header(context: NginxImport, route: Path, scope: Scope, item: State
     if len(item.args) > 1:
         text = text_of(context, route, scope, item.args[1])
     if text is None:
-        ledger.omit(item, "a header with variables that a fleet has not", route)
+        ledger.omit(item, "lbctl does not support the variables of this header", route)
         return
     context.draft.put((*route, "headers", "response", "set", item.args[0].lower()), text, item)
     if item.args[-1] != "always":
-        ledger.imply("headers are set whatever the status", item)
+        ledger.imply("lbctl sets headers for all statuses", item)
 
 
 def text_of(context: NginxImport, route: Path, scope: Scope, value: str) -> str | None:
@@ -297,15 +301,17 @@ def _limits(context: NginxImport, route: Path, scope: Scope) -> None:
         zone = context.zones.get(name)
         limit = _limit(item, zone) if zone is not None else None
         if limit is None or zone is None:
-            context.draft.ledger.omit(item, "a fleet limits by client, header, tenant, or altogether", route)
+            context.draft.ledger.omit(item, "`rate_limit` can limit by client, header or tenant, or in total", route)
             continue
         limits.append(limit)
         context.draft.put((*route, "rate_limit"), limits, item, zone)
         if item.name == "limit_req" and "nodelay" not in item.args and "burst" in " ".join(item.args):
-            context.draft.ledger.omit(item, "nothing is delayed: above the burst it is 429", route, part="no `nodelay`")
+            context.draft.ledger.omit(
+                item, "lbctl does not delay requests: those above the burst get 429", route, part="no `nodelay`"
+            )
     for name in ("limit_req_status", "limit_conn_status"):
         if (status := scope.last(name)) is not None:
-            context.draft.ledger.imply("what is over a limit gets 429", status)
+            context.draft.ledger.imply("requests above a limit get 429", status)
 
 
 def _limit(item: Statement, zone: Statement) -> dict[str, object] | None:

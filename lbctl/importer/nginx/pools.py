@@ -13,10 +13,10 @@ from lbctl.importer.statement import Statement
 from lbctl.importer.values import duration, is_whole
 
 _IMPLIED = {
-    "zone": "every pool gets a zone",
-    "keepalive": "connections to replicas are always kept, as many as the limits allow",
-    "resolver": "names are looked up by the proxy or by `lbctl serve`",
-    "resolver_timeout": "names are looked up by the proxy or by `lbctl serve`",
+    "zone": "lbctl adds a zone to every pool",
+    "keepalive": "lbctl always keeps connections to replicas open",
+    "resolver": "the proxy or `lbctl serve` resolves names",
+    "resolver_timeout": "the proxy or `lbctl serve` resolves names",
 }
 _HUGE_FAIL_TIMEOUT = 600_000
 
@@ -55,7 +55,7 @@ def _replicas(context: NginxImport, pool: Path, servers: Iterable[Statement], po
     for item in servers:
         address = values.address(item.args[0], port)
         if address is None:
-            draft.ledger.omit(item, "this is not an address of a replica", pool)
+            draft.ledger.omit(item, "this is not a valid address for a replica", pool)
             continue
         replicas.append({"address": address})
         path = (*pool, "replicas", len(replicas) - 1)
@@ -82,10 +82,14 @@ def _server_word(context: NginxImport, path: Path, item: Statement, word: str, *
     if name in {"weight", "backup", "down", "max_fails", "fail_timeout", "max_conns"}:
         return
     if name in {"resolve", "slow_start"}:
-        reason = "use `discovery: {dns: …}` to follow a name" if name == "resolve" else "slow start is on by default"
+        reason = (
+            "use `discovery: {dns: …}` to resolve the name repeatedly"
+            if name == "resolve"
+            else "lbctl turns on slow start by default"
+        )
         context.draft.ledger.omit(item, reason, path[:2], part=f"server {item.args[0]} {word}")
         return
-    context.draft.ledger.omit(item, "a fleet has no key for this", path[:2], part=f"server {item.args[0]} {word}")
+    context.draft.ledger.omit(item, "lbctl has no key for this option", path[:2], part=f"server {item.args[0]} {word}")
 
 
 def _shared_parameters(context: NginxImport, pool: Path, servers: list[Statement]) -> None:
@@ -104,7 +108,7 @@ def _shared_parameters(context: NginxImport, pool: Path, servers: list[Statement
             context.draft.put((*pool, *keys), value, holders[0][0])
         for item, written in holders:
             if value is None or written != holders[0][1]:
-                reason = "a fleet has one value for the pool" if value is not None else "lbctl's own value is kept"
+                reason = "a pool has one value for all replicas" if value is not None else "lbctl uses its default"
                 context.draft.ledger.omit(item, reason, pool, part=f"server {item.args[0]} {name}={written}")
 
 
@@ -145,16 +149,16 @@ def _ip_hash(context: NginxImport, pool: Path, item: Statement) -> None:
     context.draft.put((*pool, "balance"), balance, item)
     context.draft.ledger.advise(
         item,
-        "ip_hash sends all clients behind one address to one replica, however busy it is",
-        "it became `hash` by `source_ip`; a session's header, or `prompt_prefix` with `bounded_load`, spreads them",
+        "ip_hash sends all clients behind one address to one replica, even if it is overloaded",
+        "it became `hash` by `source_ip`; a session header, or `prompt_prefix` with `bounded_load`, spreads the load",
     )
 
 
 def _hash(context: NginxImport, pool: Path, item: Statement) -> None:
     key = _hash_key(item.args[0] if item.args else "")
     if key is None:
-        reason = "a fleet hashes a header, cookie, query parameter, client address, or a part of the body"
-        hint = "write `balance: {algorithm: hash, hash: {key: …}}` with what names a session"
+        reason = "`hash.key` can be a header, cookie, query parameter, the client's address, or a part of the body"
+        hint = "write `balance: {algorithm: hash, hash: {key: …}}` with a key that identifies a session"
         context.draft.lose_sessions(pool, item, reason, hint)
         context.draft.put((*pool, "balance"), {"algorithm": "least_request"})
         return
@@ -174,8 +178,10 @@ def _hash_key(variable: str) -> dict[str, Any] | None:
 
 def _sticky(context: NginxImport, pool: Path, item: Statement) -> None:
     if len(item.args) < 2 or item.args[0] != "cookie":
-        reason = "a fleet's affinity is a cookie that the proxy sets"
-        hint = "write `affinity: {cookie: NAME}`: lbctl sets a cookie of that name, and clients that keep it stay"
+        reason = "`affinity` by cookie uses a cookie that the proxy sets"
+        hint = (
+            "write `affinity: {cookie: NAME}`: lbctl sets this cookie, and clients that return it stay on their replica"
+        )
         context.draft.lose_sessions(pool, item, reason, hint)
         return
     expires = next((word[8:] for word in item.args if word.startswith("expires=")), "")
@@ -208,14 +214,16 @@ def _setting(context: NginxImport, pool: Path, item: Statement) -> None:
 def _advise(context: NginxImport, block: Statement, servers: list[Statement]) -> None:
     ledger = context.draft.ledger
     if next(flat(block, "zone"), None) is None and len(servers) > 1:
-        message = "an upstream without `zone`: each worker counts connections and failures for itself"
-        ledger.advise(block, message, "every pool gets a zone")
+        message = "without `zone` in the upstream, each worker counts connections and failures separately"
+        ledger.advise(block, message, "lbctl adds a zone to every pool")
     for item in servers:
         written = values.milliseconds(_parameter(item, "fail_timeout") or "")
         if written is not None and written >= _HUGE_FAIL_TIMEOUT:
-            message = (
-                f"fail_timeout={_parameter(item, 'fail_timeout')}: one failure keeps the replica out for that long"
-            )
-            ledger.advise(item, message, "`ejection_time` is 30s, and at most half of a pool is ejected")
+            message = f"fail_timeout={_parameter(item, 'fail_timeout')} removes a replica for that long after a failure"
+            ledger.advise(item, message, "lbctl ejects a replica for 30s by default, and at most half of a pool")
         if _parameter(item, "max_fails") == "0":
-            ledger.advise(item, "max_fails=0: a dead replica keeps its share", "three failed connections eject it")
+            ledger.advise(
+                item,
+                "max_fails=0 keeps sending requests to a dead replica",
+                "lbctl ejects a replica after three failed connections",
+            )

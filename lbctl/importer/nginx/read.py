@@ -27,8 +27,8 @@ _MIN_ARGUMENTS = {
 }
 """crossplane checks the number of arguments only in complete files, not in conf.d files."""
 _PATTERN = re.compile(r"[*?\[]")
-_HINT = "copy it below the directory of the main file, write that path, and import again"
-_CLOSING_HINT = f"{_HINT}; until then the routes that it may protect are closed"
+_HINT = "copy it below the directory of the main file, change the path in `include`, and import again"
+_CLOSING_HINT = f"{_HINT}; until then, the routes that it may protect are closed"
 Parsed = Mapping[str, Any]
 
 
@@ -63,12 +63,12 @@ class _Reader:
         import crossplane
 
         if self._depth + _depth(text) > _MAX_DEPTH:
-            self._fail(Position(name, 1, 1), f"blocks and includes are nested more than {_MAX_DEPTH} deep")
+            self._fail(Position(name, 1, 1), f"blocks and includes are nested more than {_MAX_DEPTH} levels deep")
             return None
         result = crossplane.parse(str(path), single=True, strict=False, check_ctx=False)
         for error in result["errors"]:
             message = str(error["error"]).partition(f" in {path}")[0]
-            self._fail(Position(name, error.get("line") or 1, 1), f"nginx would not read this: {message}")
+            self._fail(Position(name, error.get("line") or 1, 1), f"invalid nginx configuration: {message}")
         return None if result["errors"] else list(result["config"][0]["parsed"])
 
     def _statements(self, parsed: Iterable[Parsed], name: str, columns: _Columns) -> Iterator[Statement]:
@@ -79,7 +79,7 @@ class _Reader:
                 continue
             tokens = (item["directive"], *item["args"])
             if len(item["args"]) < _MIN_ARGUMENTS.get(item["directive"], 0):
-                self._fail(position, f"nginx would not read this: {item['directive']} needs an argument")
+                self._fail(position, f"invalid nginx configuration: {item['directive']} needs an argument")
             block = self._within(self._statements(item.get("block", ()), name, columns))
             unread = "it has more than one argument" if item["directive"] == "include" else ""
             yield Statement(position, tokens, block, "block" in item, unread)
@@ -102,7 +102,7 @@ class _Reader:
                 block += self._within(self.file(path, file))
         hint = _HINT if is_harmless(pattern) else _CLOSING_HINT
         for problem in problems:
-            message = f"the include {pattern!r} is not read: {problem}"
+            message = f"the include {pattern!r} was not read: {problem}"
             self._diagnostics.add(Diagnostic("LB983", message, position, hint=hint, severity="warning"))
         return Statement(position, ("include", pattern), tuple(block), True, "; ".join(problems))
 
@@ -116,7 +116,7 @@ class _Reader:
         if problem := self._leads_out(directory):
             return [], [problem]
         if not directory.is_dir():
-            return [], ["there is no such directory"]
+            return [], ["no such directory"]
         rest = [re.sub(r"\*+", "*", part) for part in parts[fixed:]]
         found = directory.glob("/".join(rest))
         return sorted(str(path) for path in found if not _is_hidden(path, rest)), []
@@ -127,7 +127,7 @@ class _Reader:
             is_below = path.resolve().is_relative_to(self._root.resolve())
         except (OSError, RuntimeError, ValueError) as error:
             return str(error)
-        return "" if is_below else "it leads out of the directory of the main file"
+        return "" if is_below else "it is outside the directory of the main file"
 
     def _problem(self, path: Path) -> str:
         if problem := self._leads_out(path):
@@ -136,8 +136,8 @@ class _Reader:
         if resolved in self._open:
             return "it includes itself"
         if self._count >= MAX_FILES:
-            return f"there are more than {MAX_FILES} files"
-        return "" if resolved.is_file() else "there is no such file"
+            return f"the configuration has more than {MAX_FILES} files"
+        return "" if resolved.is_file() else "no such file"
 
     def _fail(self, position: Position, message: str) -> None:
         self._diagnostics.add(Diagnostic("LB980", message, position))

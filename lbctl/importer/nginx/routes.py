@@ -48,7 +48,7 @@ def routes(context: NginxImport, server: RoutedServer) -> None:
         _headers_of_answer(context, path, server.scope)
         includes.close(context)
         for inner in flat(block, "location"):
-            context.draft.ledger.omit(inner, "the server answers before it looks for a location")
+            context.draft.ledger.omit(inner, "the server responds before it selects a location")
         return
     guards = list(flat(block, "if"))
     locations = list(_locations(server.scope))
@@ -86,11 +86,13 @@ def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
         for one, other in product(routes[first], routes[second]):
             before, after = draft.get(one) or {}, _opened(context, other)
             if before and "respond" not in after and after and _refuses_more(before, after):
-                why = "an earlier location protects some of its requests, and no match expresses which ones"
+                why = "an earlier location protects some of its requests, and `match` cannot express which ones"
                 draft.ledger.omit(first, f"{why}: the route refuses its requests", other)
                 draft.close(other, why)
             elif _takes_elsewhere(draft, one, other):
-                message = f"requests of both this location and an earlier one take route {other[1]}, not {one[1]}"
+                message = (
+                    f"requests that match both this location and an earlier one take route {other[1]}, not {one[1]}"
+                )
                 draft.ledger.misroute(second, message)
 
 
@@ -151,7 +153,7 @@ def _location(context: NginxImport, server: RoutedServer, scope: Scope, guards: 
     if match is None or next(flat(scope.block, "internal"), None) is not None:
         return
     if not any(flat(scope.block)) or (not _has_action(scope.block) and next(flat(scope.block, "location"), None)):
-        ledger.imply("it holds nothing by itself", scope.block)
+        ledger.imply("it has no action", scope.block)
         return
     answer = next(flat(scope.block, "return"), None)
     passing = next((item for item in flat(scope.block, *_PASSES)), None)
@@ -180,10 +182,10 @@ def _refuse(context: NginxImport, path: Path, scope: Scope) -> None:
     ledger = context.draft.ledger
     item = next(flat(scope.block, *_FILES, *_OTHER_PASSES), None)
     if item is not None and item.name in _FILES:
-        why = "this location serves files, and lbctl serves none"
+        why = "this location serves files, which lbctl does not do"
         ledger.omit(item, f"{why}: the route refuses its requests", path)
     else:
-        why = "this location does what no route does"
+        why = "lbctl has no route for the action of this location"
     context.draft.close(path, why)
 
 
@@ -202,7 +204,7 @@ def _forward(
     targets = [*forward.targets(context, scope, passing), *_passing_conditions(context, scope)]
     if not targets:
         path = _add(context, server, scope.block, match)
-        why = "where its requests go depends on variables that lbctl cannot follow"
+        why = "its destination depends on variables that lbctl cannot resolve"
         context.draft.ledger.omit(passing, f"{why}: the route refuses its requests", path)
         context.draft.close(path, why)
         _conditions(context, server, path, scope, [*guards, *flat(scope.block, "if")])
@@ -225,7 +227,7 @@ def _forward(
     policy.advise_defaults(context, scope, passing, prefix)
     if not any(target.label == "" for target in targets):
         path = _add(context, server, scope.block, match)
-        context.draft.close(path, "its default could not be carried over")
+        context.draft.close(path, "its default could not be converted")
         _conditions(context, server, path, scope, [*guards, *flat(scope.block, "if")])
         access.protect(context, path, scope)
         _methods(context, server, path, scope)
@@ -280,17 +282,21 @@ def _fallback(context: NginxImport, path: Path, scope: Scope) -> None:
         block = next((each for each in flat(scope.server.block, "location") if each.args == (name,)), None)
         passing = next(flat(block, "proxy_pass"), None) if block is not None else None
         if block is None or passing is None:
-            context.draft.ledger.omit(item, "lbctl answers with its own JSON bodies", path)
+            context.draft.ledger.omit(item, "lbctl returns its own JSON bodies", path)
             continue
         if block in context.unread:
-            context.draft.ledger.omit(item, "an include that was not read may protect the fallback", path)
+            context.draft.ledger.omit(
+                item, "an include that was not read may contain the protection of the fallback", path
+            )
             continue
         targets = forward.targets(context, scope.inside(block), passing)
         if targets:
             pool = next(iter(targets[0].pools))
             context.draft.put((*path, "fallback"), pool[1], item, block, passing)
             _fallback_path(context, path, pool, block)
-            reason = "the fallback serves while no replica is fit; a request that failed is not sent again"
+            reason = (
+                "lbctl uses the fallback only while no replica is available; it does not repeat failed requests there"
+            )
             context.draft.ledger.omit(item, reason, path)
 
 
@@ -302,7 +308,9 @@ def _fallback_path(context: NginxImport, route: Path, pool: Path, block: Stateme
         if match is not None and new.endswith(match[1]) and context.draft.get((*pool, "upstream")):
             context.draft.put((*pool, "upstream", "path_prefix"), new.removesuffix(match[1]), item)
         else:
-            context.draft.ledger.omit(item, "a hosted API has a prefix before the path, and nothing else", route)
+            context.draft.ledger.omit(
+                item, "lbctl can only add a path prefix for a hosted API (`upstream.path_prefix`)", route
+            )
 
 
 # ── Answers and conditions ───────────────────────────────────────────────────────────────────────────────────────────
@@ -318,18 +326,18 @@ def _respond(context: NginxImport, path: Path, scope: Scope, item: Statement) ->
     if int(status) in REDIRECTS:
         location = policy.text_of(context, path, scope, text)
         if location is None:
-            draft.ledger.omit(item, "an address with variables that a fleet has not", path)
-            draft.close(path, "its redirect could not be carried over")
+            draft.ledger.omit(item, "lbctl does not support the variables of this address", path)
+            draft.close(path, "its redirect could not be converted")
         else:
             draft.redirect(path, int(status), location, item)
         return
     text = text.replace("\\n", "\n").replace("\\t", "\t")
     if "$" in text:
-        draft.ledger.omit(item, "a body with variables", path)
-        draft.close(path, "its answer could not be carried over")
+        draft.ledger.omit(item, "lbctl does not support variables in a response body", path)
+        draft.close(path, "its response could not be converted")
         return
     if status == "444":
-        draft.ledger.omit(item, "it is answered 403 and not cut off", path)
+        draft.ledger.omit(item, "lbctl returns 403 instead of closing the connection", path)
     respond: dict[str, Any] = {"status": 403 if status == "444" else int(status)}
     draft.put((*path, "respond"), respond | ({"body": text} if text else {}), item)
     for kind in flat(context.draft.origins[path], "default_type", "add_header"):
@@ -353,7 +361,10 @@ def _headers_of_others(context: NginxImport, server: RoutedServer) -> None:
     for item in server.scope.all("add_header"):
         for name in server.listeners or context.draft.fleet["listeners"]:
             if item.args[-1:] == ("always",):
-                reason = "routes set it; a 404 where no route is, and other answers of the proxy itself, go without"
+                reason = (
+                    "only routes set it: the proxy's own responses, such as 404 for a path without a route, do "
+                    "not have it"
+                )
                 context.draft.ledger.omit(item, reason, ("listeners", name))
 
 
@@ -374,7 +385,7 @@ def _conditions(
             inner = _add(context, server, block, match | extra, suffix=f"{path[1]}-{answer.args[0]}")
             _respond(context, inner, scope, answer)
         elif extra is None:
-            why = "a condition that protects it could not be carried over"
+            why = "a condition that protects it could not be converted"
             context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
             context.draft.close(path, why, by_hand="auth")
 
@@ -392,7 +403,7 @@ def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scop
         return
     rules = list(flat(block))
     if not rules or any(item.tokens != ("deny", "all") for item in rules):
-        why = "its other methods are protected in another way"
+        why = "its other methods have different protection"
         context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
         context.draft.close(path, why)
         return

@@ -310,7 +310,10 @@ def test_path_prefix_of_a_provider_belongs_to_the_pool(rule: str, expected: str 
 def test_different_path_of_an_authorization_service_is_reported(tmp_path: Path) -> None:
     filters = AUTHZ.replace("http_service:", "failure_mode_allow: false, http_service:", 1)
     result, diagnostics = imported_text("envoy", envoy_text(filters=filters), tmp_path)
-    message = "Envoy asks the service by /checkPATH of each request, a fleet always by http://127.0.0.1:9191/check"
+    message = (
+        "Envoy queries the service at /checkPATH with the path of each request; "
+        "lbctl always queries http://127.0.0.1:9191/check"
+    )
     assert message in [item.message for item in diagnostics if item.code == "LB985"]
     assert "failure_mode_allow" not in result.text
 
@@ -318,6 +321,6 @@ def test_different_path_of_an_authorization_service_is_reported(tmp_path: Path) 
 def test_server_without_the_common_limit_is_a_comment(tmp_path: Path) -> None:
     text = HAPROXY.format("") + " server t 10.0.0.2:80 maxconn 64\n server spare 10.0.0.3:80 backup\n"
     notes = imported_text("haproxy", text, tmp_path)[0].draft.ledger.notes
-    assert [item.text for item in notes if "64 holds" in item.reason] == [
+    assert [item.text for item in notes if "64 applies" in item.reason] == [
         "server s without maxconn", "server spare without maxconn"
     ]  # fmt: skip

@@ -29,26 +29,26 @@ def envoy(action: str = "", cluster: str = "connect_timeout: 2s") -> str:
         "  - name: auth\n", "  - name: auth\n    connect_timeout: 2s\n")  # fmt: skip
 
 
-REPEATED = "a generation that has begun is paid for twice"
+REPEATED = "repeats generations that have started"
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "line", "message"),
     [
         ("nginx", NGINX.format("", "proxy_next_upstream error http_503 non_idempotent;"), 7, REPEATED),
-        ("nginx", NGINX.format("", "proxy_read_timeout 30s;"), 7, "gets cut off"),
+        ("nginx", NGINX.format("", "proxy_read_timeout 30s;"), 7, "cuts off a model"),
         ("nginx", NGINX.format("ip_hash;", ""), 2, "behind one address to one replica"),
-        ("haproxy", HAPROXY.format("retry-on all-retryable-errors", ""), 9, f"{REPEATED}, also a POST"),
+        ("haproxy", HAPROXY.format("retry-on all-retryable-errors", ""), 9, f"{REPEATED}, even for POST requests"),
         ("haproxy", HAPROXY.format("retry-on 500 503", ""), 9, REPEATED),
-        ("haproxy", HAPROXY.format("timeout server 30s", ""), 9, "gets cut off"),
+        ("haproxy", HAPROXY.format("timeout server 30s", ""), 9, "cuts off a model"),
         ("haproxy", HAPROXY.format("balance source", ""), 9, "behind one address to one server"),
         ("haproxy", HAPROXY.format("option httpclose", ""), None, ""),
         ("haproxy", HAPROXY.format("", "ssl verify none"), 10, "not verified"),
         ("haproxy", HAPROXY.replace("check", "").format("", ""), 10, "without `check`"),
-        ("haproxy", HAPROXY.replace(" option http-no-delay\n", "").format("", ""), 4, "first token waits"),
+        ("haproxy", HAPROXY.replace(" option http-no-delay\n", "").format("", ""), 4, "delay the first token"),
         ("envoy", envoy('retry_policy: {retry_on: "5xx,reset"}'), 21, REPEATED),
-        ("envoy", envoy("timeout: 30s").replace("timeout: 0s, timeout", "timeout"), 21, "is cut off"),
-        ("envoy", envoy(cluster="lb_policy: ROUND_ROBIN"), None, "Envoy's default of 5s for connecting"),
+        ("envoy", envoy("timeout: 30s").replace("timeout: 0s, timeout", "timeout"), 21, "cuts off a response"),
+        ("envoy", envoy(cluster="lb_policy: ROUND_ROBIN"), None, "Envoy's default connect timeout of 5s"),
     ],
 )
 def test_harmful_setting_is_reported_at_its_line(

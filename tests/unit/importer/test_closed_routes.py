@@ -20,7 +20,7 @@ _FILES = [
     for file in sorted(SAMPLES.glob("*/*"))
     if file.suffix in {".cfg", ".conf", ".yaml", ".json"}
 ]
-_COMMENT = re.compile(r"`respond` with:|Where you open it, write also:")
+_COMMENT = re.compile(r"`respond` with:|If you open this route, also write:")
 _HAPROXY = """
 defaults
  mode http

@@ -95,7 +95,7 @@ def test_direct_responses_are_compared_without_error_pages() -> None:
     before = observed(410, {"X-Why": "moved", "Server": "nginx"}, b"gone\n")
     assert list(differences(fleet, before, observed(410, {"x-why": "moved"}, b"gone"))) == []
     others = list(differences(fleet, before, observed(410, {}, b"else")))
-    assert others == ["headers of the answer lost: x-why", "body of the answer"]
+    assert others == ["response headers lost: x-why", "response body"]
     page = observed(404, {}, b"<html><body>404</body></html>")
     assert list(differences(fleet, page, observed(404, {}, b'{"error": {}}'))) == []
 

@@ -178,4 +178,4 @@ def test_typed_value_without_its_content_is_reported(tmp_path: Path) -> None:
     file.write_text(f"stats_sinks: [{value}]\n")
     diagnostics = Diagnostics()
     assert read(str(file), diagnostics) is None
-    assert [item.message for item in diagnostics] == ["Envoy would not read this: 'value' is missing"]
+    assert [item.message for item in diagnostics] == ["invalid Envoy configuration: 'value' is missing"]

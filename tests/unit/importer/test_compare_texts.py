@@ -55,7 +55,7 @@ def lines(kind: str, text: str, directory: Path) -> list[str]:
 def test_word_that_haproxy_must_not_run_is_named(line: str, word: str, tmp_path: Path) -> None:
     text = f"defaults\n mode http\nfrontend f\n bind :80\n acl known path /k\n {line}\n default_backend b\n"
     (shown,) = lines("haproxy", f"{text}backend b\n server s 10.0.0.1:80\n", tmp_path)
-    reason = f"`{word}` is not on the list of what a comparison runs"
+    reason = f"`{word}` is not on the list of directives that a comparison runs"
     assert shown == f"closed in the comparison: source.conf:6 {line.split()[0]}, {reason}"
 
 
@@ -72,7 +72,7 @@ def test_type_and_name_of_envoy_are_shown(tmp_path: Path) -> None:
     other = "  - {name: other, address: {pipe: {path: /run/x}}}\n  clusters:"
     text = envoy_text(filters=f'- {{name: cache, typed_config: {{"@type": type.googleapis.com/{kind}}}}}')
     left_out, closed = lines("envoy", text.replace("  clusters:", other, 1), tmp_path)
-    assert left_out == "left out of the comparison: listeners that the fleet has not (other)"
+    assert left_out == "left out of the comparison: listeners that are not in the fleet (other)"
     assert f"`{kind}` is not on the list of filters that a comparison runs" in closed
 
 
@@ -80,7 +80,7 @@ def test_item_of_a_list_has_no_name(tmp_path: Path) -> None:
     text = envoy_text()
     manager = text[text.index("    - filters:") : text.index("  clusters:")]
     shown = lines("envoy", text.replace("  clusters:", f"{manager}  clusters:", 1), tmp_path)
-    assert shown == ["left out of the comparison: further chains of filters"]
+    assert shown == ["left out of the comparison: additional filter chains"]
 
 
 PLACES = {

@@ -229,7 +229,8 @@ def test_closed_route_names_all_that_it_needs(tmp_path: Path) -> None:
     guard = " http-request deny if { var(txn.a) -m found }\n"
     text = imported_text("haproxy", HEAD + guard + rules, tmp_path)[0].text
     assert "# Write `auth` here, complete `match`, then replace `respond` with:\n    #   pool: a\n" in text
-    assert "use_backend b if { path /x }: it takes what the rule of this route does not" in " ".join(text.split("#"))
+    reason = "it takes the requests for which the condition of this route is false"
+    assert f"use_backend b if {{ path /x }}: {reason}" in " ".join(text.replace("#", "").split())
 
 
 def test_fallback_serves_where_its_condition_holds(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_pool_of_a_backend_in_tcp_mode_is_kept(tmp_path: Path) -> None:
     text = "frontend f\n mode http\n bind :80\n default_backend t\nbackend t\n server s 10.0.0.1:80\n"
     result, diagnostics = imported_text("haproxy", text, tmp_path)
     assert result.draft.fleet["pools"]["t"]["replicas"] == [{"name": "s", "address": "10.0.0.1:80"}]
-    assert "# To open it, replace `respond` with:\n    #   pool: t\n" in result.text
+    assert "# To open this route, replace `respond` with:\n    #   pool: t\n" in result.text
     findings = [item for item in diagnostics if "'t' is in TCP mode" in item.message]
     assert [(item.code, item.position.line) for item in findings if item.position] == [("LB985", 5)]
 
@@ -286,14 +287,14 @@ def test_server_defaults_and_templates_are_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("frontend 'x\n", ":1:10: error LB980: HAProxy would not read this: a quote is not closed"),
-        ("bind :80\n", ":1:1: error LB980: HAProxy would not read this: `bind` is outside of a section"),
-        ("frontend\n", ":1:1: error LB980: HAProxy would not read this: `frontend` needs a name"),
+        ("frontend 'x\n", ":1:10: error LB980: invalid HAProxy configuration: a quote is not closed"),
+        ("bind :80\n", ":1:1: error LB980: invalid HAProxy configuration: `bind` is outside of a section"),
+        ("frontend\n", ":1:1: error LB980: invalid HAProxy configuration: `frontend` needs a name"),
         ("backend x\n mode http\n", ":1:1: error LB982: there is no frontend to import"),
-        ("listen x\n mode tcp\n", ":1:1: error LB982: listen x is in TCP mode, and lbctl balances HTTP (write"),
+        ("listen x\n mode tcp\n", ":1:1: error LB982: listen x is in TCP mode, and lbctl supports HTTP only (if"),
         (
             "global\nfrontend x\n bind :80\n",
-            ":2:1: error LB982: frontend x is in TCP mode, and lbctl balances HTTP: HA",
+            ":2:1: error LB982: frontend x is in TCP mode (HAProxy's default",
         ),
     ],
 )

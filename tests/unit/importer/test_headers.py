@@ -58,7 +58,7 @@ def test_unsupported_variable_is_a_comment(kind: str, text: str, tmp_path: Path)
     result, _ = imported_text(kind, text, tmp_path)
     *_, route = result.draft.fleet["routes"].values()
     assert "headers" not in route
-    assert "variables that a fleet has not" in result.text
+    assert "lbctl does not support" in result.text
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_address_in_a_header_does_not_bypass_lists(kind: str, text: str, tmp_pat
     route, listener, _ = route_and_listener(kind, text, tmp_path)
     assert "client_address" not in listener
     assert route["deny_from"] == ["10.6.6.0/24"]
-    assert "would get around them" in imported(kind, tmp_path / "source.conf")[0].text.replace("\n    #     ", " ")
+    assert "would let clients bypass" in imported(kind, tmp_path / "source.conf")[0].text.replace("\n    #     ", " ")
 
 
 def test_source_address_of_haproxy_applies_to_lists(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_redirect_to_one_address_is_imported(
     assert route["respond"]["status"] == status
     assert route.get("headers", {}).get("response", {}).get("set", {}).get("location") == location
     assert "s3cr3t" not in result.text
-    lost = [note for note in result.draft.ledger.notes if note.reason == "the query is not passed on"]
+    lost = [note for note in result.draft.ledger.notes if note.reason == "lbctl's redirect drops the query"]
     assert len(lost) == (kind == "envoy" and status == 301)
 
 
@@ -173,7 +173,7 @@ def test_headers_of_direct_responses_of_nginx_are_set(tmp_path: Path) -> None:
     draft = imported("nginx", file)[0].draft
     sent = {name: route["headers"]["response"]["set"] for name, route in draft.fleet["routes"].items()}
     assert sent == {"default": {"x-a": "1", "x-b": "2"}, "ok": {"x-a": "1", "x-b": "2"}, "no": {"x-a": "1"}}
-    notes = {(note.text, note.place) for note in draft.ledger.notes if "itself" in note.reason}
+    notes = {(note.text, note.place) for note in draft.ledger.notes if "the proxy's own responses" in note.reason}
     assert notes == {("add_header X-A 1 always", ("listeners", "http"))}
 
 

@@ -105,11 +105,14 @@ def test_server_answers_404_outside_its_locations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("http {\n  server {\n", ':2:1: error LB980: nginx would not read this: unexpected end of file, expecting "}"'),
+        (
+            "http {\n  server {\n",
+            ':2:1: error LB980: invalid nginx configuration: unexpected end of file, expecting "}"',
+        ),
         ("http {}\n", ":1:1: error LB982: there is no `server` to import"),
-        ("server { listen 80; location / { } }", ":1:1: error LB982: nothing here makes a route"),
-        ("{" * 100, ":1:1: error LB980: blocks and includes are nested more than 64 deep"),
-        ("a\0b", ":1:1: error LB980: the file holds a NUL byte"),
+        ("server { listen 80; location / { } }", ":1:1: error LB982: no route could be imported"),
+        ("{" * 100, ":1:1: error LB980: blocks and includes are nested more than 64 levels deep"),
+        ("a\0b", ":1:1: error LB980: the file contains a NUL byte"),
     ],
 )
 def test_invalid_input_is_reported_at_its_position(
@@ -130,7 +133,7 @@ def test_depth_of_includes_counts(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "3.conf").write_text("return 204;")
     (tmp_path / "nginx.conf").write_text("server { listen 80; include 0.conf; }")
     assert command(["import", "nginx", str(tmp_path / "nginx.conf")]) == 1
-    assert "2.conf:1:1: error LB980: blocks and includes are nested more than 64 deep" in capsys.readouterr().err
+    assert "2.conf:1:1: error LB980: blocks and includes are nested more than 64 levels deep" in capsys.readouterr().err
 
 
 def test_missing_or_too_large_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,8 +162,8 @@ def test_invalid_includes_are_reported(tmp_path: Path) -> None:
         (item.position.line if item.position else 0, item.message) for item in diagnostics if item.code == "LB983"
     ]
     assert [line for line, _ in reasons] == [1, 2, 3, 4]
-    assert "leads out" in reasons[0][1]
-    assert "leads out" in reasons[1][1]
+    assert "is outside" in reasons[0][1]
+    assert "is outside" in reasons[1][1]
     assert "includes itself" in reasons[2][1]
     assert "no such file" in reasons[3][1]
     assert "leaked" not in result.text
@@ -189,7 +192,7 @@ def test_secrets_of_an_unused_map_are_one_finding(tmp_path: Path) -> None:
     text = MAP.format("", "a") + "server { listen 80; location / { proxy_pass http://10.0.0.1:80; } }"
     result, diagnostics = imported_text("nginx", text, tmp_path)
     assert [item.message for item in diagnostics if item.code == "LB984"] == [
-        "`map` holds a secret, which was not copied"
+        "`map` contains a secret, which was not copied"
     ]
     assert "sk-" not in result.text
 
@@ -201,7 +204,7 @@ def test_unknown_directive_of_events_is_reported(tmp_path: Path) -> None:
     )
     result, diagnostics = imported_text("nginx", text, tmp_path)
     messages = [f"{item.message} ({item.hint})" for item in diagnostics if "`events`" in item.message]
-    expected = "nginx has no such directive in `events`, and does not start with it (write `worker_connections`)"
+    expected = "nginx has no such directive in `events`, and refuses to start (write `worker_connections`)"
     assert messages == [f"work_connections: {expected}"]
     assert "work_connections 9: nginx has no such directive in `events`" in " ".join(result.text.split())
     assert {item.name for item, fate in result.draft.ledger.fates() if fate == "lbctl"} >= {"worker_connections", "use"}
@@ -218,7 +221,7 @@ def test_unknown_directive_of_events_is_reported(tmp_path: Path) -> None:
 )
 def test_headers_that_a_location_drops_are_reported(name: str, own: str, dropped: str, tmp_path: Path) -> None:
     text = f"server {{ listen 80; {name} X-A a; location / {{ proxy_pass http://10.0.0.1:80;\n{own} }} }}"
-    findings = [item for item in imported_text("nginx", text, tmp_path)[1] if "drops" in item.message]
+    findings = [item for item in imported_text("nginx", text, tmp_path)[1] if "ignores the `" in item.message]
     assert [item.message.rpartition(": ")[2] for item in findings] == ([dropped] if dropped else [])
     assert [item.position.line for item in findings if item.position] == ([2] if dropped else [])
 
@@ -235,15 +238,15 @@ def test_import_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.Capture
 
 def test_harmful_settings_are_reported_at_their_line() -> None:
     _, diagnostics = imported("nginx", NGINX / "vllm-two-replicas.conf")
-    findings = [(item.position.line, item.message.split(":")[0]) for item in diagnostics if item.position]
+    findings = [(item.position.line, item.message) for item in diagnostics if item.position]
     assert findings == [
-        (2, "an upstream without `zone`"),
-        (4, "fail_timeout=10000s"),
-        (5, "fail_timeout=10000s"),
-        (7, "nginx's default of 1 MiB for a request's body answers 413 to long prompts and images"),
-        (10, "nginx's default buffers responses"),
-        (10, "nginx's default of HTTP/1.0 to replicas"),
-        (10, "nginx's default read timeout of 60s cuts off a model that is silent for longer"),
+        (2, "without `zone` in the upstream, each worker counts connections and failures separately"),
+        (4, "fail_timeout=10000s removes a replica for that long after a failure"),
+        (5, "fail_timeout=10000s removes a replica for that long after a failure"),
+        (7, "nginx's default limit of 1 MiB for request bodies rejects long prompts and images with 413"),
+        (10, "nginx buffers responses by default, so tokens arrive in bursts"),
+        (10, "nginx uses HTTP/1.0 by default and opens a new connection to a replica for each request"),
+        (10, "nginx's default read timeout of 60s cuts off a model that sends nothing for longer"),
     ]
 
 

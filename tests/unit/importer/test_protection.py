@@ -131,7 +131,7 @@ def test_protection_of_similar_paths_is_reported(
         "map $http_x_big $up { default a; 1 b; } upstream a { server 10.0.0.1:80; } upstream b { server 10.0.0.2:80; }"
     )
     file.write_text(f"{pools} server {{ listen 80; location {prefix} {{ {protection} proxy_pass http://$up; }} }}")
-    messages = [item.message for item in imported("nginx", file)[1] if "only begins like" in item.message]
+    messages = [item.message for item in imported("nginx", file)[1] if "this also protected paths" in item.message]
     assert len(messages) == is_reported
 
 

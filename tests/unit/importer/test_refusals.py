@@ -15,8 +15,8 @@ from tests.support.importer import imported_text
 _PASS = "proxy_pass http://10.0.0.1:8000;"
 _SERVED = f"location /served/ {{ {_PASS} }}"
 _FILES = "ssl_certificate a/..; ssl_certificate_key ~/k;"
-_WHOLE_LISTENER = "the port must be a number from 1 to 65535; the whole listener is left out"
-_WHOLE_ROUTE = "is not a path; the whole route is left out, and another one may take its requests"
+_WHOLE_LISTENER = "the port must be a number from 1 to 65535; the whole listener was left out"
+_WHOLE_ROUTE = "is not a path; the whole route was left out, and another route may take its requests"
 _CASES = {
     "replica": (
         "upstream u { server 10.0.0.2:80; server 10.0.0.2:99999; } server { location / { proxy_pass http://u; } }",
@@ -26,7 +26,7 @@ _CASES = {
         f"server {{ location / {{ mirror /copy; {_PASS} }} location = /copy {{ proxy_pass http://unix:x; }} }}",
         [
             "pools.copy.replicas.0: 'unix:x' is a unix socket without an absolute path",
-            "pools.copy: it has no replica",
+            "pools.copy: the pool has no replica",
             "routes.copy.pool: there is no pool 'copy'",
             "routes.default.mirror: there is no pool 'copy'",
         ],
@@ -39,7 +39,7 @@ _CASES = {
         f"server {{ {_SERVED} }} server {{ listen 99999; location /other/ {{ {_PASS} }} }}",
         [
             f"listeners.port-99999.bind: '0.0.0.0:99999': {_WHOLE_LISTENER}",
-            "routes.other.listeners.0: there is no listener 'port-99999'; the whole route is left out",
+            "routes.other.listeners.0: there is no listener 'port-99999'; the whole route was left out",
         ],
     ),
     "match": (

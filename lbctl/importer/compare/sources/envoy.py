@@ -173,12 +173,12 @@ class _Envoy:
         chains = [*item.get("filter_chains"), *filter(None, [item.get("default_filter_chain")])]
         speaking = [(chain, manager) for chain in chains if (manager := _manager(chain))]
         if port is None or not speaking:
-            self._removals.leave_out(item.statement, "listeners that the fleet has not", item.get("name").text)
+            self._removals.leave_out(item.statement, "listeners that are not in the fleet", item.get("name").text)
             return None
         (chain, manager), *_ = speaking
         for other in chains:
             if other is not chain:
-                self._removals.leave_out(other.statement, "further chains of filters")
+                self._removals.leave_out(other.statement, "additional filter chains")
         try:
             fields.LISTENER(item, self._removals)
             for each in item.get("listener_filters"):
@@ -249,7 +249,7 @@ class _Envoy:
                 yield {"name": name, "typed_config": made, **({"disabled": True} if is_off else {})}
             elif is_off or package in fields.FILTERS_LEFT_OUT:
                 named = Statement(item.statement.position, (package or "filter",))
-                self._removals.leave_out(named, "filters that run code or ask services")
+                self._removals.leave_out(named, "filters that run code or query services")
             else:
                 reason = "not on the list of filters that a comparison runs"
                 raise RefusedError(config or item.get("name") or item, reason, config.type)
@@ -259,7 +259,7 @@ class _Envoy:
         if not config.type.endswith(".ExtAuthz"):
             return
         if not config.get("http_service"):
-            raise RefusedError(config, "a filter without a service that it asks by HTTP")
+            raise RefusedError(config, "a filter without an HTTP service")
         uri = config.get("http_service", "server_uri")
         self._check_cluster(uri.get("cluster"), config)
         made["http_service"]["server_uri"]["timeout"] = STAND_IN_TIMEOUT
@@ -271,7 +271,7 @@ class _Envoy:
             if self._filters.get(name):
                 made[name] = fields.FILTER_OF_ROUTE(child, self._removals)
             else:
-                self._removals.leave_out(child.statement, "filters that run code or ask services")
+                self._removals.leave_out(child.statement, "filters that run code or query services")
         return {"typed_per_filter_config": made} if made else {}
 
     # ── Routes ───────────────────────────────────────────────────────────────────────────────────────────────────────

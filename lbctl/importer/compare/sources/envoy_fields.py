@@ -23,8 +23,8 @@ from lbctl.importer.compare.sources.envoy_shapes import (
 from lbctl.importer.compare.sources.removed import Removals
 from lbctl.importer.envoy.view import ConfigView
 
-_LOGS, _HEALTH, _CONNECTIONS, _ELSEWHERE = "logs and figures", "health checks", "limits of connections", ""
-_RESOLVERS, _TLS, _QUOTAS = "resolvers", "TLS to replicas", "limits by another service"
+_LOGS, _HEALTH, _CONNECTIONS, _ELSEWHERE = "logs and metrics", "health checks", "connection limits", ""
+_RESOLVERS, _TLS, _QUOTAS = "resolvers", "TLS to replicas", "limits of an external service"
 
 
 def _subjects(table: Mapping[str, str]) -> dict[str, str]:
@@ -76,7 +76,7 @@ _LOCAL_LIMIT = message(
         "local_rate_limit_per_downstream_connection": boolean, "rate_limited_as_resource_exhausted": boolean,
     },
     _subjects(
-        {"limits by descriptors": "descriptors rate_limits stage vh_rate_limits always_consume_default_token_bucket"
+        {"limits with descriptors": "descriptors rate_limits stage vh_rate_limits always_consume_default_token_bucket"
          " max_dynamic_descriptors"}
     ),
 )  # fmt: skip
@@ -423,9 +423,7 @@ CHAIN = message(
     ),
 )
 """Other fields of a filter chain."""
-CHAIN_MATCH = message(
-    {}, _subjects({"the choice of a certificate": "server_names transport_protocol application_protocols"})
-)
+CHAIN_MATCH = message({}, _subjects({"certificate selection": "server_names transport_protocol application_protocols"}))
 """Conditions of a filter chain that only select certificates."""
 LISTENER_FILTERS = typed(
     dict.fromkeys(
@@ -477,7 +475,7 @@ CLUSTER = message(
             " common_http_protocol_options upstream_http_protocol_options max_requests_per_connection"
             " upstream_bind_config upstream_connection_options cleanup_interval preconnect_policy"
             " connection_pool_per_downstream_connection common_lb_config",
-            "the choice among replicas": "ring_hash_lb_config maglev_lb_config least_request_lb_config"
+            "load balancing": "ring_hash_lb_config maglev_lb_config least_request_lb_config"
             " round_robin_lb_config lb_subset_config original_dst_lb_config",
         }
     ),

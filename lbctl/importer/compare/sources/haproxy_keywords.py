@@ -99,7 +99,7 @@ _LEFT_OUT = {
     "error pages": "errorfile errorfiles http-error",
     "health checks": "http-check tcp-check external-check email-alert default-server load-server-state-from-file"
     " server-state-file-name monitor grace",
-    "sources of connections": "source bind-process",
+    "source addresses of connections": "source bind-process",
     "limits, and names": "maxconn fullconn backlog rate-limit max-keep-alive-queue http-reuse description id guid"
     " max-session-srv-conns clitimeout srvtimeout contimeout persist",
     "compression": "compression",
@@ -120,8 +120,8 @@ _ACTIONS_LEFT_OUT = {
     "logs": "set-log-level do-log",
     "caches": "cache-use cache-store",
     "connections": "set-nice set-tos set-mark set-fc-tos set-fc-mark expect-proxy",
-    "paths that are made plain": "normalize-uri",
-    "HAProxy's own figures": "use-service",
+    "normalized paths": "normalize-uri",
+    "HAProxy's own metrics": "use-service",
 }
 
 

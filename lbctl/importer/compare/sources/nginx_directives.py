@@ -112,7 +112,7 @@ _LEFT_OUT: dict[str, tuple[str, str]] = {
         "root alias index autoindex random_index disable_symlinks etag if_modified_since max_ranges types include",
         "autoindex_ open_file_cache types_hash_",
     ),
-    "files that are written": (
+    "written files": (
         "client_body_in_file_only client_body_in_single_buffer",
         "client_body_temp_ proxy_store fastcgi_store uwsgi_store scgi_store",
     ),
@@ -120,7 +120,7 @@ _LEFT_OUT: dict[str, tuple[str, str]] = {
         "proxy_no_cache fastcgi_no_cache uwsgi_no_cache scgi_no_cache",
         "proxy_cache fastcgi_cache uwsgi_cache scgi_cache",
     ),
-    "buffers, times and rates": (
+    "buffers, timeouts and rates": (
         (
             "auth_delay client_body_buffer_size client_body_timeout client_header_buffer_size client_header_timeout "
             "large_client_header_buffers connection_pool_size request_pool_size subrequest_output_buffer_size "

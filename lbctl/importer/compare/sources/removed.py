@@ -15,7 +15,7 @@ from lbctl.importer.draft import printable
 from lbctl.importer.statement import Statement
 from lbctl.importer.write import place_of
 
-LOST_REPLICAS = "replicas that the fleet has not"
+LOST_REPLICAS = "replicas that are not in the fleet"
 """Servers that the import left out. They get no requests, so that responses do not depend on the order of servers."""
 _MAX_WORD = 80
 CLOSED_HEADER = "x-lbctl-closed"
