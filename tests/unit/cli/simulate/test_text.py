@@ -124,10 +124,7 @@ def test_drained_replicas_are_listed_with_their_fleet() -> None:
 
 def test_documentation_explains_every_column() -> None:
     page = (
-        (ROOT / "docs" / "reference" / "simulate.md")
-        .read_text(encoding="utf-8")
-        .split("## The columns")[1]
-        .split("## ")[0]
+        (ROOT / "docs" / "reference" / "simulate.md").read_text(encoding="utf-8").split("## Columns")[1].split("## ")[0]
     )
     columns = {re.sub(r" ?P\d\d$", "", head) for head in WIDE} - {"", "POLICY"}
     assert set(re.findall(r"^\| ([A-Z/ ]+) \|", page, re.MULTILINE)) == columns
