@@ -11,7 +11,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 
 CODE = BY_ID["route.auth.api_keys"].code
-_FIX = "lbctl key new TENANT --plain -f FILE; the file is then readable by its owner alone"
+_FIX = "lbctl key new TENANT --plain -f FILE; the file is then readable only by its owner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ def of_route(route: str, keys: Sequence[ApiKey]) -> HashOnly | None:
 
 def warning(title: str, keys: HashOnly) -> Diagnostic:
     """Return the warning for a proxy that does not compare hashes; `title` is the name of its kind."""
-    message = f"{title} compares no hashes: it refuses {keys.count} of {keys.total} keys, of which the file has hashes"
+    refused = f"it rejects {keys.count} of {keys.total} keys, because the file has only their hashes"
+    message = f"{title} cannot compare hashes: {refused}"
     path = ("routes", keys.route, "auth", "api_keys", "file")
     return Diagnostic(CODE, message, path=path, hint=_FIX, severity="warning")

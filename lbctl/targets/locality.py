@@ -34,7 +34,7 @@ def placeless(view: View) -> Iterator[Diagnostic]:
         if pool.locality:
             yield Diagnostic(
                 BY_ID["pool.locality"].code,
-                "this proxy has no region and no zone: no replica is nearer than another",
+                "this proxy has no region and no zone: all replicas are equally near",
                 path=("pools", pool.name, "locality"),
                 hint="proxies.NAME.region and proxies.NAME.zone",
                 severity="warning",

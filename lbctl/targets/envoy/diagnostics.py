@@ -33,7 +33,7 @@ def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]
 def _without_certificate(view: View) -> Iterator[Diagnostic]:
     """Report that an Envoy with files cannot use the picker, if the picker requires a client certificate."""
     if view.picker is not None and view.picker_tls:
-        message = f"the picker at {view.picker} requires a client certificate, and an Envoy of files has none"
+        message = f"the picker at {view.picker} requires a client certificate, and an Envoy with files has none"
         hint = (
             "an Envoy by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl picker` on its machine"
         )
@@ -43,7 +43,7 @@ def _without_certificate(view: View) -> Iterator[Diagnostic]:
 def _metrics(view: View) -> Iterator[Diagnostic]:
     if view.proxy.metrics is not None and view.proxy.admin is None:
         path = ("proxies", view.proxy.name, "metrics")
-        message = "Envoy's figures are a page of its admin interface, and it has none: nothing listens here"
+        message = "Envoy's metrics need its admin interface, which is not configured: no metrics are served"
         yield _warning("proxies.metrics", path, message, 'admin: "127.0.0.1:9901"')
 
 
@@ -58,19 +58,19 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.balance.random",
             (*path, "balance"),
-            "Envoy's random ignores weights, and these replicas differ: round_robin keeps their shares",
+            "Envoy's random ignores weights, and the weights of these replicas differ: round_robin replaces it",
         )
     if affinity.lacks_ip_addresses(pool):
         yield _warning(
             "pool.affinity",
             (*path, "affinity"),
-            "Envoy keeps clients with replicas whose IP address is known, and with no others",
+            "Envoy supports affinity only for replicas with a known IP address",
         )
     if pool.load_shedding and not sheds(pool):
         yield _warning(
             "pool.load_shedding",
             (*path, "health", "load_shedding"),
-            "Envoy sheds only where all replicas have one rank; here it sheds when none is left",
+            "Envoy sheds load only if all replicas have the same rank; here it sheds only if no replica is left",
         )
     if pool.active and isinstance(pool.active.probe, GrpcCheck) and pool.protocol == "http1":
         yield _warning(
@@ -90,13 +90,13 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.balance.hash",
             ("routes", route.name, "split"),
-            "Envoy keeps the hash key with the route: the pools of this split share all their keys",
+            "Envoy has the hash key in the route: all pools of this split use all keys",
         )
     if keys and route.action.sticky and route.action.sticky.kind == "header":
         yield _warning(
             "route.sticky_split.header",
             ("routes", route.name, "sticky_split"),
-            "Envoy has one hash for a request: its header also decides the replica in pools with hash",
+            "Envoy has one hash per request: the header also decides the replica in pools with hash",
         )
     if route.action.fallback:
         yield from _fallback(view, route, route.action)
@@ -114,8 +114,7 @@ def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:
         yield _warning(
             "route.rate_limit",
             ("routes", route.name, "rate_limit"),
-            f"Envoy counts apart for each listener and certificate: a client that uses all {chains} passes as often "
-            "on each",
+            f"Envoy counts separately for each listener and certificate: a client can use the limit on all {chains}",
             "one listener with one certificate for the route",
         )
 
@@ -123,14 +122,14 @@ def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:
 def _lost_affinity(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
     for name in action.pools:
         if view.pools[name].affinity or view.pools[name].session:
-            message = f"with the fallback of route {route.name!r} Envoy keeps no client with its replica"
+            message = f"with the fallback of route {route.name!r} Envoy does not support affinity"
             yield _warning("pool.affinity", ("pools", name, "affinity"), message)
 
 
 def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
     yield from _lost_affinity(view, route, action)
     if route.retry.budget is not None:
-        message = "with a fallback Envoy counts no requests that a budget could be a part of: max_retries holds instead"
+        message = "Envoy does not support a retry budget with a fallback: max_retries applies instead"
         yield _warning("route.retry.budget", ("routes", route.name, "retry", "budget"), message)
     for name in sorted({*action.pools} - {action.fallback}):
         pool = view.pools[name]
@@ -138,20 +137,20 @@ def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]
             yield _warning(
                 "route.fallback",
                 ("pools", name, "health", "passive", "max_ejection"),
-                f"Envoy never ejects the last replicas of this pool, so that without active checks the fallback of "
-                f"route {route.name!r} never takes over",
+                "Envoy never ejects the last replicas of this pool, so without active checks the fallback of route "
+                f"{route.name!r} is never used",
                 "max_ejection: 100%, or an active check",
             )
         if pool.locality or any(item.priority for item in pool.replicas):
             yield _warning(
                 "pool.locality",
                 ("pools", name),
-                f"with the fallback of route {route.name!r} Envoy spills to the next priority or zone only "
-                "when no replica of this one is left",
+                f"with the fallback of route {route.name!r} Envoy spills to the next priority or zone only if no "
+                "replica of the current one is left",
             )
         if pool.load_shedding:
             yield _warning(
                 "pool.load_shedding",
                 ("pools", name, "health", "load_shedding"),
-                f"with the fallback of route {route.name!r} Envoy sheds only when no replica is left",
+                f"with the fallback of route {route.name!r} Envoy sheds load only if no replica is left",
             )

@@ -60,7 +60,7 @@ def parse(text: str) -> HttpFilter:
     document = _document(text)
     config = document.get("typed_config") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(config, dict) or not isinstance(config.get("@type"), str):
-        raise NoFilterError("this is no typed HTTP filter")
+        raise NoFilterError("this is not a typed HTTP filter")
     others = sorted(map(str, document.keys() - _KEYS))
     if others:
         raise NoFilterError(f"an HTTP filter has no {others[0]}")

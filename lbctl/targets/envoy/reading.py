@@ -31,7 +31,7 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     """Return the request as Envoy's routes see it, or Envoy's rejection."""
     del version
     if message.method not in _METHODS.split():
-        return r.Refusal(400, f"{message.method} is no method to Envoy")
+        return r.Refusal(400, f"Envoy does not support the method {message.method}")
     refusal = r.refused(message)
     if refusal:
         return refusal

@@ -110,10 +110,9 @@ def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
     if passive.max_ejection < 100:
         yield Diagnostic(
             BY_ID["pool.health.passive.max_ejection"].code,
-            "HAProxy has no limit for how many replicas are out: one client's failing requests can take the whole pool "
-            "from everybody",
+            "HAProxy has no limit for ejected replicas: failing requests of one client can eject the whole pool",
             path=(*path, "consecutive_5xx"),
-            hint="leave consecutive_5xx out, or write max_ejection: 100% if that is meant",
+            hint="remove consecutive_5xx, or set max_ejection: 100% if this is intended",
             severity="warning",
         )
 

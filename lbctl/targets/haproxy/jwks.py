@@ -131,7 +131,7 @@ def _ec(item: Mapping[str, object]) -> tuple[str, str]:
     if not isinstance(name, str) or curve is None:
         raise UnfitKeyError("its curve is none of P-256, P-384 and P-521")
     if item.get("alg", curve.algorithm) != curve.algorithm:
-        raise UnfitKeyError("its alg is not that of its curve")
+        raise UnfitKeyError("its alg does not match its curve")
     x, y = (_bytes(item, axis) for axis in ("x", "y"))
     if {len(x), len(y)} != {curve.bytes} or not curve.holds(int.from_bytes(x), int.from_bytes(y)):
         raise UnfitKeyError("it is not a point of its curve")

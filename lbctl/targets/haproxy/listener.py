@@ -171,8 +171,8 @@ def _held_streams(listener: Listener, view: View) -> Iterator[Diagnostic]:
     feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
     if grpc and (listener.max_body is not None or wants_clear_model(listener)):
         message = (
-            f"HAProxy holds a body here until it is whole: a gRPC client that streams to {', '.join(grpc)} gets no "
-            "answer before its stream has ended"
+            f"HAProxy buffers bodies here until they are complete: a gRPC client that streams to {', '.join(grpc)} "
+            "gets no response before its stream has ended"
         )
         path = ("listeners", listener.name, feature.partition(".")[2])
         hint = "a listener without max_body and without models that decide about protection for gRPC"
@@ -197,7 +197,7 @@ def _http1_alone(listener: Listener, view: View) -> Iterator[Diagnostic]:
         feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
         path = ("listeners", listener.name, feature.partition(".")[2])
         message = (
-            "HAProxy from 3.3 on does not wait for HTTP/2 bodies without a length: this listener accepts HTTP/1.1 alone"
+            "HAProxy from 3.3 on does not wait for HTTP/2 bodies without a length: this listener accepts only HTTP/1.1"
         )
         hint = "HAProxy 3.2, or a listener without max_body whose routes read no bodies"
         yield Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")

@@ -77,7 +77,7 @@ def misplaced(place: str, text: str) -> Iterator[Misplaced]:
         elif line.keyword in _SECTIONS:
             yield Misplaced(line.number, f"`{line.keyword}` begins a section: these lines are within one")
         elif place == "backend" and line.keyword in _SERVERS:
-            message = "the replicas of a pool are those of the fleet: lbctl would take this server out"
+            message = "the replicas of a pool come from the fleet: lbctl would remove this server"
             yield Misplaced(line.number, message, "list it in the pool's `replicas`")
         if line.text.endswith("\\"):
             yield Misplaced(line.number, "this line ends in a backslash, and could go on", "the whole line as one")

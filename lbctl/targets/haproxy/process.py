@@ -120,12 +120,12 @@ def _lacking(view: View, path: Path) -> Iterator[Diagnostic]:
     size = buffer(view)
     if size != _USUAL_BUFFER:
         message = (
-            f"this fleet reads bodies or answers long ones, which needs `tune.bufsize {size}` in the host's `global`: "
-            "with less, HAProxy would read the beginning of a body alone and route it wrongly"
+            f"this fleet reads or sends long bodies, which needs `tune.bufsize {size}` in the host's `global`: with "
+            "less, HAProxy would read only the beginning of a body and route it wrongly"
         )
         yield Diagnostic("LB135", message, path=path, hint=_WHOLE)
     if _needs_short_names(view):
-        message = "a key x.key beside x.crt needs `ssl-load-extra-del-ext` in `global`, which a fragment does not have"
+        message = "a key x.key next to x.crt needs `ssl-load-extra-del-ext` in `global`, which a fragment does not have"
         yield Diagnostic("LB135", message, path=path, hint="name the certificate x.pem and its key x.pem.key")
 
 
@@ -139,7 +139,7 @@ def unusable_key(certificate: str, key: str, path: Path, code: str) -> Iterator[
     if key not in (certificate, _key_file_beside(certificate)):
         yield Diagnostic(
             code,
-            "HAProxy finds a key by its certificate's name alone, and would not find this one",
+            "HAProxy finds a key only by its certificate's name, and would not find this one",
             path=path,
             hint=f"name it {_key_file_beside(certificate)}, or put certificate and key into one file",
         )

@@ -67,27 +67,28 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
     for route in routes:
         if alone and smallest and "connect_failure" in route.retry.when:
             message = (
-                f"HAProxy tries connections again for all routes of {pool.name} or for none: {alone[0]} asks for none"
+                f"HAProxy retries connections for all routes of {pool.name} or for none, and {alone[0]} has no such "
+                "retries"
             )
             yield _warning("route.retry", route, message, "connect_failure in `when` of all its routes")
         if wanted[route.name] > smallest:
             count = f"{pool.name} has {smallest}, the smallest of its routes"
-            yield _warning("route.retry", route, f"HAProxy has one number of retries for a pool; {count}")
+            yield _warning("route.retry", route, f"HAProxy has one number of retries per pool; {count}")
         if route.retry.busy_statuses:
             yield from _about_busy(pool, route, version)
         if version >= _LOSES_REFUSED and wanted[route.name] and pool.protocol != "http1" and pool.tls is None:
             yield _about_refused(pool, route)
         if pool.protocol == "grpc" and _BROKEN_OFF in repeats:
             message = (
-                "HAProxy holds a body that it may repeat until it is whole: a gRPC client that streams to "
-                f"{pool.name} gets no answer before its stream has ended"
+                "HAProxy buffers a body for retries until it is complete: a gRPC client that streams to {pool.name} "
+                "gets no response before its stream has ended"
             )
             yield _warning("route.retry.idempotent", route, message)
         own = _repeats_of(pool, route)
         for condition in sorted(own - repeats if repeats <= own else own):
             message = (
-                f"HAProxy repeats all requests of a pool after the same answers, and not all routes of {pool.name} ask "
-                "for this: nothing of this route's is repeated then"
+                f"HAProxy has the same retry conditions for all requests of a pool, and not all routes of {pool.name} "
+                "have this one: this route's requests are not repeated for it"
             )
             is_busy = condition not in (_BROKEN_OFF, _SILENCE)
             feature = "route.retry.replica_busy" if is_busy else "route.retry.idempotent"
@@ -97,18 +98,18 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
 def _about_busy(pool: Pool, route: Route, version: tuple[int, ...]) -> Iterator[Diagnostic]:
     statuses = set(busy_statuses(route, pool))
     if statuses & BUSY and pool.passive and pool.passive.ejects_without_bound:
-        which = "each busy answer" if version >= _COUNTS_RETRIED else "a busy answer that no other replica takes"
+        which = "each busy response" if version >= _COUNTS_RETRIED else "a busy response without a successful retry"
         message = f"HAProxy counts {which} of {pool.name} as one of consecutive_5xx"
         yield _warning("pool.health.passive.consecutive_5xx", route, message)
     if statuses - BUSY:
-        names = " and no ".join(map(str, sorted(statuses - BUSY)))
-        yield _warning("route.retry.replica_busy", route, f"HAProxy retries no {names}: the client gets it")
+        names = " and ".join(map(str, sorted(statuses - BUSY)))
+        yield _warning("route.retry.replica_busy", route, f"HAProxy does not retry {names}: the client gets it")
 
 
 def _about_refused(pool: Pool, route: Route) -> Diagnostic:
     message = (
-        f"HAProxy answers 502 and tries no other replica where one of {pool.name} refuses an HTTP/2 connection in "
-        "cleartext, until the active check leaves it out"
+        f"if a replica of {pool.name} refuses an HTTP/2 connection in cleartext, HAProxy answers 502 without a retry, "
+        "until the active check ejects it"
     )
     return _warning(
         "route.retry", route, message, "TLS to the replicas, a shorter health.active.interval, or HAProxy 3.0"

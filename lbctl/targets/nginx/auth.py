@@ -68,7 +68,7 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
     table = key_table.table(item for item in keys if item.key)
     if table.refused:
         message = (
-            f"nginx refuses {table.refused} of {len(keys)} keys: too many have the same {key_table.END} last characters"
+            f"nginx rejects {table.refused} of {len(keys)} keys: too many have the same last {key_table.END} characters"
         )
         context.warn(
             "route.auth.api_keys", (*path, "file"), message, "replace them by random keys: lbctl key new TENANT"
@@ -87,7 +87,11 @@ def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: s
         source = names.header(name)
         if source is None:
             path = ("routes", route.name, "auth", "api_keys", "headers")
-            context.warn("route.auth.api_keys", path, f"nginx drops headers with the name {name}: no key is read there")
+            context.warn(
+                "route.auth.api_keys",
+                path,
+                f"nginx drops headers with the name {name}: keys in this header are ignored",
+            )
         else:
             sources.append(source)
     if accepted.websocket_protocol:

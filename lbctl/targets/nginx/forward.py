@@ -186,9 +186,7 @@ def _hidden_headers(context: RenderContext, scope: ListenerScope, route: Route) 
     hidden = {*(name.lower() for name in rules.remove), *(name.lower() for name, _ in rules.set)}
     for name in sorted(hidden & _NOT_PASSED & {item.lower() for item in rules.remove}):
         path = ("routes", route.name, "headers", "response", "remove")
-        context.warn(
-            "route.headers", path, f"nginx writes {name!r} itself, without its version, and cannot leave it out"
-        )
+        context.warn("route.headers", path, f"nginx writes {name!r} itself, without its version, and cannot omit it")
     return tuple(quote.plain(name) for name in sorted(hidden | {scope.request_id_header.lower()}))
 
 
@@ -201,8 +199,8 @@ def _tls(context: RenderContext, pool: Pool) -> Tls | None:
         context.warn(
             "pool.tls",
             (*path, "server_name"),
-            "nginx verifies one name for all replicas of a pool, and they have several: nothing is sent to them",
-            "write the name in their certificates",
+            "nginx verifies one name for all replicas of a pool, and they have several: the pool gets no requests",
+            "set the name in their certificates",
         )
         return None
     return Tls(

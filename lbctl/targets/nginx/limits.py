@@ -40,7 +40,7 @@ def uncountable(context: RenderContext, route: Route) -> bool:
     too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in every)
     if too_slow:
         path = ("routes", route.name, "rate_limit")
-        message = "nginx knows no rate below one request a minute: this route answers 503 there"
+        message = "nginx does not support rates below one request per minute: this route answers 503 there"
         context.warn("route.rate_limit", path, message, "60/h or more for each nginx")
     return too_slow
 
@@ -152,5 +152,7 @@ def _rate(context: RenderContext, route: Route, limit: RateLimit) -> Token:
     whole = int(exact)
     if abs(whole - exact) > exact * 0.02:
         path = ("routes", route.name, "rate_limit")
-        context.warn("route.rate_limit", path, f"nginx counts whole requests a minute: {whole} instead of {exact:.2f}")
+        context.warn(
+            "route.rate_limit", path, f"nginx counts whole requests per minute: {whole} instead of {exact:.2f}"
+        )
     return Token(f"{whole}r/m")

@@ -91,8 +91,8 @@ def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
     if listener.tls is not None or (listener.http2 and context.version >= _HAS_HTTP2_ON):
         return
     if _has_grpc(context, listener) and not _is_http2_alone(context, listener):
-        message = "this listener speaks HTTP/1.1 alone: gRPC clients cannot use it"
-        hint = "a listener for gRPC alone, tls, or nginx 1.25.1"
+        message = "this listener supports only HTTP/1.1: gRPC clients cannot use it"
+        hint = "a listener only for gRPC, tls, or nginx 1.25.1"
         context.warn("listener.h2c", ("listeners", listener.name, "bind"), message, hint)
 
 
@@ -141,9 +141,9 @@ def _log_path(context: RenderContext, listener: Listener) -> Token | None:
         context.warn(
             "listener.access_log",
             path,
-            f"nginx does not start as a service of systemd with {place}, which is a socket there; a daemon loses it "
+            f"nginx does not start as a systemd service with {place}, which is a socket there, and a daemon loses it "
             "at its first reload",
-            f"leave it out: {SYSTEM_LOG} (images of nginx make that their standard output)",
+            f"remove it to log to {SYSTEM_LOG} (which is standard output in nginx images)",
         )
     return None if place is None else quote.value(place, path)
 
@@ -156,17 +156,17 @@ def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, .
             context.warn(
                 "listener.client_address",
                 (*path, "header"),
-                "nginx takes the client's address from one place: from trusted peers the PROXY protocol's is believed, "
-                "the header is not",
+                "nginx takes the client's address from one source: for trusted peers it uses the PROXY protocol, not "
+                "the header",
             )
         if not listener.proxy_protocol and clients.reads_forged_line(context, listener):
             header = listener.client_address.header
             context.warn(
                 "listener.client_address",
                 (*path, "header"),
-                f"nginx before 1.23 reads the first line of {header} alone, which a client can write: "
-                "it is not believed, and the trusted peer counts as the client",
-                "name the client in x-forwarded-for, or use nginx 1.23",
+                f"nginx before 1.23 reads only the first line of {header}, which a client can forge: the header is "
+                "ignored, and the trusted peer counts as the client",
+                "use x-forwarded-for, or nginx 1.23",
             )
             return ()
         return tuple(quote.plain(item, (*path, "trusted")) for item in listener.client_address.trusted)

@@ -171,8 +171,8 @@ def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, nam
         context.warn(
             "pool.discovery.dns",
             path[:-1],
-            "nginx resolves a name again only by its own resolvers: here it is resolved when nginx starts",
-            'name them: resolvers: ["10.96.0.10:53"]',
+            "nginx re-resolves a name only with configured resolvers: this one is resolved only at start",
+            'set them: resolvers: ["10.96.0.10:53"]',
         )
     servers = tuple(
         UpstreamServer(address, tuple(item)) for item in ((parameters, again) if panics(pool) else (parameters,))
@@ -248,14 +248,14 @@ def _without_backup(context: RenderContext, pool: Pool, order: dict[str, tuple[i
         context.warn(
             "pool.replicas.priority",
             ("pools", pool.name, "balance", "algorithm"),
-            f"nginx has no backup servers beside {pool.balance.algorithm}: replicas of a lower priority get nothing",
-            "give them a separate pool, and name it as the route's fallback",
+            f"nginx has no backup servers with {pool.balance.algorithm}: replicas of a lower priority get no requests",
+            "move them to a separate pool, and set it as the route's fallback",
         )
     if pool.locality is not None:
         context.warn(
             "pool.locality",
             ("pools", pool.name, "locality"),
-            f"nginx has no backup servers beside {pool.balance.algorithm}: all zones are used alike",
+            f"nginx has no backup servers with {pool.balance.algorithm}: all zones get requests equally",
         )
     return {name: 0 if priority == best else None for name, (priority, _) in order.items()}
 
@@ -267,14 +267,14 @@ def _warn_about_ranks(context: RenderContext, pool: Pool, levels: list[tuple[int
         context.warn(
             "pool.replicas.priority",
             ("pools", pool.name, "replicas"),
-            "nginx has one rank of backup servers: all but the first are backups together",
+            "nginx has one rank of backup servers: all priorities after the first are one rank of backups",
         )
     else:
         context.warn(
             "pool.locality",
             ("pools", pool.name, "locality"),
-            "nginx has one rank of backup servers: when its own zone has none left, its own region and all others "
-            "share by weight",
+            "nginx has one rank of backup servers: if no replica in its zone is left, its region and all others share "
+            "requests by weight",
             "prefer: region, or the own region's replicas in a separate pool with a fallback",
         )
 
@@ -360,7 +360,9 @@ def _key(context: RenderContext, pool: Pool, key: HashKey) -> str:
     variable = variable_of[key.kind](key.name)
     if variable is None:
         path = ("pools", pool.name, "balance", "hash", "key", "header")
-        context.warn("pool.balance.hash", path, "nginx drops request headers of that name: requests are spread evenly")
+        context.warn(
+            "pool.balance.hash", path, "nginx drops request headers of that name: requests are distributed evenly"
+        )
         return "$request_id"
     entries = ((Token("default"), Token(variable)), (Token('""'), Token("$request_id")))
     return context.map(variable, f"$lb_h{len(context.maps)}", entries)
@@ -428,7 +430,7 @@ def warn_about_fallback_limits(context: RenderContext) -> None:
             context.warn(
                 "pool.circuit_breaker",
                 ("pools", pool.name, "circuit_breaker"),
-                f"nginx counts a request in the pool that it goes to first: {pool.name} gets more than its limit of "
-                "what comes to it as fallback",
-                "limits that hold there: `per_replica`, with `max_ejection: 100%` in `health.passive`",
+                f"nginx counts a request only in its first pool: as a fallback, {pool.name} may get more requests than "
+                "its limit",
+                "use limits that apply there too: `per_replica`, with `max_ejection: 100%` in `health.passive`",
             )

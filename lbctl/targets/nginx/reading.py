@@ -17,7 +17,7 @@ _METHOD = re.compile(r"[A-Z_-]+")
 def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
     """Return the request as nginx's rules see it, or nginx's rejection."""
     if not _METHOD.fullmatch(message.method):
-        return r.Refusal(400, f"{message.method} is no method to nginx")
+        return r.Refusal(400, f"nginx does not support the method {message.method}")
     refusal = r.refused(message)
     if refusal:
         return refusal

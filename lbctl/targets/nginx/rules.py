@@ -123,7 +123,8 @@ def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
         conditions.append((source, (f"^{quote.literal(value)}\\z",), (*match, "headers", name)))
     if rule.models:
         message = (
-            "nginx's core reads no JSON: a request's model is taken from the header x-model, or from the query of a GET"
+            "nginx's core cannot read JSON: a request's model is taken from the header x-model, or from the query of a "
+            "GET"
         )
         context.warn("route.match.model", (*match, "model"), message)
         patterns = tuple(pattern for name in rule.models for pattern in _models(name))

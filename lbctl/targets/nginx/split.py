@@ -83,7 +83,7 @@ def _draw(context: RenderContext, route: Route, number: int, active: Sequence[Sh
             context.warn(
                 "route.sticky_split.header",
                 ("routes", route.name, "sticky_split", "header"),
-                "nginx drops request headers of that name: nothing is kept",
+                "nginx drops request headers of that name: there is no affinity",
             )
         else:
             entries = ((Token("default"), Token(header_variable)), (Token('""'), Token("$request_id")))
@@ -152,7 +152,9 @@ def _pin_source(context: RenderContext, route: Route, pin: Pin) -> str | None:
     source = names.header(pin.name) if pin.kind == "header" else context.lookups.cookie(pin.name)
     if source is None:
         path = ("routes", route.name, "pin")
-        context.warn("route.pin.header", path, f"nginx drops request headers named {pin.name!r}: that pin never holds")
+        context.warn(
+            "route.pin.header", path, f"nginx drops request headers named {pin.name!r}: this pin never matches"
+        )
     return source
 
 

@@ -174,7 +174,7 @@ def test_envoy_gets_included_filters_by_xds() -> None:
             client = envoy.client()
             eventually(lambda: _own_line_of(client) == ["first"])
             put(control.files, {"own": "name: own\n"})
-            eventually(lambda: "no typed HTTP filter" in control.log)
+            eventually(lambda: "not a typed HTTP filter" in control.log)
             assert _own_line_of(client) == ["first"]
             put(control.files, {"own": _FILTER % "third"})
             eventually(lambda: _own_line_of(client) == ["third"])

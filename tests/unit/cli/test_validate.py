@@ -45,7 +45,7 @@ def test_hashed_keys_are_reported_for_proxies_that_refuse_them(
     validated = capsys.readouterr().err
     assert run(["lint", "--select", "LB443", file]) == 0
     linted = capsys.readouterr().out
-    message = f"LB443 routes.everything.auth.api_keys.file: {named}compares no hashes: it refuses 1 of 1 keys"
+    message = f"LB443 routes.everything.auth.api_keys.file: {named}cannot compare hashes: it rejects 1 of 1 keys"
     assert (message in validated, message in linted) == (bool(named), bool(named))
     assert ("LB443" in validated) == bool(named)
     assert ("`proxies`" in linted) == (not kinds)

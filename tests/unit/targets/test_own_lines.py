@@ -85,7 +85,7 @@ def test_nginx_lines_that_leave_their_place_are_refused(text: str, line: int, me
         ("\nbackend x\n", 2, "begins a section"),
         ('"backend" x\n', 1, "does not begin with a keyword"),
         ("http-request deny \\\n", 1, "ends in a backslash"),
-        ("server b 127.0.0.1:1\n", 1, "those of the fleet"),
+        ("server b 127.0.0.1:1\n", 1, "come from the fleet"),
         (".if 1\n", 1, "without its `.endif`"),
         (".endif\n", 1, "belongs to no `.if`"),
     ],
@@ -99,8 +99,8 @@ def test_haproxy_lines_that_leave_their_section_are_refused(text: str, line: int
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- a\n", "no typed HTTP filter"),
-        ("name: own\n", "no typed HTTP filter"),
+        ("- a\n", "not a typed HTTP filter"),
+        ("name: own\n", "not a typed HTTP filter"),
         ("name: [\n", "no YAML"),
         (f"{_FILTER}more: 1\n", "has no more"),
         (_FILTER.replace("lua.v3.Lua", "nothing.v3.None"), "message descriptor"),
