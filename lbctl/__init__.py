@@ -1,3 +1,3 @@
 """lbctl: one declarative model of an inference fleet, rendered to nginx, HAProxy and Envoy."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

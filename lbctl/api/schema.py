@@ -1104,13 +1104,13 @@ class Decision(Struct, frozen=True):
     proposed: Number | None
     """The weight that the strategy proposes, as a factor of the capacity; None if it proposes none."""
     wished: Number | None
-    """Deprecated: the old name of `proposed`, until the next release."""
+    """Deprecated: the old name of `proposed`, until version 1.1."""
     clamped: Number
     """The factor within floor and ceiling, or the factor that health and stale samples impose."""
     limited: Number
     """The factor after the step limits."""
     damped: Number
-    """Deprecated: the old name of `limited`, until the next release."""
+    """Deprecated: the old name of `limited`, until version 1.1."""
     beyond_deadband: Number
     """The factor after the deadband, which is the decided factor."""
     decided: Number
@@ -1118,7 +1118,7 @@ class Decision(Struct, frozen=True):
     published: Number
     """The published weight: the override's if there is one, otherwise the decided weight."""
     sent: Number
-    """Deprecated: the old name of `published`, until the next release."""
+    """Deprecated: the old name of `published`, until version 1.1."""
     room: Number
     """The requests in flight that the replica should carry, relative to its peers, on the scale of capacities."""
     of_peers_speed: Number

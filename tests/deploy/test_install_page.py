@@ -193,7 +193,7 @@ def test_documented_backup_is_restored(installed: Machine) -> None:
 def test_documented_upgrade_and_rollback_work(installed: Machine) -> None:
     machine = installed
     machine.run_blocks_of("test_documented_upgrade_and_rollback_work")
-    assert str((machine.root / "opt/lbctl").readlink()) == "lbctl-0.1.0"
+    assert str((machine.root / "opt/lbctl").readlink()) == "lbctl-1.0.0"
     calls = machine.calls.read_text().splitlines()
     assert calls[-5:] == [
         "restart lbctl-serve", "start lbctl-envoy@2", "restart lbctl-envoy", "stop lbctl-envoy@2",

@@ -411,7 +411,7 @@ def hooked(repository: Repository, tmp_path: Path) -> Repository:
     source = tmp_path / "lbctl"
     source.mkdir()
     shutil.copy(HOOKS, source)
-    for command in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "hooks"), ("tag", "v0.1.0")):
+    for command in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "hooks"), ("tag", f"v{__version__}")):
         subprocess.run([*GIT, *command], cwd=source, check=True, timeout=100)
     config = read(CI / "pre-commit-config.yaml")
     config["repos"][0]["repo"] = str(source)

@@ -150,7 +150,7 @@ class Undecided:
     published: float
     """Published weight, on the scale of capacities."""
     sent: float
-    """Deprecated: the old name of `published`, until the next release."""
+    """Deprecated: the old name of `published`, until version 1.1."""
     share: float
     """Replica's share of the pool's requests, from 0 to 1."""
     ramp: float
