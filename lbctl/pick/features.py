@@ -73,13 +73,14 @@ def read(
     model = document.get("model")
     adapter = model if isinstance(model, str) and model in table.adapters else None
     rules, seed = policy.prefix, f"{table.pool}\0{tenant}\0{table.model}\0{adapter}"
-    is_whole = bool(document) and len(beginning) == length
+    texts = prompt.texts(document, rules.block * rules.blocks if rules else 0) if document else None
+    is_whole = len(beginning) == length
     return Features(
         pool=table.pool,
         session=_session(policy, headers, document),
-        prefix=prompt.chain(document, seed, rules) if rules and document else (),
+        prefix=prompt.chain(texts, seed, rules) if rules and texts else (),
         body_bytes=length,
-        prompt_tokens=prompt.tokens(document if is_whole else None, length),
+        prompt_tokens=prompt.tokens(texts if is_whole else None, length),
         model=model if isinstance(model, str) else None,
         adapter=adapter,
         subset=subset,

@@ -27,29 +27,73 @@ _MAX_VALUES, _MAX_LEVELS = 4096, 8
 Document = dict[str, object]
 
 
-def chain(document: Document, seed: str, rules: Prefix) -> tuple[int, ...]:
+class PromptTexts(NamedTuple):
+    """The texts of a prompt, in order."""
+
+    counted: list[str]
+    """Texts from which the prompt's length is estimated."""
+    distinguished: list[str]
+    """Texts that a cache distinguishes, as far as needed: also roles, and the URL or data of a part without text."""
+    others: int
+    """The number of parts without text."""
+    complete: bool
+    """Whether all of the prompt was looked at."""
+
+
+def texts(document: Document, limit: int) -> PromptTexts:
+    """Return the texts of the prompt, those for a cache until they have `limit` characters."""
+    counted: list[str] = []
+    distinguished: list[str] = []
+    others, length = 0, 0
+    left = [(document[key], 0) for key in reversed(_PARTS_OF_PROMPTS) if key in document]
+    for _ in range(_MAX_VALUES):
+        if not left or left[-1][1] > _MAX_LEVELS:
+            break
+        value, depth = left.pop()
+        text = own = None
+        if isinstance(value, str):
+            text = own = value
+        elif isinstance(value, list):
+            left.extend([(item, depth + 1) for item in reversed(value[:_MAX_VALUES])])
+        elif isinstance(value, dict):
+            text, own, is_other = _part(value, length < limit)
+            others += is_other
+            if "content" in value:
+                left.append((value["content"], depth + 1))
+        elif value is not None:
+            own = f"{value} "
+            text = "word" if isinstance(value, int) else None  # a token id: as many letters as a token has
+        if text is not None:
+            counted.append(text)
+        if own is not None and length < limit:
+            distinguished.append(own[:limit])
+            length += len(distinguished[-1])
+    return PromptTexts(counted, distinguished, others, not left)
+
+
+def chain(found: PromptTexts, seed: str, rules: Prefix) -> tuple[int, ...]:
     """Return the hash of each whole block of the prompt's beginning, with all that precedes it.
 
     `seed` distinguishes prompts that share no cache: those of other pools, tenants, models and adapters.
     """
-    text, block, value = _beginning(document, rules.block * rules.blocks), rules.block, hash(seed)
+    block, value = rules.block, hash(seed)
+    beginning = "".join(found.distinguished).encode("utf-8", "replace")[: block * rules.blocks]
     hashes = []
-    for start in range(0, len(text) - block + 1, block):
-        value = hash((value, text[start : start + block]))
+    for start in range(0, len(beginning) - block + 1, block):
+        value = hash((value, beginning[start : start + block]))
         hashes.append(value)
     return tuple(hashes)
 
 
-def tokens(document: Document | None, body_length: int) -> float:
-    """Estimate the prompt's length, at most `MAX_PROMPT_TOKENS`; `document` is None where the body was not read whole.
+def tokens(found: PromptTexts | None, body_length: int) -> float:
+    """Estimate the prompt's length, at most `MAX_PROMPT_TOKENS`; `found` is None where the body was not read whole.
 
     Bytes of UTF-8 are counted: a Chinese or Japanese character has three, and takes nearly a token. Whitespace counts
     nothing, because it is part of the word that follows; code and data have more tokens to a byte than prose.
     """
-    texts = _texts(document) if document is not None else None
-    if texts is None or not texts.complete:
+    if found is None or not found.complete:
         return min(body_length / _BYTES_PER_TOKEN, MAX_PROMPT_TOKENS)
-    return min(_tokens_of("".join(texts.found)) + _OTHER_PART * texts.others, MAX_PROMPT_TOKENS)
+    return min(_tokens_of("".join(found.counted)) + _OTHER_PART * found.others, MAX_PROMPT_TOKENS)
 
 
 def _tokens_of(text: str) -> float:
@@ -57,65 +101,24 @@ def _tokens_of(text: str) -> float:
     return len(data) / _BYTES_PER_TOKEN + _MARK * len(data.translate(None, _NO_MARKS))
 
 
-def _beginning(document: Document, limit: int) -> bytes:
-    texts = _texts(document, limit, inner=True)
-    return "".join(texts.found).encode("utf-8", "replace")[:limit]
+def _part(value: Document, is_needed: bool) -> tuple[str | None, str | None, bool]:
+    """Return three facts about a message, or about a part of one, without its content.
 
-
-class _Texts(NamedTuple):
-    """The texts of a prompt, in order."""
-
-    found: list[str]
-    others: int
-    """The parts that are no text."""
-    complete: bool
-    """Whether all of the prompt was looked at."""
-
-
-def _texts(document: Document, most: int | None = None, *, inner: bool = False) -> _Texts:
-    """Return the texts of the prompt; once they have `most` characters, no more are looked for.
-
-    With `inner`, a part that is no text is its URL or data, and roles are among the texts: what a cache distinguishes.
+    These are its text, the text that a cache distinguishes (None if it `is_needed` no longer), and whether it is a part
+    without text.
     """
-    found: list[str] = []
-    others, length = 0, 0
-    left = [(document[key], 0) for key in reversed(_PARTS_OF_PROMPTS) if key in document]
-    for _ in range(_MAX_VALUES):
-        if not left or left[-1][1] > _MAX_LEVELS or (most is not None and length >= most):
-            break
-        value, depth = left.pop()
+    has_content, text = "content" in value, value.get("text")
+    if has_content or not isinstance(text, str):
         text = None
-        if isinstance(value, str):
-            text = value
-        elif isinstance(value, list):
-            left.extend([(item, depth + 1) for item in reversed(value[:_MAX_VALUES])])
-        elif isinstance(value, dict):
-            text, is_other = _own_text(value, inner)
-            others += is_other
-            if "content" in value:
-                left.append((value["content"], depth + 1))
-        elif inner and value is not None:
-            text = f"{value} "
-        elif isinstance(value, int):
-            text = "word"  # a token id: as many letters as a token has
-        if text is not None:
-            found.append(text if most is None else text[:most])
-            length += len(found[-1])
-    return _Texts(found, others, not left)
+    is_other = text is None and not has_content and "type" in value
+    if not is_needed:
+        return text, None, is_other
+    data = _data_of(value) if is_other else text
+    return text, f"\x00{_name(value.get('role'))}{_name(value.get('type'))}\x00{data or ''}", is_other
 
 
-def _own_text(value: Document, inner: bool) -> tuple[str | None, bool]:
-    """Return the text of a message, or of a part of one, without its content; and whether it is a part of no text."""
-    text, is_other = value.get("text"), False
-    if "content" in value:
-        text = None
-    elif not isinstance(text, str):
-        is_other = "type" in value
-        text = _data_of(value) if inner and is_other else None
-    if not inner:
-        return text, is_other
-    role, kind = (name if isinstance(name := value.get(key), str) else "" for key in ("role", "type"))
-    return f"\x00{role}{kind}\x00{text or ''}", is_other
+def _name(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _data_of(part: Document) -> str:

@@ -53,6 +53,15 @@ def body(number: int, size: int = 8 << 10) -> bytes:
     return json.dumps({"model": "m", "prompt": text[: size - 40]}).encode()
 
 
+def chat(number: int, messages: int = 20, size: int = 8 << 10) -> bytes:
+    """A conversation whose messages have the same length."""
+    length = size // messages - 40
+    turns = [f"{number} {turn} " + _WORDS * (length // len(_WORDS) + 1) for turn in range(messages)]
+    roles = ("user", "assistant")
+    document = [{"role": roles[turn % 2], "content": text[:length]} for turn, text in enumerate(turns)]
+    return json.dumps({"model": "m", "messages": document}).encode()
+
+
 def _session(number: int) -> str:
     return f"x-session-id: s{number % 1000}\r\n"
 
@@ -65,6 +74,7 @@ KINDS: dict[str, Callable[[int], bytes]] = {
     "session": lambda number: _question("GET /pick/chat", _session(number), b""),
     "4-KiB": lambda number: _question("POST /pick/chat?regions=eu", _session(number), body(number, 4 << 10)),
     "8-KiB": lambda number: _question("POST /pick/chat?regions=eu", "", body(number)),
+    "chat-8-KiB": lambda number: _question("POST /pick/chat", _session(number), chat(number)),
     "envoy-4-KiB": lambda number: _question(
         "POST /envoy?path=/v1/completions", _ENVOY + _session(number), body(number, 4 << 10)
     ),
