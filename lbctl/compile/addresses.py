@@ -53,7 +53,7 @@ def check_addresses(ctx: Context, name: str, pool: Pool, own: OwnAddresses) -> N
         if _is_impossible(replica.address.host):
             ctx.error("LB122", f"no replica can have the address {address(replica.address)}", path, _HINT)
         elif from_file and replica.address.path:
-            ctx.error("LB122", "a file of targets may name no socket", path, _HINT)
+            ctx.error("LB122", "a targets file must not contain a socket", path, _HINT)
         elif owner and from_file:
             ctx.error("LB122", owner, path, _HINT)
         elif owner:

@@ -25,8 +25,8 @@ def capacities(ctx: Context, name: str, pool: Pool, table: Mapping[str, float]) 
         for index, is_specified in enumerate(specified):
             if not is_specified:
                 ctx.error(
-                    "LB203", "has neither a gpu nor a weight, but others of its pool do",
-                    ("pools", name, "replicas", index), "give it one, or none to all",
+                    "LB203", "has neither a gpu nor a weight, but other replicas of its pool do",
+                    ("pools", name, "replicas", index), "set one of them here, or remove them from all replicas",
                 )  # fmt: skip
     return [
         _capacity(ctx, ("pools", name, "replicas", index), replica, table)
@@ -43,7 +43,7 @@ def _capacity(ctx: Context, path: tuple[str | int, ...], replica: Replica, table
     if replica.gpu_count is not None and replica.devices and replica.gpu_count != len(replica.devices):
         ctx.error(
             "LB205", f"gpu_count is {replica.gpu_count}, but {len(replica.devices)} devices are named",
-            (*path, "gpu_count"), "leave gpu_count out, or name all devices",
+            (*path, "gpu_count"), "remove gpu_count, or list all devices",
         )  # fmt: skip
     is_known = replica.gpu is None or ctx.check_name("LB204", "GPU", replica.gpu, table, (*path, "gpu"))
     if replica.weight is not None:

@@ -155,7 +155,7 @@ def _groups(ctx: Context, file: str, data: bytes) -> list[TargetGroup]:
         _refuse(ctx, error.position, reason or f"this file is {error}, not a list of targets")
         return []
     if not found:
-        message, hint = "this file names no target: the pool is empty", _HINT
+        message, hint = "this file contains no targets, so the pool is empty", _HINT
         ctx.diagnostics.add(Diagnostic("LB114", message, Position(file, 1, 1), (), hint, "warning"))
     return found
 
@@ -175,7 +175,7 @@ def _replicas(ctx: Context, groups: list[TargetGroup]) -> list[tuple[Replica, Po
         value = group.value
         targets, labels = (value.get("targets"), value.get("labels", {})) if isinstance(value, dict) else (None, None)
         if not isinstance(targets, list) or not isinstance(labels, dict):
-            message = f"group {index + 1} has no list of targets, or labels that are no map"
+            message = f"group {index + 1} has no list of targets, or its labels are not a map"
             _refuse(ctx, group.position, message)
             continue
         positions = ((target, group.position_of(target)) for target in targets)

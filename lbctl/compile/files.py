@@ -41,7 +41,7 @@ def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics)
         written, file = str(node.value), without_links(file_of(source, node))
         if path[-1] != "path" and file_by_name.setdefault(written, file) != file:
             message = f"{d.show(written)} is also the name of another file, {d.show(str(file_by_name[written]))}"
-            hint = "a proxy has one directory for both: give each its own name"
+            hint = "a proxy keeps both in one directory: use different names"
             diagnostics.add(d.Diagnostic("LB118", message, node.position, path, hint))
 
 

@@ -20,14 +20,14 @@ _HOPS = frozenset({"host", "expect", "http2-settings", "trailers"})
 _WITHOUT_VARIABLES = frozenset({"host", "content-type"})
 _OWN = ("proxy-", "x-envoy-", "x-lbctl-")
 _MEANINGS = {
-    "authorization": "holds the client's credentials",
-    "cookie": "holds the client's cookies",
-    "content-type": "says what the body is",
+    "authorization": "contains the client's credentials",
+    "cookie": "contains the client's cookies",
+    "content-type": "describes the body",
     "x-model": "names the model",
-    "x-request-id": "holds the request's id",
-    "x-forwarded-for": "holds the addresses of the client and of proxies",
-    "x-forwarded-proto": "says how the client came",
-    "x-real-ip": "holds the client's address",
+    "x-request-id": "contains the request ID",
+    "x-forwarded-for": "contains the addresses of the client and of proxies",
+    "x-forwarded-proto": "contains the client's scheme",
+    "x-real-ip": "contains the client's address",
 }
 
 
@@ -90,7 +90,9 @@ def _check_variables(ctx: Context, here: Path, rules: model.HeaderRules, route: 
     for name, rule_path in _named(ctx, here, rules):
         used = variables(rules.set.get(name, ""))
         if used and name in _WITHOUT_VARIABLES:
-            ctx.error("LB141", f"{name} cannot hold a variable", rule_path, "the text itself, or a header of your own")
+            ctx.error(
+                "LB141", f"{name} cannot contain a variable", rule_path, "write the text itself, or use another header"
+            )
         elif "pool" in used and route.respond is not None:
             ctx.error("LB141", "the proxy answers here itself: there is no pool", rule_path, "leave {pool} out")
 
@@ -166,9 +168,13 @@ def _check_uses(ctx: Context, uses: Iterable[_Use]) -> None:
         other_meaning = _MEANINGS.get(name) if name != use.usual else None
         other_meaning = other_meaning if other_meaning and other_meaning != use.meaning else meanings.get(name)
         if name in _FRAMING | _HOPS:
-            ctx.error("LB119", f"{use.name} carries the message itself", use.path, "a header of your own, as x-tenant")
+            ctx.error(
+                "LB119", f"{use.name} carries the message itself", use.path, "use another header, for example x-tenant"
+            )
         elif name.startswith(_OWN):
-            ctx.error("LB119", f"{use.name} is a proxy's own header", use.path, "a header of your own, as x-tenant")
+            ctx.error(
+                "LB119", f"{use.name} is a proxy's own header", use.path, "use another header, for example x-tenant"
+            )
         elif other_meaning and other_meaning != use.meaning:
             ctx.error("LB120", f"{use.name} {other_meaning} already", use.path, "a separate header")
         meanings.setdefault(name, use.meaning)

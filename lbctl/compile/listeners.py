@@ -54,7 +54,7 @@ def _check_revocation_lists(ctx: Context) -> None:
     asked = {("listeners", name, "tls"): listener.tls for name, listener in ctx.fleet.listeners.items()}
     for path, tls in {**asked, ("control", "xds", "tls"): ctx.fleet.control.xds.tls}.items():
         if tls is not None and tls.client_crl is not None and tls.client_ca is None:
-            message = "no client is asked for a certificate that could be revoked"
+            message = "this listener does not request client certificates that could be revoked"
             ctx.error("LB142", message, (*path, "client_crl"), "client_ca: FILE")
 
 

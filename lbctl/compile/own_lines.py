@@ -54,7 +54,7 @@ def _texts(node: Node) -> Iterator[Node]:
 def _place(ctx: Context, name: str, proxy: model.Proxy, place: str, value: Any) -> Iterator[OwnLines]:
     path, places = ("proxies", name, "include", place), ctx.kinds[proxy.kind].own_line_places
     if place not in places:
-        hint = f"{proxy.kind} has {', '.join(places)}" if places else f"{proxy.kind} takes no own lines"
+        hint = f"{proxy.kind} has {', '.join(places)}" if places else f"{proxy.kind} does not support own lines"
         ctx.error("LB131", f"{proxy.kind} has no place {show(place)} for own lines", path, hint, key=True)
         return
     if proxy.form == "fragment" and not places[place].in_fragments:
@@ -103,6 +103,6 @@ def _text(ctx: Context, path: Path) -> str | None:
         ctx.error("LB130", f"the own lines in {show(str(node.value))} cannot be read: {reason}", path)
         return None
     if "\x00" in text:
-        ctx.error("LB130", f"{show(str(node.value))} holds a NUL byte: it is no text", path)
+        ctx.error("LB130", f"{show(str(node.value))} contains a NUL byte, so it is not text", path)
         return None
     return text

@@ -130,7 +130,7 @@ def _replicas(ctx: Context, pool: str, section: model.Pool, table: Mapping[str, 
     ]
     _unique(ctx, pool, section, [item.name for item in replicas], "LB104", "name", "give each its own name")
     addresses = [str(item.address) for item in replicas]
-    _unique(ctx, pool, section, addresses, "LB105", "address", "one replica an address")
+    _unique(ctx, pool, section, addresses, "LB105", "address", "use each address for one replica")
     return tuple(sorted(replicas, key=lambda item: item.name))
 
 
@@ -171,7 +171,7 @@ def _session(ctx: Context, path: Path, pool: model.Pool) -> ir.SessionHeader | N
     if section is None or section.header is None:
         return None
     if pool.balance.algorithm == "pick":
-        message = "the picker chooses the replica of each request: a session would leave its replica"
+        message = "the picker selects a replica for each request, so a session would not stay on its replica"
         ctx.error("LB161", message, (*path, "header"), "another algorithm", key=True)
     header = section.header
     return ir.SessionHeader(header) if section.ttl is None else ir.SessionHeader(header, int(section.ttl))
@@ -269,7 +269,7 @@ def _breaker_replicas(pool: model.Pool) -> int:
 
 def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | None:
     if pool.balance.algorithm == "hash" and pool.slow_start is not None:
-        ctx.warn("LB303", "a hash ring has no slow start: it is left out", ("pools", name, "slow_start"))
+        ctx.warn("LB303", "slow start has no effect with a hash ring", ("pools", name, "slow_start"))
     return _resolved_slow_start(pool)
 
 

@@ -31,7 +31,7 @@ def check_companions(ctx: Context, resolved: Iterable[ir.Proxy], pools: Sequence
         files = [posixpath.join(directory, name) for name in ctx.kinds[proxy.kind].companions(proxy, pools)]
         other = next((owners[file] for file in files if file in owners), None)
         if other is not None:
-            message = f"the files that {proxy.name} has beside its configuration would overwrite those of {other}"
+            message = f"the files next to the configuration of {proxy.name} would overwrite the files of {other}"
             hint = f"a separate directory, for example {proxy.name}/{main}"
             ctx.error("LB124", message, ("proxies", proxy.name, "config"), hint)
         owners |= {file: proxy.name for file in files if file not in owners}
@@ -71,8 +71,8 @@ def check_store(ctx: Context) -> None:
     for key in written:
         ctx.error("LB125", f"a store {url.scheme}:// has no {key}", (*path, key), kind.lacks[key], key=True)
     if store.user is not None and store.password is None and "user" not in written:
-        hint = "a user has a password: add `password: {file: …}`"
-        ctx.error("LB125", "a store without a password has no user", (*path, "user"), hint, key=True)
+        hint = "a user needs a password: add `password: {file: …}`"
+        ctx.error("LB125", "a store without a password cannot have a user", (*path, "user"), hint, key=True)
     if store.tls is not None and not url.secure and "tls" not in written:
         ctx.error("LB125", f"a store {url.scheme}:// has no tls", (*path, "tls"), f"{kind.tls}://", key=True)
 
@@ -160,7 +160,10 @@ def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
         ctx.error("LB134", message, (*path, "form"), f"form: whole, or {' or '.join(kinds)}")
         return
     if proxy.config is None or not proxy.config.startswith("/"):
-        message = "a fragment needs the absolute path of its file: the files beside it are named by theirs"
+        message = (
+            "a fragment needs the absolute path of its file, because it refers to the files next to it by "
+            "absolute paths"
+        )
         ctx.error("LB134", message, (*path, "form" if proxy.config is None else "config"), f"config: {example}")
     for key in ("user", "group", "chroot", "slots"):
         if getattr(proxy, key) is not None:

@@ -57,7 +57,7 @@ def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | N
     """Resolve the timeout of one attempt. Reports LB165 if it exceeds the timeout of the whole request."""
     attempt, request = timeouts.attempt, timeouts.request
     if attempt is not None and request is not None and attempt >= request:
-        message = f"a try may take {attempt}, but the whole request ends after {request}"
+        message = f"an attempt may take {attempt}, but the whole request ends after {request}"
         ctx.error("LB165", message, (*path, "timeouts", "attempt"), "an attempt shorter than the request")
     return as_int(attempt)
 
@@ -108,7 +108,11 @@ def _shares(ctx: Context, path: Path, route: model.Route) -> tuple[ir.Share, ...
         _check_pool(ctx, pool, (*path, "split", pool), key=True)
     if not sum(split.values()):
         ctx.error(
-            "LB207", "the weights of the split sum to zero", (*path, "split"), "at least one above zero", key=True
+            "LB207",
+            "the weights of the split sum to zero",
+            (*path, "split"),
+            "set at least one weight above zero",
+            key=True,
         )
     return tuple(ir.Share(pool, weight) for pool, weight in sorted(split.items()))
 
@@ -158,7 +162,7 @@ def _backoff(ctx: Context, path: Path, section: model.Backoff) -> ir.Backoff:
     if base <= longest:
         return ir.Backoff(base, longest)
     if written == {"base", "max"}:
-        message = f"the pause begins with {section.base}, above its longest"
+        message = f"the first pause is {section.base}, longer than the longest pause"
         ctx.error("LB305", message, (*path, "max"), f"at least {section.base}")
     return ir.Backoff(base, base) if "base" in written else ir.Backoff(longest, longest)
 
@@ -249,10 +253,12 @@ def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None
         return
     for key in ("pin", "sticky_split", "mirror", "fallback", "rewrite", "rollout"):
         if key in route.model_fields_set:
-            ctx.error("LB106", f"{key} has no meaning where the proxy itself responds", (*path, key), key=True)
+            ctx.error("LB106", f"{key} has no effect if the proxy itself responds", (*path, key), key=True)
     for key in ("rate_limit",) if route.respond is not None and route.respond.models else ("auth", "rate_limit"):
         if getattr(route, key):
-            ctx.warn("LB106", f"{key} does not hold where the proxy itself responds: all get the answer", (*path, key))
+            ctx.warn(
+                "LB106", f"{key} has no effect if the proxy itself responds: all clients get the response", (*path, key)
+            )
 
 
 def _check_forward(ctx: Context, path: Path, route: model.Route, action: ir.Forward) -> None:
@@ -276,7 +282,7 @@ def _check_metrics(ctx: Context, path: Path, rollout: model.Rollout | None) -> N
             message = "the query has no {pool}: it would compare a value with itself"
             ctx.error("LB705", message, (*path, index, "query"), 'as rate(flagged_total{pool="{pool}"}[1m])')
         if "{" in metric.source:
-            message = "the source of a comparison is one server, and no replica's"
+            message = "the source of a comparison must be one server, not a replica's"
             ctx.error("LB705", message, (*path, index, "source"), "as http://prometheus:9090")
         if metric.name in {item.name for item in metrics[:index]}:
             ctx.error("LB705", f"there are two metrics {show(metric.name)}", (*path, index, "name"), "another name")
@@ -292,10 +298,10 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
     if route.auth is None:
         ctx.error("LB506", "a limit by tenant on a route without auth", (*path, "rate_limit"), "add auth", key=True)
     elif route.auth.external is not None and route.auth.external.tenant_header is None:
-        message = "a limit by tenant, and nothing says which header of the answer is the tenant"
+        message = "a limit by tenant, but no response header of the service is set as the tenant"
         ctx.error("LB506", message, (*path, "auth", "external"), "tenant_header: NAME", key=True)
     elif route.auth.jwt is not None and route.auth.api_keys is None and route.auth.jwt.tenant_claim is None:
-        message = "a limit by tenant, and nothing says which claim of a token is the tenant: no request could pass"
+        message = "a limit by tenant, but no claim of the token is set as the tenant: no request would be accepted"
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)
 
 

@@ -83,7 +83,7 @@ def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
     for file in key_files(source):
         kind = (file.is_jwks, file.has_users, file.is_sent)
         if kinds.setdefault(file.written, kind) != kind:
-            message = f"{show(file.written)} is named as a file of another kind too"
+            message = f"{show(file.written)} is also used as a file of another kind"
             diagnostics.add(Diagnostic("LB143", message, file.node.position, file.path, "a file for each kind"))
 
 
@@ -187,8 +187,8 @@ def _header_secret(file: KeyFile, text: str, diagnostics: Diagnostics) -> Header
     secret = text.strip()
     if _HEADER_SECRET.fullmatch(secret):
         return HeaderSecret(secret)
-    problem = "is empty" if not secret else "is no line of at most 2048 printable ASCII characters"
-    message, hint = f"{show(file.written)} {problem}", "the secret alone, in one line"
+    problem = "is empty" if not secret else "is not a line of at most 2048 printable ASCII characters"
+    message, hint = f"{show(file.written)} {problem}", "write only the secret, in one line"
     diagnostics.add(Diagnostic("LB150", message, file.node.position, file.path, hint))
     return None
 
@@ -196,7 +196,7 @@ def _header_secret(file: KeyFile, text: str, diagnostics: Diagnostics) -> Header
 def _is_jwks(file: KeyFile, text: str, diagnostics: Diagnostics) -> bool:
     problem = _jwks_problem(text)
     if problem:
-        message = f"this file is no JWKS: {problem}"
+        message = f"this file is not a JWKS: {problem}"
         diagnostics.add(Diagnostic("LB508", message, file.node.position, file.path, '{"keys": [ … ]}'))
     return not problem
 
@@ -208,9 +208,9 @@ def _jwks_problem(text: str) -> str:
         return str(error)
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list) or not all(isinstance(key, dict) and isinstance(key.get("kty"), str) for key in keys):
-        return "it holds no list of keys"
+        return "it contains no list of keys"
     if any(_PRIVATE & key.keys() for key in keys):
-        return "it holds private or symmetric keys; a proxy needs the public ones alone"
+        return "it contains private or symmetric keys; a proxy needs only the public keys"
     if not all(_B64URL.fullmatch(str(key[part])) for key in keys for part in ("n", "e", "x", "y") if part in key):
         return "a key has a number that is not base64url"
     return ""

@@ -71,9 +71,9 @@ def check_telemetry(ctx: Context) -> None:
         if pool.weighting and pool.weighting.strategy == "adaptive" and not _has_evidence(pool):
             ctx.warn(
                 "LB603",
-                "no source of this pool gives evidence of speed: it stays on its capacities",
+                "no source of this pool provides evidence of speed, so its weights stay at its capacities",
                 ("pools", name, "weighting", "strategy"),
-                f"kinds that give it: {', '.join(kind for kind in KINDS if table(kind).evidence)}",
+                f"kinds that provide it: {', '.join(kind for kind in KINDS if table(kind).evidence)}",
             )
 
 

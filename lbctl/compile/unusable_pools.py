@@ -55,7 +55,7 @@ def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) 
                 "LB208",
                 f"every replica is drained: {_subject(route_names)} no answer from this pool",
                 ("pools", name, "replicas"),
-                "leave one that is not, or give the route a fallback",
+                "keep at least one replica that is not drained, or set a fallback on the route",
             )
 
 

@@ -24,7 +24,7 @@ def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
         return None
     if pool.protocol == "grpc":
         hint = "protocol: http1, or no upstream"
-        ctx.error("LB152", "a hosted API is spoken to by HTTP, and this pool speaks gRPC", path, hint, key=True)
+        ctx.error("LB152", "a hosted API needs HTTP, but this pool uses gRPC", path, hint, key=True)
     for header, value in section.headers.items():
         _check_header(ctx, (*path, "headers", _written(ctx, (*path, "headers"), header)), header, value)
     headers = tuple(_header(header, value) for header, value in sorted(section.headers.items()))
@@ -40,7 +40,7 @@ def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader 
     if section is None:
         return None
     if pool.upstream is not None:
-        hint = "the key in upstream.headers, and no credentials"
+        hint = "write the key in `upstream.headers`, and remove `credentials`"
         ctx.error("LB160", "a hosted API has its key in `upstream.headers`", path, hint, key=True)
     if is_reserved(section.header):
         message = f"{section.header} carries the message itself, or is a proxy's own"

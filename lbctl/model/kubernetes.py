@@ -24,10 +24,10 @@ def _zone_source(value: object) -> str | LabelSource:
             return LabelSource.model_validate(value)
         except ValidationError as error:
             place = error.errors()[0]["loc"]
-            raise refuse("LB013", f"{show(value)} is no source of zones", "{node_label: LABEL}", place) from None
+            raise refuse("LB013", f"{show(value)} is not a source of zones", "{node_label: LABEL}", place) from None
     if value != _ENDPOINT:
         hint = did_you_mean(value, (_ENDPOINT,)) if isinstance(value, str) else ""
-        raise refuse("LB013", f"{show(value)} is no source of zones", hint or "endpoint or {node_label: LABEL}")
+        raise refuse("LB013", f"{show(value)} is not a source of zones", hint or "endpoint or {node_label: LABEL}")
     return _ENDPOINT
 
 

@@ -183,7 +183,7 @@ def _printable(path: str) -> str:
 def _check_version(fleet: Node, diagnostics: Diagnostics) -> None:
     version = _fields(fleet).get("version")
     if version is None:
-        hint = "each file of a fleet begins with `version: 1`"
+        hint = "begin each file of a fleet with `version: 1`"
         diagnostics.add(Diagnostic("LB010", "`version` is missing", Position(fleet.file, 1, 1), hint=hint))
     elif type(version.value) is not int or version.value != 1:
         message = f"{show(plain_value(version))} is not a version of this format"
@@ -209,7 +209,7 @@ def _merged(fleets: Sequence[Node], diagnostics: Diagnostics) -> Node:
 
 def _merge_section(merged: dict[str, Node], key: str, node: Node, diagnostics: Diagnostics) -> None:
     if node.value is not None and not isinstance(node.value, dict):
-        hint = "write `name:` and below it what it has"
+        hint = "write `name:` and its keys below it"
         diagnostics.add(Diagnostic("LB004", f"`{key}` is a map of names", node.position, (key,), hint))
         return
     section = merged.setdefault(key, Node({}, node.file, node.line, node.column, node.key_line, node.key_column))

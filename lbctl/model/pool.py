@@ -77,8 +77,8 @@ def _session_key(value: object) -> str | BodyKey:
             place = error.errors()[0]["loc"] if "body" in value else ()
             header = value.get("header")
             written = f"write {header}, or {{body: $.FIELD}}" if isinstance(header, str) else hint
-            raise refuse("LB013", f"{show(value)} names no session key", written, place) from None
-    raise refuse("LB013", f"{show(value)} names no session key", hint)
+            raise refuse("LB013", f"{show(value)} is not a session key", written, place) from None
+    raise refuse("LB013", f"{show(value)} is not a session key", hint)
 
 
 SessionKey = Annotated[

@@ -131,10 +131,12 @@ def _limit_by(value: object) -> str | HeaderKey:
             return HeaderKey.model_validate(value)
         except ValidationError as error:
             place = error.errors()[0]["loc"]
-            raise refuse("LB013", f"{show(value)} is no key of a limit", "{header: NAME}", place) from None
+            raise refuse("LB013", f"{show(value)} is not a key of a limit", "{header: NAME}", place) from None
     if value not in _BY:
         hint = did_you_mean(value, _BY) if isinstance(value, str) else ""
-        raise refuse("LB013", f"{show(value)} is no key of a limit", hint or "tenant, client_ip, all or {header: NAME}")
+        raise refuse(
+            "LB013", f"{show(value)} is not a key of a limit", hint or "tenant, client_ip, all or {header: NAME}"
+        )
     return str(value)
 
 

@@ -32,9 +32,9 @@ def _header(value: object) -> str | HeaderFile:
         except ValidationError as error:
             first = error.errors()[0]
             raise refuse(
-                "LB013", "this names no file with a secret", '{prefix: "Bearer ", file: PATH}', first["loc"]
+                "LB013", "this does not name a file with a secret", '{prefix: "Bearer ", file: PATH}', first["loc"]
             ) from None
-    raise refuse("LB013", f"{show(value)} is no header's value", "a text, or {file: PATH} for a secret")
+    raise refuse("LB013", f"{show(value)} is not a header value", "a text, or {file: PATH} for a secret")
 
 
 UpstreamHeader = Annotated[

@@ -48,7 +48,7 @@ _LITERALS: dict[str, Scalar] = {"": None, "~": None, "null": None, "true": True,
 _NOT_TEXT = frozenset("0123456789+-.~nftNFT")
 _MAX_INT_DIGITS = 20
 _MAX_FLOAT_CHARACTERS = 40
-_DEFAULTS = "use `defaults` not to repeat yourself"
+_DEFAULTS = "use `defaults` for common values"
 _ONCE = "keep one of them"
 _REFUSED = "(refused key)"
 """Represents a rejected key, compared by identity: its value is read and discarded."""

@@ -155,7 +155,7 @@ def _known_variables(text: str) -> str:
     for word in unknown_words(text):
         hint = did_you_mean(word, [f"{{{name}}}" for name in VARIABLES])
         raise refuse(
-            "LB140", f"{show(word)} is no variable", f"{hint + '; ' if hint else ''}one of {_WRITTEN_VARIABLES}"
+            "LB140", f"{show(word)} is not a variable", f"{hint + '; ' if hint else ''}one of {_WRITTEN_VARIABLES}"
         )
     return text
 

@@ -95,7 +95,7 @@ def test_registered_capabilities_decide_about_fragments(tmp_path: Path) -> None:
     done = lbctl("validate", str(write_fleet(tmp_path, fleet)))
     faults = [line.partition(" error ")[2] for line in done.stderr.splitlines()]
     for expected in (
-        "LB124 proxies.two.config: the files that two has beside its configuration would overwrite those of one",
+        "LB124 proxies.two.config: the files next to the configuration of two would overwrite the files of one",
         "LB131 proxies.two.include.server: toy has no place 'server' for own lines (toy has http, backend)",
         "LB131 proxies.three.include.backend: a fragment has no `backend` section: that is the host's",
         "LB134 proxies.four.form: envoy has no fragments (form: whole, or nginx or haproxy or toy)",

@@ -202,11 +202,11 @@ def test_the_picker_port_is_free_on_other_addresses(listener: str) -> None:
         ),
         (
             "{algorithm: pick, pick: {session: [{header: x-chat}]}}",
-            "balance.pick.session[0]: {'header': 'x-chat'} names no session key (write x-chat, or {body: $.FIELD})",
+            "balance.pick.session[0]: {'header': 'x-chat'} is not a session key (write x-chat, or {body: $.FIELD})",
         ),
         (
             "{algorithm: pick, pick: {session: [{body: chat}]}}",
-            "session[0].body: {'body': 'chat'} names no session key (the name of a header, or {body: $.FIELD})",
+            "session[0].body: {'body': 'chat'} is not a session key (the name of a header, or {body: $.FIELD})",
         ),
     ],
 )
