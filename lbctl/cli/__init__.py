@@ -38,7 +38,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("lbctl.cli.demo", "Run a demo on this machine, without a GPU."),
     },
     "Operate": {
-        "reload": ("lbctl.cli.reload", "Reload the fleet's files in a running serve."),
+        "reload": ("lbctl.cli.reload", "Reload the fleet's files in a running lbctl serve."),
         "drain": ("lbctl.cli.overrides:drain", "Drain a replica: it finishes its requests and gets no new ones."),
         "undrain": ("lbctl.cli.overrides:undrain", "End a drain or a deep-health ejection."),
         "weight": ("lbctl.cli.overrides:weight", "Override the weight of a replica."),

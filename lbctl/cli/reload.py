@@ -26,7 +26,7 @@ _MESSAGES = {
 @option("--allow-shrink", is_flag=True, help="Allow the loss of more replicas or keys than `control.max_shrink`.")
 @server_options(writes=True)
 def command(allow_shrink: bool, remote: ServeClient) -> int:
-    """Reload the fleet's files in a running serve.
+    """Reload the fleet's files in a running lbctl serve.
 
     The exit code is 1 if serve does not publish the files: they have errors, or they remove too many replicas or keys
     without --allow-shrink. serve also sends rejected updates to the proxies again, in case the cause is fixed.

@@ -93,7 +93,10 @@ class _Options:
     help="Directory in which the proxy finds the fleet's relative files (default: the directory of its `config`).",
 )
 @option(
-    "--server", metavar="URL", callback=server_url, help="URL of a running serve; render the splits of its rollouts."
+    "--server",
+    metavar="URL",
+    callback=server_url,
+    help="URL of a running lbctl serve; render the splits of its rollouts.",
 )
 @option("--token-file", metavar="FILE", help="File with the API token, if the API needs one.")
 @option("--tls-ca", metavar="FILE", help="CA bundle to verify the API's certificate (default: system CAs).")

@@ -44,9 +44,9 @@ def command(
 ) -> int:  # fmt: skip
     """Run the control plane.
 
-    serve watches the files in PATH…, reads metrics, decides weights, health and rollouts, and updates the connected
-    proxies. It logs to standard error. SIGHUP reloads the files, and SIGTERM stops the process within ten seconds. If
-    the files have errors, serve keeps the last valid configuration.
+    serve watches the files in PATH…, reads metrics, sets weights, determines health, controls rollouts, and updates the
+    connected proxies. It logs to standard error. SIGHUP reloads the files, and SIGTERM stops the process within ten
+    seconds. If the files have errors, serve keeps the last valid configuration.
     """
     if "-" in paths:
         raise click.UsageError("serve cannot watch standard input (-)")

@@ -24,7 +24,7 @@ from lbctl.base.printable import plain
 from lbctl.base.urls import without_user
 from lbctl.cli.options import options_of
 
-_WRITING = f"File with the API token, which is required (default for the default server: {TOKEN})."
+_WRITING = f"File with the API token, which changes need (default with the default server: {TOKEN})."
 _CA = "CA bundle to verify the API's certificate (default: system CAs)."
 _CA = "CA bundle to verify the API's certificate (default: system CAs)."
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -47,10 +47,14 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
     added = (
         option(
             "--server", metavar="URL", default=DEFAULT_SERVER, show_default=True, callback=server_url,
-            help="URL of a running serve.",
+            help="URL of a running lbctl serve.",
         ),
         option("--token-file", metavar="FILE", help=token),
-        option("--fleet", metavar="PATH", help="Fleet of a running serve or up; replaces --server and --token-file."),
+        option(
+            "--fleet",
+            metavar="PATH",
+            help="Fleet of a running lbctl serve or up; replaces --server and --token-file.",
+        ),
         *((option("--tls-ca", metavar="FILE", help=_CA),) * tls),
     )  # fmt: skip
 
