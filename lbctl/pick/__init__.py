@@ -1,4 +1,4 @@
-"""The replica picker: a request's features and the table of replicas in, an ordered list of replicas out.
+"""The replica picker: it maps a request's features and the table of replicas to an ordered list of replicas.
 
-Pure: time and randomness are arguments, nothing is read or sent. The gRPC and HTTP service around it is `serve`'s.
+The code is pure: time and randomness are arguments, and it does no I/O. `lbctl.picker` is the network service.
 """

@@ -1,15 +1,17 @@
-"""Which replica has seen which session, beginning of a prompt and adapter: what it may still hold.
+"""Memory of the sessions, prompt prefixes and adapters that each replica has seen and may still have cached.
 
-The memory is bounded in entries and in time. It has two generations: what is used moves into the younger one; when that
-is full or half of `ttl` old, it becomes the older one, and what was in the older one and not used since is forgotten.
-This is LRU and a TTL without a time or a list link for each entry, and forgetting costs nothing.
+The memory is bounded in entries and in time. It has two generations, and an entry moves into the younger one when it is
+used. When the younger generation is full or half of `ttl` old, it becomes the older one, and the previous older
+generation is dropped. The result is LRU eviction with a TTL, but without a timestamp or a list link for each entry, and
+forgetting costs nothing.
 
-Of a prompt not every block is stored: all of the first eight, then four in each doubling of the length, and the last
-one. A conversation that goes on finds the last block of its previous request; other prompts that share a beginning find
-at least four fifths of it.
+Not every block of a prompt is stored: only the first eight, then four in each doubling of the length, and the last
+block. A continued conversation finds the last block of its previous request. Other prompts with a common prefix find at
+least four fifths of it.
 
-Sessions and prompts belong to a tenant: a tenant cannot find out what another one has sent by sending it too. Adapters
-are few, as the files name them: of each, the time of its last request is kept for every replica, whoever sent it.
+Sessions and prompts belong to a tenant, so a tenant cannot find out another tenant's prompts by sending them too.
+There are few adapters, because configuration files list them. For each adapter, the memory keeps the time of the last
+request at every replica, regardless of the tenant.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from typing import NamedTuple
 from lbctl.pick.features import Features
 
 LIMIT = 1_000_000
-"""The most entries: blocks of prompts and sessions."""
+"""Upper bound on the number of entries: blocks of prompts and sessions."""
 TTL = 3600.0
-"""Seconds after which what was not used is forgotten; at the earliest after half of it."""
+"""Seconds after which an unused entry is forgotten. It may be forgotten after half of this time."""
 _MAX_HOLDERS = 4
 
 
 class CachedPrefix(NamedTuple):
-    """What a replica may still have in its cache of a request."""
+    """The part of a request that a replica may still have in its cache."""
 
     replica: str
     tokens: float
-    """The tokens of the prompt that it has seen."""
+    """Number of tokens of the prompt that the replica has seen."""
 
 
 class AffinityMemory:
@@ -53,7 +55,7 @@ class AffinityMemory:
         return len(self._young) + len(self._old)
 
     def home(self, features: Features, now: float) -> CachedPrefix | None:
-        """Return the replica that had the request's session last."""
+        """Return the replica that served the request's session last."""
         self._turn(now)
         if features.session is None:
             return None
@@ -63,7 +65,7 @@ class AffinityMemory:
         return CachedPrefix(self._names[entry[0]], min(entry[1], features.prompt_tokens))
 
     def holders(self, features: Features, now: float) -> tuple[CachedPrefix, ...]:
-        """Return each replica that has seen the prompt's beginning with how much of it, the longest first."""
+        """Return the replicas that have seen a prefix of the prompt, with its length, the longest first."""
         self._turn(now)
         hashes, seen = features.prefix, None
         depths: dict[str, int] = {}
@@ -82,7 +84,7 @@ class AffinityMemory:
         return tuple([CachedPrefix(name, depth * share) for name, depth in depths.items()])
 
     def with_adapter(self, features: Features, now: float) -> frozenset[str]:
-        """Return who may have the request's adapter loaded; nobody where it names none."""
+        """Return the replicas that may have the request's adapter loaded; empty if it names no adapter."""
         if features.adapter is None:
             return frozenset()
         used = self._adapters.get((features.pool, features.adapter), {})
@@ -103,7 +105,7 @@ class AffinityMemory:
                 self._young[key] = (holder, *(item for item in holders if item != holder))[:_MAX_HOLDERS]
 
     def forget(self, pool: str, replica: str) -> None:
-        """Forget everything of a replica that has restarted or left: its cache and its adapters are gone."""
+        """Forget a replica that has restarted or left: it has lost its cache and its adapters."""
         holder = self._ids.pop((pool, replica), None)
         if holder is not None:
             del self._names[holder]
@@ -132,11 +134,11 @@ class AffinityMemory:
 
 @cache
 def stored_depths(length: int) -> Sequence[int]:
-    """Return the numbers of blocks that are stored of a prompt of this length, the last one among them."""
+    """Return the numbers of the blocks to store for a prompt of `length` blocks, including the last one."""
     depths = [depth for depth in range(1, length + 1) if depth <= 8 or depth % (1 << (depth.bit_length() - 3)) == 0]
     return depths if not length or depths[-1] == length else [*depths, length]
 
 
 def _session_key(features: Features) -> int:
-    """Return the key of a session, which is that of one tenant in one pool."""
+    """Return the key of a session. A session belongs to one tenant in one pool."""
     return hash((features.pool, features.tenant, features.session))

@@ -1,8 +1,9 @@
 """The prompts at one replica that its engine has not computed yet, in the order in which they were sent.
 
-Engines compute prompts in the order in which they come and count first tokens: each report of the count says how many
-of the oldest prompts are computed, whoever has sent them. So the prompts of other pickers stand in the same line.
-Without such reports prompts leave one by one, when their answers begin, and those of other pickers are not kept here.
+Engines compute prompts in the order of arrival and count first tokens. Each reported count gives the number of the
+oldest prompts that are computed, regardless of the picker that sent them. Prompts of other pickers are therefore in the
+same queue. Without such reports, prompts leave one by one when their responses begin, and prompts of other pickers are
+not kept here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 REPORT_TTL = 60.0
-"""Seconds without a report of first tokens after which the engine counts as one that reports none."""
+"""Seconds without a report of first tokens after which the picker assumes that the engine does not count them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -19,11 +20,11 @@ class Prompt:
     """A prompt that was sent to the replica."""
 
     tokens: int
-    """Its length, less what the replica's cache holds."""
+    """Its length in tokens, minus the tokens in the replica's cache."""
     sent: float
-    """When it was sent, in seconds."""
+    """Time at which it was sent, in seconds."""
     is_own: bool = True
-    """Whether this picker has sent it."""
+    """Whether this picker sent it."""
     read: bool = False
     """Whether it has left the backlog."""
 
@@ -35,7 +36,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self.tokens = 0
-        """The tokens of all prompts here."""
+        """Total number of tokens of the prompts in the backlog."""
         self._waiting: deque[Prompt] = deque()
         self._counted: float | None = None
         self._heard = 0.0
@@ -61,15 +62,15 @@ class Backlog:
             self._shorten()
 
     def end(self, prompt: Prompt) -> None:
-        """Remove the prompt of a request that has ended; the engine's next count will have it."""
+        """Remove the prompt of a request that has ended. The engine's next count includes it."""
         self._credit += not prompt.read
         self.remove(prompt)
 
     def count(self, first_tokens: float, now: float) -> None:
         """Remove as many of the oldest prompts as the engine has counted since the last report.
 
-        Those of requests that have ended in between are among them; `_credit` is their number. What is left of it is
-        halved each time, because a request that ended without a first token was never counted.
+        The engine's count includes `_credit` requests that have ended since then and are already removed. The rest of
+        `_credit` is halved each time, because the engine never counts a request that ended without a first token.
         """
         before, self._counted, self._heard = self._counted, first_tokens, now
         if before is None or first_tokens < before:
@@ -83,14 +84,17 @@ class Backlog:
                 self.remove(self._waiting[0])
 
     def limit(self, prompts: int, before: float) -> None:
-        """Remove the oldest of other pickers among those sent `before` beyond so many: the engine has no more."""
+        """Remove other pickers' oldest prompts, sent before `before`, until at most `prompts` of that age remain.
+
+        `prompts` is the number of requests that the engine reports.
+        """
         old = [prompt for prompt in self._waiting if prompt.sent < before and not prompt.read]
         others = [prompt for prompt in old if not prompt.is_own]
         for prompt in others[: max(0, len(old) - prompts)]:
             self.remove(prompt)
 
     def expire(self, now: float) -> None:
-        """Remove other pickers' prompts when the engine reports no first tokens any more."""
+        """Remove other pickers' prompts once the engine has stopped reporting first tokens."""
         if self._counted is not None and now - self._heard > REPORT_TTL:
             self._counted = None
             for prompt in [prompt for prompt in self._waiting if not prompt.is_own]:

@@ -1,9 +1,9 @@
-"""The work in flight of each replica: prompt tokens that were sent there and not yet computed, and requests.
+"""The work in flight at each replica: requests, and prompt tokens that were sent there but are not computed yet.
 
-The books are exact and current as far as this picker's own requests go: `started`, `first_token` and `finished` change
-them at once. They are corrected by what engines report (`reconcile`) and by the counts of other pickers (`merge`), and
-requests whose end was never reported are removed by age. Counts never go below zero, and nothing that still runs is
-ever forgotten because of a report. Times are seconds on one clock and are arguments.
+The books are exact and current for this picker's own requests: `started`, `first_token` and `finished` update them
+immediately. Reports of engines (`reconcile`) and counts of other pickers (`merge`) correct them, and requests whose end
+was never reported are removed by age. Counts never go below zero, and a report never removes a request that is still
+running. Times are arguments, in seconds on one clock.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import NamedTuple
 from lbctl.pick.backlog import Backlog, Prompt
 
 REQUEST_TOKENS = 30
-"""What a request counts beside its unread prompt, in tokens: it takes part of every step of the engine."""
+"""Cost of a request in addition to its unread prompt, in tokens: it takes part in every step of the engine."""
 MAX_AGE = 900.0
-"""Seconds after which a request without an end is removed."""
+"""Seconds after which a request whose end was not reported is removed."""
 PEER_TTL = 2.0
-"""Seconds after which the counts of a picker that was not heard of are removed."""
+"""Seconds without a message from another picker after which its counts are removed."""
 _SETTLED = 5.0
 """A request younger than this many seconds may be missing from an engine's report."""
 _MAX_ROWS = 64
-"""The most rows that are kept: a pool has one for each tier, proxies of other places and routes of other regions."""
+"""Upper bound on the cached rows. A pool has one for each tier, proxy location and set of allowed regions."""
 _MAX_PROMPTS = 100
-"""The most prompts that one message of another picker adds; more are counted as this many longer ones."""
+"""Upper bound on the prompts that one message adds. More of them count as this number of longer prompts."""
 
 
 class Count(NamedTuple):
-    """What one picker has sent to a replica."""
+    """The requests of one picker at a replica."""
 
     requests: int
-    """Its requests that have not ended."""
+    """Requests that have not ended."""
     unread: int
-    """Their prompt tokens that the engine has not computed yet."""
+    """Prompt tokens of these requests that the engine has not computed yet."""
     sent: int = 0
-    """All requests since it began to count."""
+    """Total number of requests since the picker started to count."""
     sent_tokens: int = 0
-    """Their prompt tokens."""
+    """Prompt tokens of all requests in `sent`."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
@@ -59,11 +59,11 @@ class ReplicaLoad:
     requests: int = 0
     """Requests of this picker that have not ended."""
     others_requests: float = 0.0
-    """The number of other pickers' requests and of those of unknown clients."""
+    """Number of requests from other pickers and from unknown clients."""
     in_flight: float = 0.0
-    """All requests here."""
+    """Total number of requests at the replica."""
     work: float = 0.0
-    """All the work here, in tokens."""
+    """Total work at the replica, in tokens."""
     _backlog: Backlog = field(default_factory=Backlog)
     _sent: int = 0
     _sent_tokens: int = 0
@@ -76,7 +76,7 @@ class ReplicaLoad:
 
     @property
     def unread(self) -> int:
-        """The prompt tokens that the engine has not computed yet, as far as was reported."""
+        """Prompt tokens that the engine has not computed yet, according to the latest reports."""
         return self._backlog.tokens
 
     def count(self) -> Count:
@@ -120,7 +120,7 @@ class Books:
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         self._flights: dict[str, _Flight] = {}
         self._rows: dict[int, tuple[Sequence[str], list[ReplicaLoad]]] = {}
-        """Identity of names → the names, which keep it, and their loads."""
+        """`id` of a sequence of names → the names and their loads. Keeping the names keeps the id valid."""
 
     def __len__(self) -> int:
         """The number of requests in flight of this picker."""
@@ -135,7 +135,7 @@ class Books:
         return self._loads.setdefault(pool, {})
 
     def load(self, pool: str, replica: str) -> ReplicaLoad:
-        """Return the load of a replica; the object stays the same as long as the replica is kept."""
+        """Return the load of a replica. The object stays the same until the replica is removed."""
         loads = self.loads(pool)
         load_of_replica = loads.get(replica)
         if load_of_replica is None:
@@ -163,9 +163,10 @@ class Books:
         load._refresh()
 
     def first_token(self, request: str) -> None:
-        """Count a prompt as computed, because its answer has begun.
+        """Count a prompt as computed, because its response has begun.
 
-        It is ignored where the engine itself counts first tokens: response headers may come before any token.
+        The call has no effect if the engine itself counts first tokens, because response headers may precede the first
+        token.
         """
         flight = self._flights.get(request)
         if flight is not None and not flight.load._backlog.is_counted:
@@ -173,7 +174,7 @@ class Books:
             flight.load._refresh()
 
     def finished(self, request: str) -> None:
-        """Remove a request that has ended in whatever way; an unknown one is ignored."""
+        """Remove a request that has ended for any reason. An unknown request is ignored."""
         flight = self._flights.pop(request, None)
         if flight is None:
             return
@@ -191,10 +192,10 @@ class Books:
         first_tokens: float | None,
         taken: float,
     ) -> None:
-        """Correct a replica's counts by what its engine said at the time `taken`; what is None is not known.
+        """Correct a replica's counts by its engine's report from the time `taken`. None means that a value is unknown.
 
-        `first_tokens` is the engine's cumulative count of first tokens. Requests beyond those that the engine reports,
-        in two measurements in a row, have ended. Each measurement must be given once only.
+        `first_tokens` is the engine's cumulative count of first tokens. Requests in excess of the reported number
+        in two consecutive measurements count as ended. Pass each measurement only once.
         """
         load = self.load(pool, replica)
         if first_tokens is not None:
@@ -213,7 +214,7 @@ class Books:
         load._excess = excess
 
     def expire(self, now: float) -> None:
-        """Remove requests that are too old to be still running, and the counts of silent pickers."""
+        """Remove requests that are too old to be still running, and the counts of pickers that stopped sending them."""
         old = []
         for request, flight in self._flights.items():
             if now - flight.prompt.sent <= MAX_AGE:
@@ -229,14 +230,14 @@ class Books:
             load._refresh()
 
     def snapshot(self) -> dict[str, dict[str, Count]]:
-        """Return this picker's own counts, for the others."""
+        """Return this picker's own counts, for the other pickers."""
         return {
             pool: {name: load.count() for name, load in loads.items() if load._sent}
             for pool, loads in self._loads.items()
         }
 
     def merge(self, peer: str, counts: Counts, now: float) -> None:
-        """Replace what is known of another picker's requests."""
+        """Replace the counts of another picker."""
         for pool, loads in self._loads.items():
             reported = counts.get(pool, {})
             for name, load in loads.items():
@@ -247,7 +248,7 @@ class Books:
                 self.load(pool, name)._report(peer, now, count)
 
     def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
-        """Remove the loads of replicas that are in no pool any more and have no requests in flight."""
+        """Remove the loads of replicas that are not in any pool and have no requests in flight."""
         self._rows.clear()
         for pool, loads in list(self._loads.items()):
             names = pools.get(pool, frozenset())

@@ -1,9 +1,9 @@
 """The decision: which replica gets a request.
 
-Of the replicas that may be picked, the one with the least expected wait is taken: the prompt tokens that it has not
-computed yet and the request's own, less what its cache holds of them, divided by what it can do. What a cache holds
-counts only as long as the replica's work and its requests in flight stay within `bound` times the mean, and as long as
-its engine has no queue and no full KV cache while others have room. docs/develop/picking-study.md has the measurements
+The picker chooses the eligible replica with the least expected wait. The wait is the replica's prompt tokens that are
+not computed yet, plus the request's own tokens, minus the tokens in its cache, divided by its rate. A cache counts only
+while the replica's work and its requests in flight stay within `bound` times the mean. It also does not count while the
+engine has a queue or a full KV cache and other replicas have room. docs/develop/picking-study.md has the measurements
 behind this.
 """
 
@@ -20,80 +20,82 @@ from lbctl.pick.table import Candidate, PoolTable, Tier
 
 Reason = Literal["session", "prefix", "load", "session_busy", "prefix_busy", "session_gone", "none"]
 ALTERNATIVES = 3
-"""The most replicas of an answer: the choice, and those that a proxy may retry on."""
+"""Upper bound on the replicas of a result: the choice, and replicas for retries."""
 DELAY = 7.0
-"""How many times, at most, tokens in a cache count beside the wait that they save: elsewhere they delay all there."""
+"""Upper bound on the weight of cached tokens, in addition to the wait that they save: elsewhere they delay others."""
 SLACK = 2.0
-"""How many prompts like this one a replica may be above the bound and still get it for the sake of its cache.
+"""Number of prompts of this length by which a replica may exceed the bound and still get the request for its cache.
 
-Without it the bound drives requests away from their caches at every small fluctuation.
+Without this slack, the bound drives requests away from their caches at every small fluctuation.
 """
 SESSION_TOKENS = 1000.0
-"""The least that a session counts in tokens, in the guard and for its cache: a short one stays where it is, too."""
+"""Lower bound on the tokens of a session, in the bound and for its cache, so that short sessions do not move either."""
 SLACK_REQUESTS = 8.0
-"""How many requests in flight a replica may be above the bound: their prompts may all be cached, and none unread."""
+"""Requests in flight by which a replica may exceed the bound, because all their prompts may be cached."""
 ADAPTER_TOKENS = 2000.0
-"""What loading an adapter costs, in tokens, where another replica may have it."""
+"""Cost of loading an adapter that another replica may have, in tokens."""
 
 
 class RandomSource(Protocol):
-    """What decides between equal replicas, as `random.Random` does."""
+    """Source of randomness for the choice between equal replicas, for example `random.Random`."""
 
     def random(self) -> float:
-        """Return a number from 0 up to, but not, 1."""
+        """Return a number in the half-open interval [0, 1)."""
 
 
 class PickResult(NamedTuple):
     """The result of a decision."""
 
     ordered: tuple[Candidate, ...]
-    """The choice, then where to retry; empty: no replica is fit."""
+    """The choice, then the replicas for retries; empty if no replica is fit."""
     reason: Reason
     """Why the first one was chosen.
 
-    `session`, `prefix`: its cache holds the session or the prompt's beginning. `load`: no cache does, and it has the
-    least expected wait. `session_busy`, `prefix_busy`: the load of the replica with the cache outweighed the cache.
-    `session_gone`: that replica is not fit any more, and no other one has the prompt's beginning. `none`: no replica is
-    fit.
+    - `session`, `prefix`: its cache contains the session or a prefix of the prompt.
+    - `load`: no cache does, and it has the least expected wait.
+    - `session_busy`, `prefix_busy`: the load of the replica with the cache outweighed the cache.
+    - `session_gone`: the session's replica is no longer fit, and no other replica has a prefix of the prompt.
+    - `none`: no replica is fit.
     """
     scores: tuple[float, ...]
-    """The expected wait at each of `ordered`: tokens divided by the replica's rate."""
+    """Expected wait at each of `ordered`: tokens divided by the replica's rate."""
     tokens: float
-    """The prompt tokens that the choice has to compute: what the books count."""
+    """Prompt tokens that the chosen replica has to compute, for the books."""
 
 
 @dataclass(slots=True)
 class Consideration:
-    """The fit replicas with what speaks for and against each, in parallel sequences."""
+    """The fit replicas and the factors of the decision for each, in parallel sequences."""
 
     tier: Tier
     """The replicas."""
     works: list[float]
-    """The work in flight at each, in tokens."""
+    """Work in flight at each, in tokens."""
     rates: list[float]
-    """What each can do, slow start included."""
+    """Rate of each, relative to the others, including slow start."""
     waits: list[float]
-    """The expected wait at each without any cache: tokens divided by the rate, the request's own by the whole one.
+    """Expected wait at each without any cache.
 
-    So slow start limits the work in flight at a replica, and an idle one gets requests from its first moment on: were
-    the request's own divided too, no request would go there under light load before its slow start has ended.
+    The tokens in flight are divided by the rate during slow start, the request's own tokens by the full rate. So slow
+    start limits the work in flight at a replica, but an idle replica gets requests immediately. With the reduced rate
+    for the request's own tokens, no request would go there under light load before slow start ends.
     """
     in_flight: list[float]
-    """The requests in flight at each; empty where no cache is known to help."""
+    """Requests in flight at each; empty if no cache is known to help."""
     saved: dict[int, float]
-    """Place → the request's tokens that the replica's cache may hold."""
+    """Index of the replica → the request's tokens that its cache may contain."""
     credited: list[int]
-    """The places whose cache counts; the others of `saved` have too much load."""
+    """Indexes of the replicas whose cache counts; the others in `saved` have too much load."""
     home: str | None
-    """The replica that had the request's session last, whether or not it is among these."""
+    """The replica that served the request's session last, whether or not it is in the tier."""
 
     @property
     def total_rate(self) -> float:
-        """What all of them can do."""
+        """Sum of the rates."""
         return self.tier.total_rate if self.rates is self.tier.rates else sum(self.rates)
 
     def scores(self) -> list[float]:
-        """Return what is compared: the waits, less what caches are worth."""
+        """Return the values that the decision compares: the waits minus the worth of caches."""
         if not self.credited:
             return self.waits
         scores, elsewhere = self.waits.copy(), self.waits.index(min(self.waits))
@@ -102,13 +104,13 @@ class Consideration:
         return scores
 
     def _worth(self, index: int, elsewhere: int) -> float:
-        """Return what a replica's cache is worth, where the request would go `elsewhere` without any.
+        """Return the worth of a replica's cache, if the request would go to the replica `elsewhere` without it.
 
-        A saved token saves its wait here and a delay elsewhere: what an average replica takes for it, for each
-        request there, in the proportion in which this replica takes requests already. A session goes on where its last
-        request was, so its cache counts the whole delay. Any other prompt may have a beginning that many share: once it
-        is computed elsewhere, that replica can take others like it. So the fewer requests there are elsewhere for each
-        one here, the less the cache counts: by the square, chosen by simulation (docs/develop/decisions/0067).
+        A cached token saves its own wait here and a delay elsewhere. The delay is the time of an average replica for
+        the token, for each request there, scaled by the slow start of this replica. A session continues where its last
+        request was, so its cache counts the whole delay. Many requests may share the prefix of any other prompt: once
+        the other replica has computed it, it can take similar requests. So the cache counts less, the fewer requests
+        there are elsewhere for each request here: by the square, chosen by simulation (docs/develop/decisions/0067).
         """
         tokens, delayed = self._at_least(index, self.saved[index]), DELAY
         if self.tier.names[index] != self.home:
@@ -121,7 +123,7 @@ class Consideration:
         return (self.in_flight[index] + 1) / self.rates[index]
 
     def slack(self, index: int, own: float) -> float:
-        """Return how many tokens of work above the bound a replica may have; `own`: the size of the request."""
+        """Return the tokens by which a replica's work may exceed the bound. `own` is the length of the request."""
         return SLACK * self._at_least(index, own)
 
     def _at_least(self, index: int, tokens: float) -> float:
@@ -131,7 +133,7 @@ class Consideration:
 def pick(
     features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float, random: RandomSource
 ) -> PickResult:
-    """Choose a replica. Nothing is recorded: that is for `books.started` and `affinity.remember`."""
+    """Choose a replica. It records nothing: call `books.started` and `affinity.remember` for that."""
     tier = eligible(features, table, books)
     if tier is None:
         return PickResult((), "none", (), 0.0)
@@ -144,7 +146,7 @@ def pick(
 
 
 def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
-    """Return the replicas among which the request's is chosen; None if there is none."""
+    """Return the replicas that the request may go to; None if there are none."""
     for tier in table.tiers(features.place, features.regions):
         excluded = _excluded(tier, features, books)
         if not excluded:
@@ -155,7 +157,7 @@ def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
 
 
 def _excluded(tier: Tier, features: Features, books: Books) -> set[int]:
-    """Return the places of the replicas that cannot get this request."""
+    """Return the indexes of the replicas that cannot get this request."""
     if features.subset is not None:
         return {place for place, item in enumerate(tier.candidates) if why_not(item, features, books)}
     loads = books.row(features.pool, tier.names)
@@ -175,7 +177,7 @@ def why_not(candidate: Candidate, features: Features, books: Books) -> str:
 def consider(
     features: Features, table: PoolTable, tier: Tier, books: Books, affinity: AffinityMemory, now: float
 ) -> Consideration:
-    """Return what speaks for and against each replica of the tier."""
+    """Return the factors of the decision for each replica of the tier."""
     loads = books.row(features.pool, tier.names)
     works = [load.work for load in loads]
     rates = _ramped(tier, table, now) if tier.ramping and table.slow_start else tier.rates
@@ -201,7 +203,7 @@ def consider(
 
 
 def _within_bound(view: Consideration, own: float, bound: float) -> Iterator[int]:
-    """Yield the places that may get a request of the size `own` for the sake of their caches."""
+    """Yield the indexes of the replicas that may get a request of `own` tokens because of their caches."""
     share = bound / view.total_rate
     work, in_flight = share * (sum(view.works) + own), share * (sum(view.in_flight) + 1)
     for index in view.saved:
@@ -222,7 +224,7 @@ def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
 
 
 def _ordered(scores: list[float], random: RandomSource) -> list[int]:
-    """Return the places of the lowest scores, equal ones in random order."""
+    """Return the indexes of the lowest scores, equal ones in random order."""
     order: list[int] = []
     ascending, length = sorted(scores), min(ALTERNATIVES, len(scores))
     while (chosen := len(order)) < length:

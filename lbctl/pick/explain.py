@@ -1,8 +1,6 @@
-"""One decision for people: the request's features, every replica with what speaks for and against it, the choice.
+"""Explanation of one decision: the request's features, the factors of the decision for each replica, and the choice.
 
-It uses the functions of the decision itself, so that what is shown is what happens.
-
-A request for an explanation: its headers and body, from a session's key and a body that people give.
+The explanation uses the functions of the decision itself, so both always agree.
 """
 
 from __future__ import annotations
@@ -25,55 +23,56 @@ class CandidateRow:
     """One replica in a decision."""
 
     name: str
-    """The name of the replica."""
+    """Name of the replica."""
     address: str
-    """Where it listens."""
+    """Address at which it listens."""
     eligible: bool
-    """Whether the request may go there."""
+    """Whether the request may go to the replica."""
     reason: str
     """Why it may not; empty if it may."""
     rate: float | None
-    """What it can do relative to the others, slow start included; None if it is not eligible."""
+    """Its rate relative to the others, including slow start; None if it is not eligible."""
     ramp: float
     """The factor of slow start in `rate`, from 0 to 1."""
     work: float | None
-    """The work in flight there, in tokens; None if it is not eligible."""
+    """Work in flight at the replica, in tokens; None if it is not eligible."""
     cached: float | None
-    """The request's tokens that its cache may hold; None if none are known."""
+    """Tokens of the request that its cache may contain; None if none are known."""
     counted: bool
-    """Whether its cache counts: its load is within the bound."""
+    """Whether its cache counts, because its load is within the bound."""
     wait: float | None
-    """The expected wait without the cache; None if it is not eligible.
+    """Expected wait without the cache; None if it is not eligible.
 
-    It is the tokens divided by the rate, the request's own by the rate without slow start.
+    It is the tokens in flight divided by the rate, plus the request's own tokens divided by the rate without slow
+    start.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision, explained."""
+    """Explanation of a decision."""
 
     sentence: str
-    """What was chosen and why."""
+    """The choice and its reason, as a sentence."""
     reason: Reason
-    """The reason as the decision gives it."""
+    """The reason that the decision returns."""
     choices: tuple[str, ...]
-    """The replicas of which one is chosen at random; usually one."""
+    """The replicas from which the decision chooses at random; usually only one."""
     features: Features
-    """What was read of the request."""
+    """Features that were read from the request."""
     candidates: tuple[CandidateRow, ...]
-    """Every replica of the pool, the best first."""
+    """All replicas of the pool, the best first."""
 
 
 class _First:
-    """Always the first of equals; the others are found by comparing scores."""
+    """Random source that always selects the first of equal replicas; `explain` finds the others by their scores."""
 
     def random(self) -> float:
         return 0.0
 
 
 def explain(features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float) -> Explanation:
-    """Explain the decision that would be made now; nothing is recorded."""
+    """Explain the decision that the picker would make now, without recording anything."""
     tier = eligible(features, table, books)
     if tier is None:
         rows = tuple(_refused(item, table, features, books) for item in table.candidates)
@@ -91,7 +90,7 @@ def explain(features: Features, table: PoolTable, books: Books, affinity: Affini
 
 
 def document(explanation: Explanation) -> dict[str, object]:
-    """Return the explanation as values of JSON."""
+    """Return the explanation as a JSON object."""
     features = explanation.features
     names = ("session", "body_bytes", "prompt_tokens", "model", "adapter")
     request = {name: getattr(features, name) for name in names} | {"blocks": len(features.prefix)}
@@ -166,7 +165,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
 
 
 def _listed(names: Sequence[str], last: str) -> str:
-    """Return names as a sentence has them: `a, b and c`, where `last` is "and"."""
+    """Return the names as an enumeration for a sentence: `a, b and c` if `last` is "and"."""
     return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]
 
 
@@ -174,7 +173,7 @@ def _adapter_sentence(
     chosen: list[str], view: Consideration, scores: Sequence[float], features: Features, affinity: AffinityMemory,
     now: float,
 ) -> str:  # fmt: skip
-    """Return a sentence about the request's adapter where it has decided; else an empty string."""
+    """Return a sentence about the request's adapter if it made the difference; otherwise an empty string."""
     holders = affinity.with_adapter(features, now)
     if not holders:
         return ""
@@ -201,10 +200,10 @@ def _none_sentence(table: PoolTable) -> str:
 
 
 def explained_request(policy: PickPolicy, session: str | None, body: bytes) -> tuple[Mapping[str, list[str]], bytes]:
-    """Return the headers and the body of a request whose first session key has this value.
+    """Return the headers and the body of a request whose first session key has the value `session`.
 
-    A key of the body is put into an empty body; one that is given is left as it is. Raises ValueError where the policy
-    has no session keys.
+    A session key in the body is written only if `body` is empty; otherwise `body` stays as it is. Raises ValueError if
+    the policy has no session keys.
     """
     if session is None:
         return {}, body

@@ -1,7 +1,7 @@
-"""What a decision needs to know about a request: its session, the beginning of its prompt, its size.
+"""Features of a request for the decision: its session, the prefix of its prompt, its size.
 
-Everything here comes from a client, so nothing is trusted: what cannot be read is absent, long keys are shortened to a
-hash, and the work is bounded by `BODY_LIMIT`.
+All input comes from a client and is untrusted: unreadable fields are absent, long keys are shortened to a hash, and
+`BODY_LIMIT` bounds the work.
 """
 
 from __future__ import annotations
@@ -16,36 +16,38 @@ from lbctl.pick import partial_json, prompt
 from lbctl.pick.table import PoolTable
 
 BODY_LIMIT = 64 * 1024
-"""The most bytes of a body that are read; the rest of a longer body does not matter."""
+"""Upper bound on the bytes of a body that are read. The rest of a longer body has no effect."""
 _MAX_KEY = 128
 
 
 class Features(NamedTuple):
-    """One request as a decision sees it."""
+    """Features of one request."""
 
     pool: str
-    """The pool that the proxy has chosen by its routes."""
+    """The pool that the proxy chose by its routes."""
     session: str | None = None
-    """The value of the first session key that the request has; a long one is shortened to a hash."""
+    """Value of the first session key that the request has. A long value is shortened to a hash."""
     prefix: tuple[int, ...] = ()
-    """Chain hashes of the prompt's beginning: the n-th stands for the first n blocks, with the pool, tenant, model and
-    adapter."""
+    """Chain hashes of the prompt's prefix.
+
+    The n-th hash covers the first n blocks, and the pool, tenant, model and adapter.
+    """
     body_bytes: int = 0
-    """The length of the whole body, as far as it is known."""
+    """Length of the whole body, as far as it is known."""
     prompt_tokens: float = 0.0
-    """An estimate of the prompt's length in tokens."""
+    """Estimated length of the prompt in tokens."""
     model: str | None = None
     """The model that the body names."""
     adapter: str | None = None
-    """The LoRA adapter of the pool's model that the request is for."""
+    """The LoRA adapter of the pool's model that the request names."""
     subset: frozenset[str] | None = None
-    """The addresses (`ip:port`) among which the proxy wants the replica; None: any, empty: none."""
+    """The addresses (`ip:port`) that the proxy allows; None: any, empty: none."""
     regions: frozenset[str] = frozenset()
     """The regions that the route allows (data residency); empty: any."""
     place: Place = NOWHERE
-    """Where the asking proxy runs, for the pool's `locality`."""
+    """Location of the querying proxy, for the pool's `locality`."""
     tenant: str = ""
-    """The tenant that sends the request, who shares no memory with others; empty if the route knows none."""
+    """The tenant that sends the request; empty if the route has none. Tenants do not share the affinity memory."""
 
 
 def read(
@@ -61,9 +63,9 @@ def read(
 ) -> Features:
     """Return the features of a request.
 
-    `headers` have lower-case names. `body` is the beginning of the body, or all of it; `body_length` is the length of
-    the whole, None where it is unknown. `tenant` is the name that the proxy has authenticated. Whatever a client sends,
-    nothing is raised.
+    `headers` have lower-case names. `body` is the beginning of the body, or all of it. `body_length` is the length of
+    the whole body, or None if it is unknown. `tenant` is the name that the proxy authenticated. Input from clients
+    never raises an exception.
     """
     policy = table.policy
     length = max(len(body), body_length or 0)
@@ -99,7 +101,7 @@ def _session(policy: PickPolicy, headers: Mapping[str, Sequence[str]], document:
 
 
 def _field(document: Mapping[str, object], path: str) -> str:
-    """Return the text or number at `path`, as `$.metadata.user`; an empty string where there is none."""
+    """Return the text or number at `path` (for example `$.metadata.user`); an empty string if there is none."""
     value: object = document
     for step in path.split(".")[1:]:
         value = value.get(step) if isinstance(value, dict) else None

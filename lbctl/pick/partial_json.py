@@ -1,19 +1,19 @@
-"""Reads JSON that may be cut off: whatever stands before the cut is kept, and nothing is ever raised.
+"""Parser for JSON that may be truncated: it keeps everything in front of the cut and never raises an exception.
 
-The picker sees only the beginning of a long body. A whole text is parsed by the standard library at once; of a text
-that it refuses, the members that are complete are kept, and the last one as far as it goes. The work is bounded: at
-most `_MAX_DEPTH` levels are taken apart, each reads its text once, and of a list or an object that is cut off the first
-`_MAX_ITEMS` are kept.
+The picker sees only the beginning of a long body. The standard library parses a complete text in one step. If it
+rejects the text, this module keeps the complete members and the beginning of the last one. The work is bounded: the
+parser descends at most `_MAX_DEPTH` levels and reads the text once at each level. It keeps at most `_MAX_ITEMS` items
+of a truncated list or object.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from json.decoder import scanstring  # type: ignore[attr-defined]  # undocumented, but the parser of the stdlib itself
+from json.decoder import scanstring  # type: ignore[attr-defined]  # undocumented, but used by the stdlib's own parser
 
 _MAX_DEPTH = 5
-"""A part of a message: the body, its messages, a message, its content, a part."""
+"""Depth of a part of a message: the body, its messages, a message, its content, a part."""
 _MAX_ITEMS = 1024
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -21,7 +21,7 @@ _UNREADABLE = (ValueError, RecursionError)
 
 
 def read(body: bytes) -> object:
-    """Return what the body holds as far as it can be read; None where that is nothing."""
+    """Return the readable part of the body; None if nothing is readable."""
     text = body.decode("utf-8", "replace").lstrip("\ufeff")
     try:
         return _DECODER.decode(text)
@@ -35,7 +35,7 @@ def _skip(text: str, index: int) -> int:
 
 
 def _value(text: str, index: int, depth: int) -> tuple[object, int | None]:
-    """Return the value that begins at `index` and where it ends; None for the end where it is cut off."""
+    """Return the value that begins at `index` and the position of its end. The end of a truncated value is None."""
     try:
         return _DECODER.raw_decode(text, index)
     except _UNREADABLE:
@@ -85,7 +85,7 @@ def _after_comma(text: str, end: int | None) -> int | None:
 
 
 def _cut_string(text: str, index: int) -> str:
-    """Return the string that begins at `index` and has no end, without an escape that is cut in two."""
+    """Return the truncated string that begins at `index`, without an incomplete escape sequence at its end."""
     for lost in range(7):
         try:
             return str(scanstring(text[: len(text) - lost] + '"', index, False)[0])

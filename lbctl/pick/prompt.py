@@ -1,8 +1,8 @@
-"""The beginning of a prompt as blocks, each with the hash of everything before it, as engines cache it.
+"""The prefix of a prompt as a chain of block hashes, like the prefix caches of engines, and the prompt's length.
 
-Two requests whose first n blocks are equal have equal first n hashes, whatever follows, and whether or not their bodies
-were cut off. Hashes have 64 bits and a secret of the process (`hash`), so no client can make a prompt with the hash of
-another one.
+Each hash covers its block and all blocks before it. Two requests whose first n blocks are equal have equal first n
+hashes, even if one of the bodies is truncated. Hashes have 64 bits and include a secret of the process (`hash`), so a
+client cannot create a prompt with the hash of another prompt.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import NamedTuple
 from lbctl.ir.pools import Prefix
 
 _OTHER_PART = 1000
-"""The tokens that a part of a message counts which is no text: an image, a sound."""
+"""Assumed length of a message part without text, for example an image, in tokens."""
 _BYTES_PER_TOKEN = 4
 _MARK = 0.4
-"""What a digit or a sign counts in tokens, beside its byte: tokenizers join letters, and few of these."""
+"""Tokens of a digit or symbol in addition to its byte, because tokenizers merge letters but few of these."""
 _WHITESPACE = b" \n\t\r"
 _NO_MARKS = bytes(code for code in range(256) if code > 127 or chr(code).isalpha() or code in _WHITESPACE)
 MAX_PROMPT_TOKENS = 131_072
-"""The most tokens that a prompt counts: a longer one is a false length, or more than models read."""
+"""Upper bound on an estimated prompt length, in tokens."""
 _PARTS_OF_PROMPTS = ("system", "instructions", "prompt", "input", "messages")
-"""The members of a body that make a prompt, in the order in which engines put them together."""
+"""Members of a body that form the prompt, in the order in which engines concatenate them."""
 _MAX_VALUES, _MAX_LEVELS = 4096, 8
-"""How many values of a prompt are looked at (a token id is one), and how deep; what engines read has six levels."""
+"""Upper bounds on the number of a prompt's values (a token id is a value) and on their depth. APIs use six levels."""
 Document = dict[str, object]
 
 
@@ -33,15 +33,15 @@ class PromptTexts(NamedTuple):
     counted: list[str]
     """Texts from which the prompt's length is estimated."""
     distinguished: list[str]
-    """Texts that a cache distinguishes, as far as needed: also roles, and the URL or data of a part without text."""
+    """Texts by which caches distinguish prompts, up to the limit: also roles, and URLs or data of other parts."""
     others: int
-    """The number of parts without text."""
+    """Number of parts without text."""
     complete: bool
-    """Whether all of the prompt was looked at."""
+    """Whether the whole prompt was read."""
 
 
 def texts(document: Document, limit: int) -> PromptTexts:
-    """Return the texts of the prompt, those for a cache until they have `limit` characters."""
+    """Return the texts of the prompt. `PromptTexts.distinguished` ends once it has `limit` characters."""
     counted: list[str] = []
     distinguished: list[str] = []
     others, length = 0, 0
@@ -62,7 +62,7 @@ def texts(document: Document, limit: int) -> PromptTexts:
                 left.append((value["content"], depth + 1))
         elif value is not None:
             own = f"{value} "
-            text = "word" if isinstance(value, int) else None  # a token id: as many letters as a token has
+            text = "word" if isinstance(value, int) else None  # a token id: a word of average length
         if text is not None:
             counted.append(text)
         if own is not None and length < limit:
@@ -72,9 +72,9 @@ def texts(document: Document, limit: int) -> PromptTexts:
 
 
 def chain(found: PromptTexts, seed: str, rules: Prefix) -> tuple[int, ...]:
-    """Return the hash of each whole block of the prompt's beginning, with all that precedes it.
+    """Return the hash of each complete block of the prompt's prefix, including all preceding blocks.
 
-    `seed` distinguishes prompts that share no cache: those of other pools, tenants, models and adapters.
+    `seed` distinguishes prompts that do not share a cache: prompts of different pools, tenants, models or adapters.
     """
     block, value = rules.block, hash(seed)
     beginning = "".join(found.distinguished).encode("utf-8", "replace")[: block * rules.blocks]
@@ -86,10 +86,11 @@ def chain(found: PromptTexts, seed: str, rules: Prefix) -> tuple[int, ...]:
 
 
 def tokens(found: PromptTexts | None, body_length: int) -> float:
-    """Estimate the prompt's length, at most `MAX_PROMPT_TOKENS`; `found` is None where the body was not read whole.
+    """Return an estimate of the prompt's length in tokens, at most `MAX_PROMPT_TOKENS`.
 
-    Bytes of UTF-8 are counted: a Chinese or Japanese character has three, and takes nearly a token. Whitespace counts
-    nothing, because it is part of the word that follows; code and data have more tokens to a byte than prose.
+    `found` is None if the body is incomplete. The estimate counts bytes of UTF-8: a Chinese or Japanese character has
+    three and takes nearly a token. Whitespace does not count, because it is part of the next word. Code and data have
+    more tokens per byte than prose.
     """
     if found is None or not found.complete:
         return min(body_length / _BYTES_PER_TOKEN, MAX_PROMPT_TOKENS)
@@ -102,9 +103,9 @@ def _tokens_of(text: str) -> float:
 
 
 def _part(value: Document, is_needed: bool) -> tuple[str | None, str | None, bool]:
-    """Return three facts about a message, or about a part of one, without its content.
+    """Return three values for a message or a part of a message, without its `content`.
 
-    These are its text, the text that a cache distinguishes (None if it `is_needed` no longer), and whether it is a part
+    They are its text, its text in `PromptTexts.distinguished` (None unless it `is_needed`), and whether it is a part
     without text.
     """
     has_content, text = "content" in value, value.get("text")

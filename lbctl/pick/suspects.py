@@ -1,8 +1,8 @@
-"""Replicas that a proxy has just failed to reach, or that were busy: they are not picked for a moment.
+"""Replicas that a proxy recently failed to reach, or that were busy: they are not picked for a short time.
 
-A replica that refuses connections answers nothing, so it looks idle, and a choice by load would give it every request.
-A suspicion lasts half a second at first, and twice as long each time, up to ten seconds,
-until the health checks know more; an answer ends it.
+A replica that refuses connections looks idle, so a choice by load would send it every request. The first suspicion
+lasts half a second, and each further one twice as long as the last, up to ten seconds. This bridges the time until
+health checks detect the failure. A response from the replica ends the suspicion.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from lbctl.pick.table import PoolTable
 
 _FIRST_DURATION, _MAX_DURATION = 0.5, 10.0
 _FORGOTTEN = 30.0
-"""Seconds after which a suspicion that has ended no longer makes the next one longer."""
+"""Seconds after which an ended suspicion no longer makes the next one longer."""
 _UNREACHED, _BUSY = "a proxy could not reach it", "it was busy, or a proxy could not reach it"
 
 
 class _Suspicion(NamedTuple):
-    """Why a replica is not picked, until when, and how long that lasts. Times are seconds on one clock."""
+    """End, duration and reason of a suspicion. Times are seconds on one clock."""
 
     until: float = float("-inf")
     length: float = 0.0
@@ -32,16 +32,16 @@ class Suspects:
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], _Suspicion] = {}
-        """(pool, replica) → its suspicion."""
+        """(pool, replica) → suspicion."""
         self._marked: dict[str, tuple[PoolTable, Mapping[str, str], PoolTable]] = {}
-        """Pool → its table, the reasons of its suspected replicas, and the table with these marked."""
+        """Pool → table, reasons of its suspected replicas by name, and the table with these replicas marked."""
 
     def __len__(self) -> int:
-        """The number of suspicions that are remembered."""
+        """The number of suspicions, including ended ones that still affect the duration of the next one."""
         return len(self._of)
 
     def failed(self, pool: str, replica: str, now: float) -> None:
-        """Note that a proxy could not reach the replica. It changes nothing while the replica is suspected."""
+        """Note that a proxy could not reach the replica. This has no effect while the replica is suspected."""
         last = self._of.get((pool, replica), _Suspicion())
         if now < last.until:
             return
@@ -51,20 +51,20 @@ class Suspects:
         self._of[pool, replica] = _Suspicion(now + length, length, _UNREACHED)
 
     def busy(self, pool: str, replica: str, now: float) -> None:
-        """Note that a request went on to another replica; what is reported does not say why.
+        """Note that a request went on to another replica for a reason that the proxy does not report.
 
-        The replica is left alone for a moment, which is no longer the next time: to be busy is no fault.
+        The replica is not picked for a short time. This time does not grow, because a busy replica has no fault.
         """
         if now >= self._of.get((pool, replica), _Suspicion()).until:
             self._of[pool, replica] = _Suspicion(now + _FIRST_DURATION, 0.0, _BUSY)
 
     def answered(self, pool: str, replica: str) -> None:
-        """Note that the replica has answered."""
+        """Note that the replica has responded."""
         if self._of:
             self._of.pop((pool, replica), None)
 
     def expire(self, now: float) -> None:
-        """Forget what makes no difference any more; replicas that have left never answer."""
+        """Forget suspicions that no longer have an effect. Replicas that have left never respond."""
         self._of = {key: item for key, item in self._of.items() if now - item.until < _FORGOTTEN}
         self._marked.clear()
 

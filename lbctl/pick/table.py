@@ -1,7 +1,7 @@
-"""What the picker knows about replicas: one `Candidate` for each, in a `PoolTable` for each pool.
+"""The picker's view of replicas: a `PoolTable` for each pool, with a `Candidate` for each replica.
 
-The control plane composes the tables from what it sends to proxies; the picker decides nothing about fitness itself,
-except for the limit of requests in flight, which only its own books know.
+The control plane composes the tables from the state that it sends to proxies. The picker does not decide about fitness
+itself. The only exception is the limit of requests in flight, because only its own books contain their number.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from lbctl.ir.locality import Place, distance
 from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart
 
 KV_FULL = 0.95
-"""The used share of a KV cache above which an engine has to preempt requests, or lets new ones wait."""
+"""Used share of a KV cache above which an engine has to preempt requests or queue new ones."""
 _SPILL_BELOW = 70.0
-"""Below this percentage of fit replicas of a priority the next one helps, where `locality` says nothing else."""
+"""Percentage of fit replicas of a priority below which the next priority helps, unless `locality` sets another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One replica as the control plane sees it. Signals are None where they are unknown, never 0."""
+    """One replica in the control plane's view. Unknown signals are None, never 0."""
 
     name: str
-    """The name of the replica, unique in its pool."""
+    """Name of the replica, unique in its pool."""
     address: str
-    """`ip:port`, IPv6 in brackets, as proxies and gateways write it."""
+    """`ip:port`, with IPv6 in brackets, as proxies and gateways write it."""
     weight: float = 1.0
-    """What the weighting law gives it, on the scale of the capacities of its pool; 0: nothing."""
+    """Weight from the weighting law, on the scale of the capacities of its pool; 0: no requests."""
     fit: bool = True
-    """Whether it may get requests at all."""
+    """Whether it may get requests."""
     reason: str = ""
-    """Why it is not fit, for people; empty when it is."""
+    """Why it is not fit, for display; empty if it is fit."""
     priority: int = 0
     """0 is preferred; higher numbers are standbys."""
     region: str | None = None
-    """Its region; None: outside every region."""
+    """Region of the replica; None: outside every region."""
     zone: str | None = None
-    """Its zone within the region."""
+    """Zone within the region."""
     queue: float | None = None
-    """Requests that wait in the engine, as last scraped."""
+    """Requests that wait in the engine, from the last scrape."""
     kv: float | None = None
-    """The used share of the KV cache, 0 to 1, as last scraped."""
+    """Used share of the KV cache, 0 to 1, from the last scrape."""
     speed: float | None = None
-    """A measured correction of `weight`, 1.0 for none; None where `weight` already has it or nothing is measured."""
+    """Measured correction of `weight`; 1.0: none. None if `weight` already includes it or nothing is measured."""
     limit: int | None = None
-    """The most requests in flight at this replica; None: no limit."""
+    """Upper bound on the requests in flight at this replica; None: no limit."""
     started: float | None = None
-    """When it began to take requests, by the clock of the picker's `now`; None: longer ago than any slow start."""
+    """Time at which it began to take requests, on the clock of the picker's `now`; None: before any slow start."""
 
     @property
     def is_congested(self) -> bool:
@@ -58,50 +58,50 @@ class Candidate:
 
 
 class Tier:
-    """Replicas that are used together, with what every decision needs of them in parallel sequences."""
+    """Replicas that are used together, with their data for decisions in parallel sequences."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self.candidates = tuple(candidates)
-        """The replicas; all are fit."""
+        """The replicas. All are fit."""
         self.names = [item.name for item in self.candidates]
         """Their names."""
         self.rates = [item.weight * (item.speed or 1.0) for item in self.candidates]
-        """What each can do, relative to the others, without slow start."""
+        """Rate of each, relative to the others, without slow start."""
         self.total_rate = sum(self.rates)
-        """What they can do together."""
+        """Sum of the rates."""
         self.ramping = [index for index, item in enumerate(self.candidates) if item.started is not None]
-        """The places of those that may be in their slow start."""
+        """Indexes of the replicas that may be in slow start."""
         self.limits = [(place, item.limit) for place, item in enumerate(self.candidates) if item.limit is not None]
-        """The places of those that have a limit of requests in flight, and the limits."""
+        """Indexes of the replicas with a limit of requests in flight, and the limits."""
 
     @cached_property
     def some_have_room(self) -> bool:
-        """Whether one of them is known to have neither a queue nor a full KV cache."""
+        """Whether at least one replica is known to have neither a queue nor a full KV cache."""
         return any(item.queue == 0 and not item.is_congested for item in self.candidates)
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Name → its place in the sequences."""
+        """Name → index in the sequences."""
         return {name: index for index, name in enumerate(self.names)}
 
 
 @dataclasses.dataclass(frozen=True)
 class PoolTable:
-    """The replicas of one pool, and how the pool is picked."""
+    """The replicas of one pool, and the rules for picking from it."""
 
     pool: str
     policy: PickPolicy
     """The section `balance.pick`."""
     candidates: tuple[Candidate, ...]
-    """All replicas of the pool, the unfit ones too, by name."""
+    """All replicas of the pool, including unfit ones, sorted by name."""
     model: str | None = None
-    """The name of the pool's model; None where the fleet names none."""
+    """Name of the pool's model; None if the fleet does not name one."""
     adapters: frozenset[str] = frozenset()
     """The names under which clients request the model's LoRA adapters."""
     locality: Locality | None = None
-    """The preference for replicas near the proxy; None: there is none."""
+    """Preference for replicas near the proxy; None: no preference."""
     slow_start: SlowStart | None = None
-    """The ramp of new replicas; None: they take their whole share at once."""
+    """Slow start of new replicas; None: they get their full share immediately."""
     _tiers: dict[tuple[Place, frozenset[str]], tuple[Tier, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -121,7 +121,7 @@ class PoolTable:
         )
 
     def ramp(self, candidate: Candidate, now: float) -> float:
-        """Return the factor of slow start on what a replica can do, from 0 to 1; 1 where it does not ramp."""
+        """Return the factor of slow start on a replica's rate, from 0 to 1; 1 outside slow start."""
         if self.slow_start is None or candidate.started is None:
             return 1.0
         return self.slow_start.factor(now - candidate.started)
@@ -132,10 +132,10 @@ class PoolTable:
         return frozenset(item.name for item in self.candidates)
 
     def tiers(self, place: Place, regions: frozenset[str]) -> tuple[Tier, ...]:
-        """Return the fit replicas in the order in which they are used, seen from a proxy at `place`.
+        """Return the fit replicas as tiers in the order of use, for a proxy at `place`.
 
-        The replicas of one tier are used together: the nearest of the lowest priority and, where too few of them are
-        fit, the next ones too. `regions` limits all of them; empty: any region.
+        The replicas of one tier are used together: the nearest replicas of the lowest priority and, if too few of them
+        are fit, also the next ones. All replicas are in one of `regions`; empty: any region.
         """
         key = (place, regions)
         if key not in self._tiers:
@@ -143,7 +143,7 @@ class PoolTable:
         return self._tiers[key]
 
     def rank(self, candidate: Candidate, place: Place) -> tuple[int, int]:
-        """Return (priority, distance) of a replica; the lowest rank serves first."""
+        """Return (priority, distance) of a replica. Replicas with the lowest rank are used first."""
         if self.locality is None:
             return candidate.priority, 0
         return candidate.priority, distance(self.locality.prefer, place, Place(candidate.region, candidate.zone))

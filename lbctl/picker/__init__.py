@@ -1,1 +1,1 @@
-"""The service of the picker: proxies and gateways ask it for a replica for each request. It runs in its own process."""
+"""The picker service: proxies and gateways query it for a replica for each request. It runs in its own process."""

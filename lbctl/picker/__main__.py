@@ -1,7 +1,7 @@
 """`python -m lbctl.picker FD UDP PARENT`: the picker as a child of `lbctl serve`.
 
-FD is the number of the socket to its parent, UDP that of the socket for datagrams, and PARENT is the process id of its
-parent, which is 1 in a container.
+FD is the file descriptor of the socket to the parent, and UDP is the file descriptor of the socket for datagrams.
+PARENT is the process id of the parent, which is 1 in a container.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ async def _run(connection: socket.socket, datagrams: socket.socket) -> int:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Have Linux end this process with its parent, also while it is stopped and cannot see that its link has ended."""
+    """Let Linux end this process with its parent, even while it is stopped and cannot detect the end of its link."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the request above
+        if os.getppid() != parent:  # the parent ended before the call above
             sys.exit(0)
 
 

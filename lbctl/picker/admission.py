@@ -1,9 +1,9 @@
-"""Decides which questions the picker answers: none of web pages, and those with its key.
+"""Admission of queries to the picker: it rejects queries without its key and requests of web pages.
 
-The proxies send the key with each question, so that another user of the machine cannot ask the picker.
-A browser adds the `Origin` of a page to most requests, and sends the name and the port of the page as `Host`, also when
-somebody else's DNS makes that name point to this machine. Proxies send no `Origin`. Their `Host` is the name of their
-upstream or the one of their client, without the port of the picker.
+Proxies send the key with each query, so that another user of the machine cannot query the picker. A browser adds the
+`Origin` of a page to most requests. It sends the name and the port of the page as `Host`, even if foreign DNS resolves
+that name to this machine. Proxies do not send `Origin`. Their `Host` is the name of their upstream or the host that
+their client sent, without the port of the picker.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from lbctl.runtime import log
 
 HEADER = "x-lbctl-pick-key"
 _LOG_INTERVAL = 60.0
-"""The shortest time between two log lines about refused questions, in seconds."""
+"""Minimum time between two log lines about rejected queries, in seconds."""
 
 
 class QuestionKey:
-    """The key of one picker, which the control plane sends it. Without one every question is admitted."""
+    """The key of one picker, from the control plane. Without a key, every query is admitted."""
 
     def __init__(self) -> None:
         self.value = ""
-        """The key; empty: there is none."""
+        """The key; empty if there is none."""
         self.refused = 0
-        """The number of questions that were refused."""
+        """Number of rejected queries."""
         self._logged_at = float("-inf")
 
     def set(self, value: str) -> None:
-        """Admit questions with this key from now on; empty: every question."""
+        """Admit only queries with this key from now on; empty: every query."""
         self.value = value
 
     def admits(self, given: str, proxy: str = "") -> bool:
-        """Return whether a question with the header `given` is answered. `proxy`: the name that it gives itself."""
+        """Return whether a query with the key `given` is admitted. `proxy` is the name that the proxy reports."""
         if not self.value or hmac.compare_digest(given.encode("utf-8", "replace"), self.value.encode()):
             return True
         self.refused += 1
@@ -53,9 +53,9 @@ class QuestionKey:
 
 
 def is_of_web_page(headers: Mapping[str, Sequence[str]], bind: Address, *, by_proxy: bool) -> bool:
-    """Return whether a web page has sent a request to a listener at `bind`.
+    """Return whether a web page sent a request to a listener at `bind`.
 
-    `by_proxy`: whether the path is one that proxies ask.
+    `by_proxy`: whether proxies query the path of the request.
     """
     if "origin" in headers:
         return True

@@ -1,11 +1,12 @@
-"""Limits of the calls of the picker's gRPC services, which hold for all services alike.
+"""Limits for the calls of all gRPC services of the picker.
 
-A service is registered as if its calls were streams in both directions, which is the same for a client. Thus no message
-is read before it is the turn of its call, and a client that does not read its answers is disconnected.
+Each service is registered as if its calls were bidirectional streams, which makes no difference to clients. Messages
+are therefore read only when it is the turn of their call, and a client that does not read its responses is
+disconnected.
 
-`UnfinishedQuestions` limits the questions of gateways that wait for their body, and the bytes that they hold. At a
-limit the oldest question ends of the connection with most. A gateway whose question ends without an answer sends the
-request on as it does without a picker.
+`UnfinishedQuestions` limits the number of gateway queries that wait for their body, and the bytes that they hold. At a
+limit, it ends the oldest query of the connection with the most queries. A gateway whose query ends without a response
+forwards the request as if there were no picker.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from lbctl.xds.protocol.shares import Shares
 from lbctl.xds.protocol.unread_messages import UnreadMessages
 
 MAX_MESSAGE = 5 << 18
-"""Bytes of a message: a proxy holds at most 1 MiB of a body, and a little more while it arrives."""
+"""Upper bound on a message, in bytes: a proxy buffers at most 1 MiB of a body, and a little more while it arrives."""
 MAX_READING = 12
-"""Calls that wait for their first message at once."""
+"""Upper bound on the calls that wait for their first message at once."""
 _MAX_WAITING = 4_096
-"""Calls that wait for their turn to do so: as many as gateways may begin at once. `unread` limits what they hold."""
+"""Upper bound on the calls that wait for their turn, for bursts of gateways. `unread` limits their bytes."""
 FIRST_TIMEOUT = 5.0
 """Seconds from the beginning of a call to the end of its first message."""
 _READ_TIMEOUT = 30.0
-"""Seconds in which a client must read a message that is sent to it."""
+"""Seconds within which a client must read a message that is sent to it."""
 MAX_QUESTIONS = 1_024
-"""Questions that wait for their body at once. gRPC holds a part of a message for each."""
+"""Upper bound on the queries that wait for their body at once. gRPC buffers a part of a message for each."""
 MAX_HELD_BYTES = 16 << 20
 BODY_TIMEOUT = 60.0
-"""Seconds in which the body of a question must come, as far as it is read."""
+"""Seconds within which the body of a query must arrive, as far as it is read."""
 
 
 class BoundedContext:
-    """The context of a call, with what is read and written. It reads messages as the service wants them."""
+    """The context of a call, with bounded reads and writes. It decodes messages for the service."""
 
     def __init__(
         self, context: Any, client: Client, call: Call, calls: BoundedCalls, decode: Callable[[bytes], Any] | None
@@ -66,7 +67,7 @@ class BoundedContext:
         return getattr(self._context, name)
 
     async def read(self) -> Any:
-        """Return the next message, or gRPC's mark of the end."""
+        """Return the next message, or gRPC's EOF marker."""
         if self._has_read:
             message = await self._context.read()
         else:
@@ -84,7 +85,7 @@ class BoundedContext:
         await self.call.write(message)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """Yield the messages of the client. None is kept while the next one is awaited."""
+        """Yield the messages of the client. It keeps no reference to a message while it waits for the next one."""
         while True:
             message = await self.read()
             if message is grpc.aio.EOF:
@@ -99,7 +100,7 @@ class BoundedContext:
 
 
 class BoundedCalls:
-    """The calls of a server. `handler` makes the handler of a service one whose calls are bounded."""
+    """The calls of a server. `handler` wraps the handler of a service, so that its calls are bounded."""
 
     def __init__(self, reading: int = MAX_READING) -> None:
         self.first = FirstMessages(reading, _MAX_WAITING)
@@ -108,11 +109,11 @@ class BoundedCalls:
         self.unread = UnreadMessages(self.clients)
 
     def clients(self) -> Collection[Client]:
-        """Return the clients that have calls."""
+        """Return the clients that have open calls."""
         return self._clients.keys()
 
     def handler(self, service: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
-        """Return the handler of a service whose calls are bounded."""
+        """Return a handler that bounds the calls of the service."""
         return _BoundedService(service, self._serve)
 
     async def _serve(self, method: Any, _: object, context: Any) -> None:
@@ -138,17 +139,17 @@ class _BoundedService(grpc.GenericRpcHandler):
         self._serve = serve
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler of a method; None if the service does not have it."""
+        """Return the handler of a method; None if the service does not have the method."""
         method = self._service.service(handler_call_details)
         return None if method is None else grpc.stream_stream_rpc_method_handler(partial(self._serve, method))
 
 
 class _MalformedError(Exception):
-    """A message is not one of the service."""
+    """A message cannot be decoded as a message of the service."""
 
 
 def _decoded(message: bytes, decode: Callable[[bytes], Any]) -> Any:
-    """Return the message as the service wants it. Raises _MalformedError, which does not refer to the message."""
+    """Return the decoded message. Raises _MalformedError, which does not refer to the message."""
     with suppress(DecodeError):
         return decode(message)
     del message
@@ -156,7 +157,7 @@ def _decoded(message: bytes, decode: Callable[[bytes], Any]) -> Any:
 
 
 async def _answered(method: Any, context: BoundedContext) -> Status | None:
-    """Serve a call. Return the status to end it with; None where it has ended as it should."""
+    """Serve a call. Return the status to end it with; None if it ended normally."""
     try:
         await _answer(method, context)
     except _MalformedError:
@@ -167,7 +168,7 @@ async def _answered(method: Any, context: BoundedContext) -> Status | None:
 
 
 async def _answer(method: Any, context: BoundedContext) -> None:
-    """Serve a call as the method does."""
+    """Serve a call by the method of its service."""
     encode = method.response_serializer or bytes
     if method.stream_stream is not None:
         await method.stream_stream(context.messages(), context)
@@ -186,23 +187,23 @@ async def _answer(method: Any, context: BoundedContext) -> None:
 
 
 def _failed(error: BaseException) -> None:
-    """Log what a task of a call raised: the call itself goes on or ends without it."""
+    """Log the exception of a task of a call. The call itself does not depend on the task."""
     log.warn("a call of the picker could not be ended", why=error)
 
 
 class UnfinishedQuestions:
-    """The calls whose question has begun and not ended."""
+    """The calls whose query has begun and is not complete."""
 
     def __init__(self, most: int = MAX_QUESTIONS, held: int = MAX_HELD_BYTES) -> None:
         self._max_questions, self._max_held = most, held
         self._calls: Shares[Call] = Shares()
         self._held: dict[Call, int] = {}
-        """Call → the bytes of its question."""
+        """Call → bytes of its query."""
         self._held_bytes = 0
         self._timers: dict[Call, asyncio.TimerHandle] = {}
 
     def add(self, client: Hashable, call: Call, size: int) -> None:
-        """Add bytes to the question of a client's call, which has begun with the first ones."""
+        """Add bytes to the query of a client's call. The first bytes begin the query."""
         if call not in self._held:
             if len(self._calls) >= self._max_questions:
                 self._end_one(f"more than {self._max_questions} questions wait for their body")
@@ -216,7 +217,7 @@ class UnfinishedQuestions:
             self._end_one(f"questions that wait for their body take more than {self._max_held >> 20} MiB")
 
     def leave(self, client: Hashable, call: Call) -> None:
-        """Note that the question of a call is complete, or that the call has ended."""
+        """Note that the query of a call is complete, or that the call has ended."""
         if self._calls.discard(client, call):
             self._held_bytes -= self._held.pop(call)
             self._timers.pop(call).cancel()

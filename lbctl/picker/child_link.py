@@ -1,4 +1,4 @@
-"""The link of a picker that is a child of `lbctl serve`: lines of tables come in, a report a second goes out."""
+"""The link of a picker that is a child of `lbctl serve`: it receives lines of tables and sends a report per second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPORT_INTERVAL = 1.0
 
 
 class SocketLink:
-    """The end of the link that the picker has."""
+    """The picker's end of the link."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -30,12 +30,12 @@ class SocketLink:
         self._writer: asyncio.StreamWriter | None = None
 
     async def settings(self) -> Mapping[str, Any]:
-        """Return the values of the first line. Raises WireError."""
+        """Read and return the values of the first line. Raises WireError."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=wire.MAX_LINE_BYTES)
         return wire.parse(await self._reader.readline())
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
-        """Apply lines and report until the control plane ends or closes the link. Raises WireError."""
+        """Apply lines and send reports until the control plane closes the link or ends. Raises WireError."""
         loop = asyncio.get_running_loop()
         works = {"tables": self._apply(follower, service), "reports": self._report(service)}
         try:
@@ -45,7 +45,7 @@ class SocketLink:
             await self._close()
 
     async def fail(self, why: str) -> None:
-        """Report why this process ends. It is called after `settings`."""
+        """Report why this process ends. Call `settings` first."""
         assert self._writer is not None, "the settings were read"
         self._writer.write(wire.line("failed", why=why))
         await self._close()
@@ -76,7 +76,7 @@ class SocketLink:
 
 
 def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
-    """Return the line that answers a question; without an explanation where it is invalid."""
+    """Return the response line to an `explain` line; it contains no explanation if that line is invalid."""
     try:
         return explanation_line(service, values)
     except wire.WireError:
@@ -84,22 +84,22 @@ def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
 
 
 def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
-    """Return the line that answers a line of kind `explain`; without an explanation where the question fails.
+    """Return the response line to a line of kind `explain`; it contains no explanation if the decision fails.
 
-    Raises WireError where the line is not a question.
+    Raises WireError if the line cannot be read.
     """
     question = wire.question_of(values)
     try:
         explanation = service.explain(question)
         shown = None if explanation is None else document(explanation)
-    except Exception:  # noqa: BLE001 -- a question that somebody asks ends no picker
+    except Exception:  # noqa: BLE001 -- a request of an operator must not end the picker
         log.failure("a pick could not be explained")
         shown = None
     return wire.line("explained", number=values.get("number", 0), explanation=shown)
 
 
 def report(service: PickService, reported: int = 0) -> bytes:
-    """Return the line of a report: the counts since the start, and the samples after the first `reported`."""
+    """Return the line of a report: the counts since the start, and all samples after the first `reported` ones."""
     statistics = service.statistics
     return reports.line(
         PickerReport(

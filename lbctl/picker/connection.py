@@ -1,7 +1,7 @@
 """One TCP connection of a proxy to the picker, whatever protocol it uses: reading, time limits, and backpressure.
 
 The first byte shows the protocol: a SPOP frame begins with the high byte of its length, which is 0, and HTTP with a
-letter. So both share one port. `connection_limits` limits how many connections there are, and what they hold.
+letter. So both share one port. `connection_limits` limits the number of connections and the bytes that they hold.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
     keep: bool = True
     """Whether the connection stays open."""
     withdraw: Callable[[], None] | None = None
-    """Called when the connection ends with the response unread: the proxy had given up the query. None: nothing."""
+    """Called if the connection ends with the response unread, because the proxy gave up the query. None: nothing."""
 
 
 class MalformedError(Exception):
@@ -64,9 +64,9 @@ class PickerConnection(asyncio.BufferedProtocol):
     """
 
     _chunk = memoryview(bytearray(_CHUNK_BYTES))
-    """Where the event loop puts what it reads; all connections share it, because each copies its part at once.
+    """Buffer for the event loop's reads. All connections share it, because each copies its part immediately.
 
-    For an ordinary protocol the loop allocates 256 KiB for each read, which may cost more than a pick.
+    For an ordinary protocol, the loop allocates 256 KiB for each read, which may cost more than a pick.
     """
 
     def __init__(self, choose: Callable[[int], WireProtocol], limits: ConnectionLimits) -> None:
@@ -76,21 +76,21 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._needed = 0
-        """The bytes that a request has at least whose beginning is in `_received`."""
+        """Minimum length of the request whose beginning is in `_received`, in bytes."""
         self._is_paused = False
-        """Whether nothing is answered until the client has read its responses."""
+        """Whether responses are suspended until the client has read the previous ones."""
         self._loop = asyncio.get_running_loop()
         self._deadline = 0.0
-        """When the connection is closed unless the client sends something, on the loop's clock."""
+        """Time at which the connection is closed unless the client sends something, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
-        """Fires at the deadline or before it: a response moves the deadline, and leaves the timer as it is."""
+        """Fires at or before the deadline: a response moves the deadline but leaves the timer as it is."""
         self._withdraw: Callable[[], None] | None = None
         """`Reply.withdraw` of the newest response."""
         self._answered_at = 0.0
         self._ended_unread = False
-        """Whether the client closed the connection before it had the response."""
+        """Whether the client closed the connection before it received the response."""
         self._is_incomplete = False
-        """Whether a request has begun that has not ended."""
+        """Whether a request has begun and is not complete."""
 
     @property
     def client(self) -> Client | None:
@@ -116,15 +116,15 @@ class PickerConnection(asyncio.BufferedProtocol):
             self._withdraw()
 
     def eof_received(self) -> None:
-        """Note whether the client has the response: it may also close a connection that it no longer needs."""
+        """Note whether the client has received the response: it may also close a connection that it no longer needs."""
         self._ended_unread = self._transport is not None and _is_unread(self._transport)
 
     def get_buffer(self, _: int) -> memoryview:
-        """Return where the next bytes of the client go."""
+        """Return the buffer for the next bytes of the client."""
         return self._chunk
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Answer every request that is complete."""
+        """Respond to every complete request."""
         self._received += self._chunk[:nbytes]
         self._answer()
         if self._received and not self._is_incomplete:
@@ -133,13 +133,13 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._limits.note_held(self, len(self._received))
 
     def pause_writing(self) -> None:
-        """Read and answer no more: the client does not read its responses."""
+        """Stop reading and responding, because the client does not read its responses."""
         self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read and answer again."""
+        """Resume reading and responding."""
         self._is_paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -197,7 +197,7 @@ class PickerConnection(asyncio.BufferedProtocol):
 
 
 def _is_unread(transport: asyncio.Transport) -> bool:
-    """Return whether the other end has not confirmed all bytes that it was sent."""
+    """Return whether the peer has not acknowledged all bytes that were sent to it."""
     connection = transport.get_extra_info("socket")
     if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         return True

@@ -1,7 +1,8 @@
-"""Limits how many HTTP connections a listener of the picker has, and how many bytes of unfinished questions they hold.
+"""Limits on the HTTP connections of a picker's listener, and on the bytes of incomplete queries that they hold.
 
-At a limit the connection is closed that has had no answer for the longest time. So clients that only hold connections,
-or begin questions that never end, keep no proxy out: a proxy that connects is answered in the same moment.
+At a limit, the picker closes the connection that has gone without a response for the longest time. Clients that only
+hold connections, or begin queries and never complete them, therefore cannot exclude proxies: a proxy gets its response
+right after it connects.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from lbctl.xds.protocol.connection import Client
 
 MAX_CONNECTIONS = 4_096
 MAX_HELD_BYTES = 16 << 20
-"""Bytes of questions that have not come completely, on all connections of a listener."""
+"""Upper bound on the bytes of incomplete queries, on all connections of a listener."""
 _DESCRIPTORS = 4
-"""A listener has one of so many parts of the descriptors that the process may open."""
+"""Divisor of the process's limit of file descriptors, for the connections of one listener."""
 
 
 class Closable(Protocol):
@@ -33,25 +34,25 @@ class ConnectionLimits:
     """The connections of one listener."""
 
     def __init__(self, connections: int | None = None, held: int = MAX_HELD_BYTES) -> None:
-        """`connections`: by default `MAX_CONNECTIONS`, or a quarter of the descriptors where these are fewer."""
+        """`connections`: by default `MAX_CONNECTIONS`, or a quarter of the file descriptors if that is less."""
         self._max_connections = connections or _max_connections()
         self._max_held = held
         self._held: dict[Closable, int] = {}
-        """Connection → the bytes that it holds. The one that has had no answer for the longest time is the first."""
+        """Connection → bytes that it holds. The connection without a response for the longest time comes first."""
         self._held_bytes = 0
 
     def clients(self) -> set[Client]:
-        """Return the clients whose connections are served: their TLS handshake has ended."""
+        """Return the clients whose connections are served, which are those with a completed TLS handshake."""
         return {client for item in self._held if (client := item.client) is not None}
 
     def enter(self, new: Closable) -> None:
-        """Count a connection."""
+        """Add a connection."""
         if len(self._held) >= self._max_connections:
             self._close_oldest()
         self._held[new] = 0
 
     def note_held(self, connection: Closable, size: int) -> None:
-        """Note how many bytes the connection holds."""
+        """Note the number of bytes that the connection holds."""
         if (before := self._held.get(connection)) is None or before == size:
             return
         self._held[connection] = size
@@ -60,12 +61,12 @@ class ConnectionLimits:
             self._close_oldest_holder()
 
     def note_answer(self, connection: Closable) -> None:
-        """Note that a question of the connection was answered."""
+        """Note that the connection got a response."""
         if (size := self._held.pop(connection, None)) is not None:
             self._held[connection] = size
 
     def leave(self, closed: Closable) -> None:
-        """Count a connection no longer."""
+        """Remove a connection."""
         self._held_bytes -= self._held.pop(closed, 0)
 
     def _close_oldest(self) -> None:

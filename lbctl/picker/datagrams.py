@@ -1,7 +1,7 @@
-"""Receives datagrams: in each turn of the event loop all that have come.
+"""Receiver of datagrams that reads all available datagrams in each iteration of the event loop.
 
-An endpoint of asyncio reads one datagram in a turn, and a turn answers as many connections as have asked something. So
-under load the ends of requests came faster than they were read, and the system dropped three of four.
+A datagram endpoint of asyncio reads only one datagram per iteration, but an iteration responds to every connection with
+a query. Under load, ends of requests arrived faster than they were read, and the kernel dropped three out of four.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from lbctl.ir.address import Address
 
 _BUFFER = 4 << 20
-"""Bytes of datagrams that may wait, where the system allows so many."""
+"""Size of the receive buffer, in bytes, if the system allows it."""
 _MAX_BATCH = 1_000
-"""Datagrams after which the event loop goes on with its other work."""
+"""Number of datagrams after which the event loop continues with its other work."""
 _MAX_DATAGRAM_BYTES = 64 << 10
-"""The longest datagram, in bytes."""
+"""Upper bound on the length of a datagram, in bytes."""
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a socket that receives the datagrams of an address. Raises OSError."""
+    """Return a socket that receives datagrams at the address. Raises OSError."""
     receiving = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         receiving.setblocking(False)
@@ -34,18 +34,18 @@ def bound(address: Address) -> socket.socket:
 
 
 class DatagramReceiver:
-    """Gives the content of the datagrams of a socket (`bound`) to `take`. Needs a running event loop."""
+    """Calls `take` with the content of each datagram of a socket (see `bound`). Needs a running event loop."""
 
     def __init__(self, receiving: socket.socket, take: Callable[[bytes], None]) -> None:
         self._take = take
         self._socket = receiving
         self.port: int = self._socket.getsockname()[1]
-        """The port that it listens on."""
+        """Port at which it listens."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._read)
 
     def close(self) -> None:
-        """Receive nothing more."""
+        """Stop receiving and close the socket."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
 

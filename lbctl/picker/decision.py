@@ -1,4 +1,4 @@
-"""Decides with `lbctl.pick`: it gives the pure functions their books, their memory and the time."""
+"""Decisions by `lbctl.pick`: this module passes the books, the affinity memory and the time to the pure functions."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from lbctl.picker.wire import EngineSample
 
 
 class PickerDecision(NamedTuple):
-    """The result for one request."""
+    """Decision for one request."""
 
     ordered: tuple[Candidate, ...]
-    """The replicas in the order in which they should be tried; empty: none may be picked."""
+    """Replicas in the order in which a proxy should try them; empty: no replica may be picked."""
     reason: str
-    """Why, as one word; `full` where all that are ready carry as many requests as they may."""
+    """Reason as one word; `full` if all ready replicas are at their limit of requests."""
     features: Features
-    """What was read of the request."""
+    """Features that were read from the request."""
     tokens: float
-    """The prompt tokens that the first of `ordered` has to compute."""
+    """Prompt tokens that the first of `ordered` has to compute."""
 
 
 class Decider:
-    """The books and the memory of one process. Times are seconds on one clock."""
+    """The books and the affinity memory of one process. Times are seconds on one clock."""
 
     def __init__(self, random: Random) -> None:
         self.books = Books()
@@ -38,14 +38,14 @@ class Decider:
         self._random = random
 
     def decide(self, table: PoolTable, question: PickerQuestion, now: float) -> PickerDecision:
-        """Return the replicas for a request, in the order in which they should be tried."""
+        """Return the replicas for a request, in the order in which a proxy should try them."""
         request = _read(table, question)
         result = pick(request, table, self.books, self._affinity, now, self._random)
         reason = "full" if not result.ordered and self._is_full(table, request) else result.reason
         return PickerDecision(result.ordered, reason, request, result.tokens)
 
     def explain(self, table: PoolTable, question: PickerQuestion, now: float) -> Explanation:
-        """Explain the decision that would be made now; nothing is recorded."""
+        """Explain the decision that the picker would make now, without recording anything."""
         return explain(_read(table, question), table, self.books, self._affinity, now)
 
     def started(self, request: str, decision: PickerDecision, now: float) -> None:
@@ -55,7 +55,7 @@ class Decider:
         self._affinity.remember(read, replica, now)
 
     def first_token(self, request: str) -> None:
-        """Note that the answer to a request has begun."""
+        """Note that the response to a request has begun."""
         self.books.first_token(request)
 
     def finished(self, request: str) -> None:
@@ -63,14 +63,14 @@ class Decider:
         self.books.finished(request)
 
     def sampled(self, sample: EngineSample, now: float) -> None:
-        """Correct the books by what a replica's engine reports; one that has restarted has lost its cache."""
+        """Correct the books by a report of a replica's engine. An engine that has restarted has lost its cache."""
         if sample.restarted:
             self._affinity.forget(sample.pool, sample.replica)
         taken = now - sample.age
         self.books.reconcile(sample.pool, sample.replica, sample.running, sample.queue, sample.first_tokens, taken)
 
     def merge(self, peer: str, counts: Counts, now: float) -> None:
-        """Take the counts of another picker."""
+        """Replace the counts of another picker."""
         self.books.merge(peer, counts, now)
 
     def forget_departed(self, before: PoolTable | None, after: PoolTable | None) -> None:
@@ -81,7 +81,7 @@ class Decider:
                 self._affinity.forget(before.pool if before else "", item.name)
 
     def expire(self, pools: dict[str, PoolTable], now: float) -> None:
-        """Remove what is too old to be true, and the books of replicas that are in no pool any more."""
+        """Remove outdated entries, and the books of replicas that are no longer in a pool."""
         self.books.expire(now)
         self.books.keep({name: frozenset(item.name for item in table.candidates) for name, table in pools.items()})
 

@@ -1,8 +1,9 @@
-"""How Envoys report that picked requests have ended: their gRPC access log, with the id of each pick as a tag.
+"""Receiver of Envoy's gRPC access log, by which Envoys report that picked requests have ended.
 
-An Envoy has a stream for each of its workers, and names itself in the first message of each. Once all streams of an
-Envoy have ended and none has come for a moment, it is gone, and so are its requests. Any client can name a node, so a
-stream counts once it has ended a pick of that node.
+Each entry has the id of its pick as a tag. An Envoy opens a stream for each of its workers, and sends its node id in
+the first message of each. If all streams of an Envoy have ended and no new one begins for a short time, the Envoy
+counts as ended, together with its requests. Any client can send any node id, so a stream counts only once it has ended
+a pick of that node.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lbctl.picker.messages import ResponseStart
 _SERVICE, _METHOD = "envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs"
 _TAG = "x-lbctl-pick-id"
 _GRACE = 2.0
-"""Seconds after the last stream of an Envoy until its requests have ended."""
+"""Seconds after the end of an Envoy's last stream after which its requests count as ended."""
 _NOT_REACHED = (
     "upstream_reset_before_response_started{connection_failure",
     "upstream_reset_before_response_started{connection_timeout",
@@ -28,23 +29,23 @@ _NOT_REACHED = (
     "upstream_reset_before_response_started{local_connection_failure",
     "no_healthy_upstream",
 )
-"""How the details begin of an answer that Envoy gives because it could not connect to a replica."""
+"""Prefixes of the response code details if Envoy itself responds because it could not connect to a replica."""
 
 
 class Ending(Protocol):
-    """Takes the ends of requests."""
+    """Receiver of the starts of responses and the ends of requests."""
 
     def proxy_of(self, pick: str) -> str:
         """Return the proxy of a request that has not ended; empty if there is none."""
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Note that the answer to a request has begun."""
+        """Note that the response to a request has begun."""
 
     def finished(self, pick: str) -> None:
         """Note that a request has ended."""
 
     def proxy_left(self, proxy: str) -> None:
-        """Note that a proxy has ended, and all its requests."""
+        """Note that a proxy has ended, and with it all its requests."""
 
 
 class EnvoyEnds:
@@ -53,7 +54,7 @@ class EnvoyEnds:
     def __init__(self, service: Ending) -> None:
         self._service = service
         self._streams: Counter[str] = Counter()
-        """Node id → its open streams that have ended a pick of it."""
+        """Node id → number of its open streams that have ended a pick of that node."""
         self._leaving: dict[str, asyncio.TimerHandle] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:

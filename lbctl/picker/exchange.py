@@ -1,8 +1,8 @@
-"""Pickers that serve the same pools tell each other their requests in flight, twenty times a second.
+"""Exchange of the requests in flight between pickers that serve the same pools, up to twenty times per second.
 
-Each picker opens one stream to every other one that the control plane knows, and sends its counts when they have
-changed, else once a second, so that the others know that they still hold. Nothing is acknowledged: counts that are lost
-are replaced 50 ms later. A picker that cannot be reached is tried again, and its requests are unknown meanwhile.
+Each picker opens one stream to every other picker that the control plane knows. It sends its counts when they have
+changed, and otherwise once per second to confirm them. Messages are not acknowledged: lost counts are replaced 50 ms
+later. If a picker cannot be reached, the sender retries, and the requests of that picker are unknown until it succeeds.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 INTERVAL = 0.05
-"""Seconds between two looks at the own counts."""
+"""Seconds between two checks of the picker's own counts for changes."""
 _REPEAT = 1.0
 """Seconds after which unchanged counts are sent again."""
 _PAUSE = 1.0
-"""Seconds before a picker that cannot be reached is tried again."""
+"""Seconds before the next attempt to reach an unreachable picker."""
 _SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
 _MAX_COUNTS = 100_000
-"""Replicas that a message may name."""
+"""Upper bound on the replicas that a message may name."""
 _MAX_REQUESTS, _MAX_TOKENS = 1_000_000, 10**15
-"""The largest counts of a replica; larger ones are no counts of a picker."""
+"""Upper bounds on the counts of a replica. A message with larger counts is invalid."""
 
 
 class Exchange:
-    """The exchange of one picker. `own` names it; `counts` returns its counts, `merge` takes those of another one."""
+    """The exchange of one picker.
+
+    `own` is its id, `counts` returns its counts, and `merge` accepts the id and the counts of another picker.
+    """
 
     def __init__(
         self,
@@ -50,13 +53,13 @@ class Exchange:
         self._guard = guard
         self._tasks: dict[tuple[str, str], asyncio.Task[NoReturn]] = {}
         self._peer_ids: frozenset[str] = frozenset()
-        """The other pickers; what anybody else says is ignored."""
+        """Ids of the other pickers. Messages of other senders are ignored."""
         self._failing: set[str] = set()
-        """The addresses that cannot be reached, which the log has said."""
+        """Unreachable addresses that the log already contains."""
 
     @property
     def peers(self) -> int:
-        """The number of other pickers."""
+        """Number of other pickers."""
         return len(self._tasks)
 
     def follow(self, peers: Mapping[str, str]) -> None:
@@ -91,8 +94,8 @@ class Exchange:
     async def _send(self, address: str) -> None:
         """Send the counts until the other picker ends the stream.
 
-        The messages are written here: an exception in an iterator of messages would reach nobody, because gRPC answers
-        it by cancelling the call. Raises grpc.RpcError.
+        The method writes the messages itself: gRPC would hide an exception in an iterator of messages, because it only
+        cancels the call. Raises grpc.RpcError.
         """
         loop = asyncio.get_running_loop()
         async with self._channel(address) as channel:
@@ -134,7 +137,7 @@ class Exchange:
 
 
 def parse(message: bytes) -> tuple[str, Counts] | None:
-    """Return whose counts a message has, and the counts; None where it is no message of a picker."""
+    """Return the id of the sender and its counts; None if this is not a valid message of a picker."""
     try:
         values: Any = json.loads(message)
         counts = {
@@ -159,7 +162,7 @@ def _counts(requests: object, unread: object, sent: object, sent_tokens: object)
 
 
 def _count(value: object, most: int) -> int:
-    """Return the value as a count. Raises ValueError where it is none."""
+    """Return the value as a count. Raises ValueError if it is not a valid count."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise ValueError
     return int(value)

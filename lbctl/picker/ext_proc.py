@@ -1,8 +1,8 @@
-"""One stream of Envoy's external processing: the messages of one HTTP request in, the answers out. It does no I/O.
+"""One stream of Envoy's external processing: it maps the messages of one HTTP request to responses, without any I/O.
 
-Gateways of Kubernetes ask this way. They send the whole body as a stream that has to be sent back piece by piece
-(`FULL_DUPLEX_STREAMED`), its buffered beginning, or none. They name no pool, and expect the answers of the endpoint
-picker protocol: 503 where no replica is ready, 429 where all are full.
+Kubernetes gateways query the picker by this protocol. They send the whole body as a stream that the picker must send
+back in pieces (`FULL_DUPLEX_STREAMED`), or its buffered beginning, or no body. They do not name a pool, and expect the
+responses of the endpoint picker protocol: 503 if no replica is ready, 429 if all replicas are full.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from google.protobuf.struct_pb2 import Struct
 from lbctl.picker.messages import MAX_BODY_BYTES, Caller, PickerAnswer, PickerQuestion, ResponseStart
 
 DESTINATION = "x-gateway-destination-endpoint"
-"""The header, and the key of the metadata, that name the chosen replicas."""
+"""Name of the header, and key of the metadata, with the addresses of the chosen replicas."""
 _SERVED = "x-gateway-destination-endpoint-served"
 _SUBSET = "x-gateway-destination-endpoint-subset"
 _NAMESPACE, _SUBSET_NAMESPACE = "envoy.lb", "envoy.lb.subset_hint"
 _CHUNK = 62_000
-"""The most bytes of a body in one answer, so that a message stays below the 64 KiB of gateways."""
+"""Upper bound on the bytes of a body in one response, so that a message stays below the 64 KiB limit of gateways."""
 _HELD = (ProcessingMode.BUFFERED, ProcessingMode.BUFFERED_PARTIAL)
 _DUPLEX = ProcessingMode.FULL_DUPLEX_STREAMED
 _CONTINUE = {
@@ -34,13 +34,13 @@ _CONTINUE = {
 
 
 class Picking(Protocol):
-    """What a stream asks for."""
+    """The part of the picker that a stream uses."""
 
     def pick(self, question: PickerQuestion) -> PickerAnswer:
-        """Return the replicas for a request, in the order in which they should be tried."""
+        """Return the replicas for a request, in the order in which a proxy should try them."""
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Note that the answer to a request has begun."""
+        """Note that the response to a request has begun."""
 
     def finished(self, pick: str) -> None:
         """Note that a request has ended."""
@@ -56,17 +56,17 @@ class ProcessorStream:
         self._headers: dict[str, list[str]] = {}
         self._subset: frozenset[str] | None = None
         self._held: list[bytes] | None = None
-        """The pieces of a body that wait until the replica is chosen; None once nothing waits."""
+        """Pieces of the body that wait until the replica is chosen; None if nothing waits."""
         self._held_bytes = 0
         self._pick = ""
 
     @property
     def is_asking(self) -> bool:
-        """Whether the replica is chosen once the body is there."""
+        """Whether the stream waits for the body before it chooses the replica."""
         return self._held is not None
 
     def receive(self, request: ProcessingRequest) -> Sequence[bytes]:
-        """Return the answers to a message, encoded."""
+        """Return the encoded responses to a message."""
         match request.WhichOneof("request"):
             case "request_headers":
                 return self._request_headers(request)
@@ -85,7 +85,7 @@ class ProcessorStream:
                 return []
 
     def end(self) -> None:
-        """Note that the stream, and with it the request, has ended."""
+        """Note that the stream and its request have ended."""
         if self._pick:
             self._picking.finished(self._pick)
             self._pick = ""
@@ -123,7 +123,7 @@ class ProcessorStream:
         return self._release(end=end) if end or self._held_bytes >= MAX_BODY_BYTES else []
 
     def _release(self, *, end: bool) -> Sequence[bytes]:
-        """Choose the replica and send back what was held of the body; `end`: it is the whole body."""
+        """Choose the replica and send back the waiting part of the body. `end`: whether this is the whole body."""
         if self._held is None:
             return []
         body, self._held = b"".join(self._held), None
@@ -134,7 +134,7 @@ class ProcessorStream:
         length = len(body) if whole and body else max(len(body), _content_length(self._headers))
         question = PickerQuestion(Caller(None), self._headers, body, length, self._subset)
         picked = self._picking.pick(question)
-        self.end()  # only one pick of a stream counts, however often it asks
+        self.end()  # only the last pick of a stream counts
         self._pick, self._headers = picked.id, {}
         if picked.addresses:
             return _chosen(kind, ",".join(picked.addresses))
@@ -153,7 +153,7 @@ class ProcessorStream:
 
 
 def _subset_of(request: ProcessingRequest) -> frozenset[str] | None:
-    """Return the addresses that the gateway allows; None where it gives no hint."""
+    """Return the addresses that the gateway allows; None if it does not send this hint."""
     metadata = request.metadata_context.filter_metadata
     if _SUBSET_NAMESPACE not in metadata:
         return None
@@ -167,7 +167,7 @@ def _subset_of(request: ProcessingRequest) -> frozenset[str] | None:
 
 
 def _answer(request: ProcessingRequest) -> ResponseStart:
-    """Return which replica gives the answer, by the gateway's metadata."""
+    """Return the replica that responds, from the gateway's metadata."""
     metadata = request.metadata_context.filter_metadata
     fields = metadata[_NAMESPACE].fields if _NAMESPACE in metadata else {}
     return ResponseStart(fields[_SERVED].string_value if _SERVED in fields else "")
@@ -179,7 +179,7 @@ def _content_length(headers: dict[str, list[str]]) -> int:
 
 
 def _chosen(kind: str, destination: str) -> bytes:
-    """Return the answer that names the replicas in the metadata and in a header: a gateway may go by either."""
+    """Return the response with the replicas in the metadata and in a header, because gateways use either of them."""
     option = {
         "header": {"key": DESTINATION, "raw_value": destination.encode()},
         "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
@@ -200,7 +200,7 @@ def _refused(status: int) -> bytes:
 
 
 def _chunks(kind: str, body: bytes, *, end: bool) -> Iterator[bytes]:
-    """Yield a body as answers of a stream that goes in both directions; an empty one where only its end is new."""
+    """Yield a body as responses of a bidirectional stream. If only its end is new, yield one response without bytes."""
     starts = range(0, len(body), _CHUNK) if body else range(1)
     for start in starts:
         piece = {"body": body[start : start + _CHUNK], "end_of_stream": end and start + _CHUNK >= len(body)}

@@ -1,8 +1,8 @@
 """The gRPC server of the picker: external processing for gateways, health checks, and services of other modules.
 
-Each HTTP request of a gateway is a stream. What is not a message of the protocol ends its stream with an error, which
-lets the request pass at the proxy; the other streams go on. More streams than allowed are refused the same way.
-`bounded_calls` and `unfinished` limit what a stream holds before its replica is chosen.
+Each HTTP request of a gateway is a stream. An invalid message ends its stream with an error, and the gateway then
+forwards the request without a picked replica; other streams continue. Streams above the limit are rejected in the same
+way. `bounded_calls` limits the bytes that streams hold before their replica is chosen.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MAX_STREAMS = 20_000
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
-    ("grpc.per_message_decompression", 0),  # no proxy compresses its messages, and a small one may become a large one
-    ("grpc.http2.bdp_probe", 0),  # otherwise the window grows of a client that sends fast
+    ("grpc.per_message_decompression", 0),  # proxies do not compress messages, and a small message may become large
+    ("grpc.http2.bdp_probe", 0),  # otherwise the window grows for clients that send fast
     ("grpc.http2.lookahead_bytes", 16 << 10),
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.server.max_pending_requests", MAX_STREAMS),
@@ -42,17 +42,17 @@ _OPTIONS = (
 
 
 class CannotBindError(Exception):
-    """The address cannot be listened on. The message says why."""
+    """The picker cannot listen on an address. The message contains the reason."""
 
 
 class GrpcServer:
-    """Serves external processing and health on one address."""
+    """Server for external processing and health checks on one address."""
 
     def __init__(
         self, picking: Picking, health: PickerHealth, credentials: ServerCredentials | None,
         *more: grpc.GenericRpcHandler, key: QuestionKey | None = None,
     ) -> None:  # fmt: skip
-        """`more`: handlers of other services on the same port. `key`: what streams of external processing need."""
+        """`more`: handlers of other services on the same port. `key`: key for external processing; None: no key."""
         self._picking = picking
         self._credentials = credentials
         self._key = key
@@ -62,10 +62,10 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
         self._watches: list[asyncio.Task[None]] = []
         self.streams = 0
-        """The number of open streams."""
+        """Number of open streams."""
 
     async def start(self, bind: Address, *, shares_port: bool = False) -> int:
-        """Listen, and return the port. `shares_port`: the parent process keeps it too. Raises CannotBindError."""
+        """Listen, and return the port. `shares_port`: the parent process binds it too. Raises CannotBindError."""
         options = (*_OPTIONS, ("grpc.so_reuseport", int(shares_port)))
         revoked = self._credentials.interceptors() if self._credentials else ()
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_STREAMS, interceptors=revoked)
@@ -84,7 +84,7 @@ class GrpcServer:
         return port
 
     async def stop(self, grace: float) -> None:
-        """Accept nothing new, and end the streams within `grace` seconds."""
+        """Reject new streams, and end the open ones within `grace` seconds."""
         for watch in self._watches:
             watch.cancel()
         if self._server is not None:
@@ -104,7 +104,7 @@ class GrpcServer:
         try:
             while isinstance(request := await context.read(), ProcessingRequest):
                 answers = stream.receive(request)
-                del request  # the next one may come minutes later
+                del request  # the next message may arrive minutes later
                 if stream.is_asking:
                     self._questions.add(context.client, context.call, context.last_size)
                 else:
@@ -118,7 +118,7 @@ class GrpcServer:
 
 
 def _key_of(context: BoundedContext) -> str:
-    """Return the key that a stream has in its metadata; empty if it has none."""
+    """Return the key in the metadata of a stream; empty if there is none."""
     values = (value for name, value in context.invocation_metadata() or () if name == HEADER)
     value = next(values, "")
     return value if isinstance(value, str) else ""

@@ -1,7 +1,7 @@
-"""The gRPC health service for the names that Envoys and gateways ask about.
+"""The gRPC health service for the service names that Envoys and gateways check.
 
-The messages have one field each, so they are read and written here: `service` is field 1 of a request, `status` field 1
-of an answer.
+Each message has only one field, so this module decodes and encodes the messages itself: `service` is field 1 of a
+request, `status` is field 1 of a response.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FIELD = b"\x0a"
 
 
 class PickerHealth:
-    """`ready` returns whether replicas can be picked; liveness alone does not depend on it."""
+    """The health service. `ready` returns whether replicas can be picked; only liveness does not depend on it."""
 
     def __init__(self, ready: Callable[[], bool], changed: Callable[[], AsyncIterator[None]]) -> None:
-        """`changed` yields when `ready` may have changed, for streams that watch."""
+        """`changed` yields when the result of `ready` may have changed, for `Watch` streams."""
         self._ready = ready
         self._changed = changed
 
@@ -54,7 +54,7 @@ class PickerHealth:
 
 
 def _name(request: bytes) -> str:
-    """Return the name of the service that a request asks about; it is shorter than 128 bytes, or unknown."""
+    """Return the service name of a request. A name of 128 bytes or more counts as unknown."""
     if not request:
         return ""
     if request[:1] != _FIELD or len(request) != 2 + request[1]:

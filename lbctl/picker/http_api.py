@@ -1,18 +1,18 @@
 """The HTTP interface of the picker, and the datagrams by which HAProxy and nginx report the end of a request.
 
-nginx sends `POST /pick/POOL` with the beginning of the client's body, or `GET /pick/POOL`. Both have the client's
-headers, and `?regions=EU,US&region=EU&zone=a` with the regions that the route allows and the place of the proxy. The
-answer is 200 with a replica's name and the id of the pick, or 204 without one. A datagram with that id ends the pick.
-HAProxy 2.6 and later use SPOP instead (`spop`); a configuration of an earlier lbctl also sends the id
+nginx sends `POST /pick/POOL` with the beginning of the client's body, or `GET /pick/POOL`. Both queries have the
+client's headers, and `?regions=EU,US&region=EU&zone=a` with the regions that the route allows and the location of the
+proxy. The response is 200 with a replica's name and the id of the pick, or 204 without a replica. A datagram with that
+id ends the pick. HAProxy 2.6 and later use SPOP instead (`spop`); a configuration of an earlier lbctl also sends the id
 (`x-lbctl-pick-id`, a UUID).
 
-A question has the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy; else the answer is 403, and 503 for an
-Envoy.
+A query needs the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy. Without the key, the response is 403,
+or 503 for an Envoy.
 
-Envoys ask `/envoy` with the client's method, and with headers for the pool and the rest. The answer is always 200, with
-the addresses of the replicas to try and the id of the pick, or with neither: Envoy sends its client any other answer
-below 500. Their access logs report the end (`envoy_ends`). An Envoy whose client leaves, or that waits no longer,
-closes the connection of its question, which withdraws the pick.
+Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is
+always 200, with the addresses of the replicas to try and the id of the pick, or with neither: Envoy forwards any other
+response below 500 to its client. Envoy's access log reports the end (`envoy_access_log`). If the client leaves or Envoy
+stops waiting, Envoy closes the connection of its query, which withdraws the pick.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ _TENANT = "x-lbctl-tenant"
 _ENVOY_HEADERS = (
     "x-lbctl-pool", "x-lbctl-proxy", "x-lbctl-regions", "x-lbctl-region", "x-lbctl-zone", "x-lbctl-busy", _TENANT,
 )  # fmt: skip
-"""Headers about an Envoy and its route."""
+"""Headers that describe an Envoy and its route."""
 _STRUCTURED = re.compile(
     rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,500}?'
     rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
 )
 _LATE = "late-"
-"""What stands before the id of a pick that its proxy did not wait for."""
+"""Prefix of the id of a pick that its proxy did not wait for."""
 _NO_CONNECTION = (b"SC", b"sC")
-"""How HAProxy's report names a request that no replica accepted."""
+"""Termination states in HAProxy's report of a request that no replica accepted."""
 _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
 
 
 class HttpApi:
-    """Answers the requests. `metrics` returns the page of the picker's own metrics.
+    """Handler of the HTTP requests. `metrics` returns the page of the picker's own metrics.
 
-    `local` maps further paths to functions from a body to an answer, for clients of this machine alone. They take
-    `POST`. `bind` is where it listens for them; None: TLS with client certificates keeps web pages out.
+    `local` maps further paths to functions from a body to a response, only for clients on this machine. They need
+    `POST`. `bind` is the address of the listener for them; None: TLS with client certificates excludes web pages.
 
-    Questions and `local` paths need the `key`; None: TLS or the caller admits the clients.
+    Queries and `local` paths need the `key`; None: TLS or the caller admits the clients.
 
-    On `/ready` an Envoy recognises a picker that can answer: its cluster has the same text.
+    Envoy's health check reads `/ready`, and its cluster expects the same text as this class returns.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class HttpApi:
         self._bind = bind
 
     def handle(self, request: HttpRequest) -> HttpAnswer:
-        """Return the answer to a request."""
+        """Return the response to a request."""
         path = request.target.partition("?")[0]
         by_proxy = path in (_ENVOY, _READY) or path.startswith(PICK_PATH)
         if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
-            return HttpAnswer(500 if path == _ENVOY else 403)  # an Envoy sends its client an answer below 500
+            return HttpAnswer(500 if path == _ENVOY else 403)  # Envoy forwards a response below 500
         if path == _ENVOY:
             return self._answer_envoy(request) if self._is_admitted(request) else HttpAnswer(503)
         if path.startswith(PICK_PATH) and request.method in ("GET", "POST"):
@@ -101,7 +101,7 @@ class HttpApi:
         return HttpAnswer(404)
 
     def _is_admitted(self, request: HttpRequest) -> bool:
-        """Return whether a request has the key. Envoy would send its client an answer below 500 to one that has not."""
+        """Return whether a request has the required key."""
         if self._key is None:
             return True
         return self._key.admits(_header(request, HEADER), _header(request, "x-lbctl-proxy"))
@@ -132,15 +132,15 @@ class HttpApi:
 
 
 class RequestEnds:
-    """Reads the log lines that say which pick has ended. A line that says nothing about a pick is counted."""
+    """Parser of the log lines that report the end of a pick. It counts lines that it cannot parse."""
 
     def __init__(self, service: PickService) -> None:
         self._service = service
         self.malformed = 0
-        """Datagrams that could not be read."""
+        """Number of datagrams that could not be parsed."""
 
     def received(self, data: bytes) -> None:
-        """End the pick of a datagram."""
+        """End the pick that a datagram names."""
         end = _end(data) if len(data) <= _MAX_DATAGRAM_BYTES else None
         if end is None:
             self.malformed += 1
@@ -159,23 +159,25 @@ class RequestEnds:
 
 
 class _End(NamedTuple):
-    """The end of a request: the id of its pick, empty where it had none, and whether the picked replica was reached.
+    """The end of a request.
 
-    `left` is the id of its pick in the pool that it left for the fallback, where no replica was reached; empty: none.
+    `pick` is the id of its pick, empty if it had none. `unreached`: whether the proxy could not reach the picked
+    replica. `left` is the id of its pick in the pool that it left for the fallback, because no replica there was
+    reached; empty if it did not leave a pool.
     """
 
     pick: str
     unreached: bool
     left: str = ""
     moved: bool = False
-    """Whether another replica has the request, since the picked one was not reached or was busy."""
+    """Whether another replica got the request, because the picked one was busy or could not be reached."""
 
 
 def _end(data: bytes) -> _End | None:
-    """Return what a syslog line reports; None where it cannot be read.
+    """Return the end that a syslog line reports; None if the line cannot be parsed.
 
-    HAProxy writes it into the structured data, which precedes the access log; nginx writes an object of JSON. HAProxy
-    marks its number of retries with a plus sign where another server than the first got the request.
+    HAProxy reports the end in the structured data in front of the access log, nginx in a JSON object. HAProxy adds a
+    plus sign to its number of retries if a server other than the first got the request.
     """
     if match := _STRUCTURED.match(data):
         state, redispatched, pick = match.groups()
@@ -194,13 +196,13 @@ def _end(data: bytes) -> _End | None:
 
 @lru_cache(MAX_CALLERS)
 def _envoy_caller(pool: str, proxy: str, regions: str, region: str, zone: str, busy: str, tenant: str) -> Caller:
-    """Return the caller of a question of an Envoy, from the values of `_ENVOY_HEADERS`."""
+    """Return the caller of an Envoy's query, from the values of `_ENVOY_HEADERS`."""
     allowed = frozenset(item for item in regions.split(",") if item)
     return Caller(pool, proxy, allowed, Place(region or None, zone or None), leaves_busy=busy == "1", tenant=tenant)
 
 
 def _header(request: HttpRequest, name: str) -> str:
-    """Return the first value of a header; empty where the request has none."""
+    """Return the first value of a header; empty if the request does not have it."""
     return request.headers.get(name, [""])[0]
 
 

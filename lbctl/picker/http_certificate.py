@@ -1,4 +1,4 @@
-"""TLS of the picker's HTTP server beyond loopback, where Envoys of other machines show client certificates."""
+"""TLS of the picker's HTTP server beyond loopback, where Envoys on other machines present client certificates."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from lbctl.ir.proxies import ServerTls
 
 
 class HttpCertificate:
-    """The TLS of a server. `context` is None where connections are plain.
+    """The TLS of a server. `context` is None if connections are plain.
 
-    A server keeps its context. Each connection gets the newest one, so that a pair that does not fit changes nothing.
+    A server keeps its context, but each connection gets the newest one. A certificate that does not match its key
+    therefore has no effect.
     """
 
     def __init__(self, tls: ServerTls | None) -> None:
-        """`tls` has files that were read as credentials of gRPC."""
+        """`tls` names files that gRPC has already accepted as credentials."""
         self._tls = tls
         self.context = None if tls is None else _context(tls)
         self._newest = self.context
@@ -23,13 +24,13 @@ class HttpCertificate:
             self.context.sni_callback = self._use_newest
 
     def renew(self) -> None:
-        """Read the files again. If they are not usable, the files before stay in use; gRPC logs that."""
+        """Read the files again. If they are not usable, the previous ones stay in use; gRPC's credentials log that."""
         if self._tls is not None:
             with suppress(OSError):
                 self._newest = _context(self._tls)
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Choose the context of a new connection; called also if the client names no server."""
+        """Set the context of a new connection. It is also called if the client does not send a server name."""
         assert self._newest is not None, "it is called by a context"
         connection.context = self._newest
 

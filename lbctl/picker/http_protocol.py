@@ -1,7 +1,8 @@
 """A small HTTP/1 server protocol for the queries of the proxies.
 
-It reads what these send and nothing else: a head of at most 64 KiB, a body with its length, one request after the
-other on a connection. Everything else gets a 500 and the connection is closed; the proxy then chooses a replica itself.
+It supports only the requests that proxies send: a head of at most 64 KiB, a body with a length, and one request after
+the other on a connection. Any other input gets a 500, and the connection is closed. The proxy then falls back to
+`otherwise`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import NamedTuple
 from lbctl.picker.connection import MalformedError, Reply
 
 MAX_HEAD_BYTES = 64 << 10
-"""Bytes of a request line and its headers."""
+"""Upper bound on the request line and the headers, in bytes."""
 MAX_BODY_BYTES = 1 << 20
-"""Bytes of a body."""
+"""Upper bound on a body, in bytes."""
 _STATUS_LINES = {int(status): f"HTTP/1.1 {status} {status.phrase}\r\n" for status in HTTPStatus}
 
 
@@ -25,24 +26,24 @@ class HttpRequest(NamedTuple):
 
     method: str
     target: str
-    """The path and query, as they were sent."""
+    """Path and query string, as they were sent."""
     headers: Mapping[str, list[str]]
     """Name in lower case → its values."""
     body: bytes
 
 
 class HttpAnswer(NamedTuple):
-    """An answer."""
+    """A response."""
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = MappingProxyType({})
-    """Further headers, whose values are printable ASCII."""
+    """Additional headers, whose values are printable ASCII."""
     withdraw: Callable[[], None] | None = None
-    """Called when the connection ends with the answer unread: the proxy had given up the question. None: nothing."""
+    """Called if the connection ends with the response unread, because the proxy gave up the query. None: nothing."""
 
     def encoded(self, *, keep: bool) -> bytes:
-        """Return the bytes of the answer. `keep`: whether the connection stays open."""
+        """Return the bytes of the response. `keep`: whether the connection stays open."""
         lines = [_STATUS_LINES[self.status], *[f"{name}: {value}\r\n" for name, value in self.headers.items()]]
         if self.status != HTTPStatus.NO_CONTENT:
             lines.append(f"content-length: {len(self.body)}\r\n")
@@ -69,14 +70,14 @@ class HttpProtocol:
         return Reply(answer.encoded(keep=keep), length, keep, answer.withdraw)
 
     def rejection(self, error: MalformedError) -> bytes:
-        """Return a response with the reason. Its status is not below 500, which an Envoy would send to its client."""
+        """Return a response with the reason. Its status is 500, because an Envoy forwards a lower one to its client."""
         return HttpAnswer(500, f"{error}\n".encode()).encoded(keep=False)
 
 
 def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
-    """Return the first request, whether its connection stays open, and its length.
+    """Return the first request, whether its connection stays open, and its length in bytes.
 
-    While it is not complete, return the bytes that it has at least. Raises MalformedError.
+    While the request is incomplete, return the number of bytes that it has at least. Raises MalformedError.
     """
     end = received.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if end < 0:

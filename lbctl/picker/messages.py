@@ -1,4 +1,4 @@
-"""What the picker is asked and what it answers, in the terms of no protocol."""
+"""The queries to the picker and its responses, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from typing import NamedTuple
 from lbctl.ir.locality import Place
 
 MAX_BODY_BYTES = 256 << 10
-"""Bytes of a body that are looked at."""
+"""Upper bound on the bytes of a body that the picker reads."""
 _ANYWHERE = Place()
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a proxy says about itself and its route."""
+    """A proxy and its route, as the proxy reports them."""
 
     pool: str | None
-    """The pool that the request goes to; None for a gateway that knows no pools."""
+    """Pool that the request goes to; None for a gateway, which does not know pools."""
     proxy: str = ""
-    """Its name; empty where it does not say."""
+    """Name of the proxy; empty if it does not send one."""
     regions: frozenset[str] = frozenset()
     """The regions that the route allows; empty: any."""
     place: Place = _ANYWHERE
-    """Where it runs."""
+    """Location of the proxy."""
     leaves_busy: bool = False
-    """Whether the request goes on to another replica where the picked one is busy."""
+    """Whether the request goes on to another replica if the picked one is busy."""
     tenant: str = ""
-    """The tenant that it has authenticated; empty if the route knows none."""
+    """Tenant that the proxy authenticated; empty if the route has none."""
 
 
 class PickerQuestion(NamedTuple):
-    """One request."""
+    """One query."""
 
     caller: Caller
-    """Who asks, and for which pool."""
+    """The querying proxy and its route."""
     headers: Mapping[str, list[str]]
     """Name in lower case → its values."""
     body: bytes
     """The beginning of the body."""
     body_length: int
-    """The length of the whole body, as far as it is known."""
+    """Length of the whole body in bytes, as far as it is known."""
     subset: frozenset[str] | None = None
-    """The addresses among which the replica must be; None: any."""
+    """Allowed addresses of the replica; None: any."""
     id: str = ""
-    """How the proxy will name the pick when the request ends; empty: the picker chooses its name."""
+    """Id by which the proxy will report the end of the request; empty: the picker chooses the id."""
 
 
 class PickerAnswer(NamedTuple):
-    """The answer. Without names, the proxy chooses by itself."""
+    """The response. Without names, the proxy falls back to `otherwise`."""
 
     id: str = ""
-    """Names the pick when the request ends; empty without a replica."""
+    """Id of the pick in the report of its end; empty without a replica."""
     names: tuple[str, ...] = ()
-    """The names of the replicas, in the order in which they should be tried."""
+    """Names of the replicas, in the order in which the proxy should try them."""
     addresses: tuple[str, ...] = ()
-    """Their addresses."""
+    """Addresses of the replicas, in the same order."""
     full: bool = False
-    """Whether there is none because all that are ready carry as many requests as they may."""
+    """Whether there is no replica because all ready replicas are at their limit of requests."""
 
 
 class ResponseStart(NamedTuple):
-    """How the answer to a request begins."""
+    """The start of the response to a request."""
 
     served: str = ""
-    """The address of the replica that gives it; empty where the proxy does not say."""
+    """Address of the replica that responds; empty if the proxy does not report it."""
     by_replica: bool = True
-    """Whether a replica gives it: False where the proxy could reach none."""
+    """Whether a replica responds; False if the proxy could not reach any."""
     moved: bool = False
-    """Whether it is another replica than the picked one, where the proxy says that instead of the address."""
+    """Whether a replica other than the picked one responds, if the proxy reports this instead of the address."""

@@ -1,8 +1,8 @@
 """Picks whose end was never reported: HAProxy and nginx report ends by datagrams, and datagrams may be lost.
 
-A proxy that says how many requests it has for each replica ends those that the picker has beyond them, the oldest
-first. A report may be older than a request, and a request may end between two looks, so only picks of some seconds ago
-count, and only as many as are too many in two reports in a row.
+If a proxy reports the number of its requests at each replica, the picker ends its picks in excess of that number, the
+oldest first. A report may be older than a request, and a request may end between two reports. Therefore only picks that
+are some seconds old count, and only the excess that two consecutive reports confirm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lbctl.picker.wire import ProxySample
 _SETTLED = 5.0
 """Seconds within which a request may be missing from a proxy's report."""
 _Place = tuple[str, str, str]
-"""Proxy, pool and replica."""
+"""(proxy, pool, replica)."""
 
 
 class OpenPick(NamedTuple):
@@ -24,23 +24,23 @@ class OpenPick(NamedTuple):
 
     pool: str
     ordered: tuple[Candidate, ...]
-    """The replicas of the answer."""
+    """Replicas of the response."""
     at: float
-    """When it was picked, in seconds on the service's clock."""
+    """Time of the pick, in seconds on the service's clock."""
     proxy: str = ""
-    """The proxy that asked; empty where it did not say."""
+    """The querying proxy; empty if it did not send its name."""
     leaves_busy: bool = False
-    """Whether it goes on to another replica where the first one is busy."""
+    """Whether the request goes on to another replica if the first one is busy."""
 
 
 class LostEnds:
-    """Remembers how many picks were too many in the report before."""
+    """Detector of lost ends. It remembers the excess of picks in the previous report."""
 
     def __init__(self) -> None:
         self._excess: dict[_Place, int] = {}
 
     def of(self, picks: Mapping[str, OpenPick], samples: Iterable[ProxySample], now: float) -> list[str]:
-        """Return the picks that have ended. `picks` are in the order of their times."""
+        """Return the ids of the picks that have ended. `picks` must be sorted by their times."""
         reported = {(item.proxy, item.pool, item.replica): item.requests for item in samples}
         ended: list[str] = []
         for place, names in _settled(picks, reported, now).items():
@@ -52,7 +52,7 @@ class LostEnds:
 
 
 def _settled(picks: Mapping[str, OpenPick], reported: Mapping[_Place, int], now: float) -> dict[_Place, list[str]]:
-    """Return the settled picks of each place, the oldest first."""
+    """Return the ids of the settled picks for each proxy, pool and replica, the oldest first."""
     settled: dict[_Place, list[str]] = {place: [] for place in reported}
     for name, pick in picks.items():
         if now - pick.at <= _SETTLED:

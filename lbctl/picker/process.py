@@ -1,8 +1,8 @@
 """One process of the picker: its servers, and the link to the control plane that feeds it.
 
-A child of `lbctl serve` has its link in a socket that it inherits, and ends when that socket does: also a killed
-`serve` leaves no picker behind that goes on with an old table. A picker on another machine keeps its tables while the
-control plane is away. Nothing here waits for the link: a pick needs only what is in memory.
+A child of `lbctl serve` inherits a socket for its link, and ends when that socket is closed. So even a killed `serve`
+does not leave a picker behind that continues with an old table. A picker on another machine keeps its tables while the
+control plane is unreachable. Picks never wait for the link, because they only need data in memory.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ if TYPE_CHECKING:
     from lbctl.xds.protocol.credentials import ServerCredentials
 
 _GRACE = 1.0
-"""Seconds that open streams get at the end."""
+"""Seconds that open streams get to end when the process stops."""
 _SWEEP = 10.0
 _READY_POLL = 0.1
 
 Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
-"""Feeds the follower until the process should end."""
+"""Coroutine function that feeds the follower until the process should end."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickerEndpoints:
-    """Where a picker listens."""
+    """Addresses at which a picker listens."""
 
     bind: Address
-    """The address of gRPC."""
+    """Address of gRPC."""
     tls: ServerTls | None = None
     """TLS of gRPC and of HTTP beyond loopback; None: plain connections."""
     datagrams: socket.socket | None = None
-    """The socket for datagrams of a parent process, which also keeps the other ports; None: there is none."""
+    """Socket for datagrams from a parent process, which also reserves the other ports; None: there is no parent."""
 
     @property
     def http(self) -> Address:
-        """The address of HTTP, SPOP and the datagrams."""
+        """Address of HTTP, SPOP and the datagrams."""
         return picker_http(self.bind)
 
     @property
     def remote_http(self) -> Address | None:
-        """The address of HTTP for Envoys of other machines; None where the picker serves this machine alone."""
+        """Address of HTTP for Envoys on other machines; None if the picker serves only this machine."""
         return picker_http_remote(self.bind)
 
 
@@ -81,9 +81,9 @@ class PickerProcess:
     """The parts of the process."""
 
     def __init__(self, places: PickerEndpoints, link: Link, own: str, *, is_alone: bool = False) -> None:
-        """`own` names this process among other pickers.
+        """`own` is the id of this process among other pickers.
 
-        `is_alone`: whether `serve` reads reports by HTTP, since it is not the parent. Raises CannotBindError.
+        `is_alone`: whether `serve` is not the parent, and therefore reads reports by HTTP. Raises CannotBindError.
         """
         self._places = places
         self._link = link
@@ -108,7 +108,7 @@ class PickerProcess:
         self._ends = RequestEnds(self.service)
 
     async def run(self) -> int:
-        """Serve until a signal or the link ends it, and return the exit code. Raises CannotBindError."""
+        """Serve until a signal arrives or the link ends, and return the exit code. Raises CannotBindError."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -128,7 +128,7 @@ class PickerProcess:
         return 0
 
     async def _listen(self) -> None:
-        """Open all addresses. Raises CannotBindError."""
+        """Listen at all addresses. Raises CannotBindError."""
         loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
         api = HttpApi(self.service, self._page, key=self._key_afar)
         local = local_paths(self.service) if self._is_alone else {}
@@ -178,7 +178,7 @@ class PickerProcess:
 def connections(
     api: HttpApi, limits: ConnectionLimits | None = None, spop: SpopApi | None = None
 ) -> Callable[[], PickerConnection]:
-    """Return a function that makes the connections of one listener. With `spop`, they may also speak SPOP."""
+    """Return a function that creates the connections of one listener. With `spop`, they also accept SPOP."""
     shared, http = limits or ConnectionLimits(), HttpProtocol(api.handle)
 
     def protocol(first_byte: int) -> WireProtocol:
@@ -188,12 +188,12 @@ def connections(
 
 
 def local_paths(service: PickService) -> Mapping[str, Callable[[bytes], bytes]]:
-    """Return the paths for a `serve` of this machine that is not the parent, and their answers."""
+    """Return path → handler of its body, for a `serve` on this machine that is not the parent."""
     return {wire.REPORT_PATH: lambda _: report(service), wire.EXPLAIN_PATH: partial(_explained, service)}
 
 
 def _explained(service: PickService, body: bytes) -> bytes:
-    """Return how a request would be decided now; an error where the question cannot be read."""
+    """Return the explanation of a decision as a line, or a line of kind `failed` if `body` cannot be read."""
     try:
         return explanation_line(service, {"number": 0, **wire.parse(body)})
     except wire.WireError as error:
@@ -218,7 +218,7 @@ def _credentials(tls: ServerTls | None) -> ServerCredentials | None:
 
 
 def _channel_credentials(tls: ServerTls | None) -> grpc.ChannelCredentials | None:
-    """Return the credentials towards other pickers: the own certificate, and the authority that both have."""
+    """Return the credentials for other pickers: the picker's own certificate and the common certificate authority."""
     if tls is None or tls.client_ca is None:
         return None
     authority, key, certificate = (Path(name).read_bytes() for name in (tls.client_ca, tls.key, tls.certificate))

@@ -1,4 +1,4 @@
-"""The fields of a query that HAProxy, by SPOP, and nginx, by HTTP, write alike."""
+"""The fields of a query that have the same format in SPOP (HAProxy) and in HTTP (nginx)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lbctl.ir.locality import Place
 from lbctl.picker.messages import Caller
 
 PICK_PATH = "/pick/"
-"""The path of a query before the name of the pool."""
+"""Path of a query, up to the name of the pool."""
 MAX_CALLERS = 512
-"""The number of combinations of proxy, route and tenant that are remembered."""
+"""Upper bound on the cached combinations of proxy, route and tenant."""
 _PICK_ID = re.compile("[0-9a-f-]{36}")
 
 
@@ -28,10 +28,10 @@ def caller(target: str, proxy: str, tenant: str) -> Caller:
 
 
 def pick_id(text: str) -> str:
-    """Return the name that a proxy gives the pick; empty where `text` is not a UUID."""
+    """Return the id that a proxy chose for the pick; empty if `text` is not a UUID."""
     return text if _PICK_ID.fullmatch(text) else ""
 
 
 def body_length(text: str, beginning: bytes) -> int:
-    """Return the length of the client's whole body: `text`, or else the length of `beginning`."""
+    """Return the length of the client's whole body: the number in `text`, otherwise the length of `beginning`."""
     return (int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0) or len(beginning)

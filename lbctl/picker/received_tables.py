@@ -1,4 +1,4 @@
-"""The tables of one picker: it follows the lines of the control plane, and keeps the last tables without it."""
+"""The tables of one picker, from the lines of the control plane. If these stop, the last tables remain in use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from lbctl.picker import wire
 
 
 class TableFollower:
-    """Applies lines to the tables. `changed` is called with a pool's name and its new table; None: the pool left.
+    """Applies lines to the tables, and calls a function for each change.
 
-    `sampled` is called with each new report of an engine, `peers` with the other pickers: id → address,
-    `assigned` with each new report of a proxy, `keyed` with the key of questions.
+    - `changed`: a pool's name and its new table; None if the pool left.
+    - `sampled`: a new report of an engine.
+    - `peers`: the pickers, as id → address.
+    - `assigned`: new reports of proxies.
+    - `keyed`: the key for queries.
     """
 
     def __init__(
@@ -34,10 +37,10 @@ class TableFollower:
         self._clock = clock
         self._tables: dict[str, PoolTable] = {}
         self._beginning: set[str] | None = None
-        """The pools of the first set of a new connection; None once it is complete."""
+        """Pools in the first set of tables of a new connection; None once the set is complete."""
 
     def apply(self, text: bytes) -> None:
-        """Apply one line. Raises WireError; the tables then stay as they are."""
+        """Apply one line. Raises WireError without changing the tables."""
         values = wire.parse(text)
         now = self._clock()
         match values["kind"]:
@@ -55,7 +58,7 @@ class TableFollower:
                 self._note(kind, values)
 
     def _note(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Apply a line of another kind than tables."""
+        """Apply a line that does not contain tables."""
         match kind:
             case "samples":
                 for sample in wire.samples_of(values):
@@ -91,7 +94,7 @@ class TableFollower:
             self._changed(pool, None)
 
     def _end_of_beginning(self) -> None:
-        """Drop the pools that an earlier connection had and this one has not."""
+        """Drop the pools of an earlier connection that this one does not have."""
         for pool in self._tables.keys() - (self._beginning if self._beginning is not None else self._tables.keys()):
             self._remove(pool)
         self._beginning = None

@@ -1,7 +1,7 @@
-"""The link of a picker on another machine: it follows the tables of `lbctl serve` by its HTTP API.
+"""The link of a picker on another machine: it subscribes to the tables of `lbctl serve` by its HTTP API.
 
-While the control plane is away the picker goes on with the last tables: a replica that has died meanwhile is left
-because proxies cannot reach it. The pauses between attempts grow, and differ between pickers.
+While the control plane is unreachable, the picker continues with the last tables. It still avoids a replica that fails
+in the meantime, because proxies report that they cannot reach it. The pauses between attempts grow and have jitter.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from lbctl.xds.protocol.allocator import return_large_pieces
 
 _PATH = "/api/v1/picks/tables"
 _CONNECT, _SILENT = 5.0, 45.0
-"""Seconds to connect, and without a byte: the control plane sends one every fifteen."""
+"""Timeouts in seconds for connecting and for silence. The control plane sends a byte at least every 15 seconds."""
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
 _DATA = b"data: "
 _FORBIDDEN, _MAX_REASON = 403, 4096
-"""The status of an answer to a token without the needed role, and the bytes of its reason that are read."""
+"""Status of the response to a token without the required role, and upper bound on the bytes of its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """The control plane that a picker follows."""
+    """The control plane whose tables a picker subscribes to."""
 
     url: str
-    """The URL of its API."""
+    """URL of its API."""
     token: Callable[[], str]
-    """Returns the token of its API; empty: none is sent."""
+    """Returns the token for its API; empty: the picker does not send a token."""
     ca: str | None = None
-    """The file of the authorities that sign its certificate; None: those of the system."""
+    """Path of the CA bundle to verify its certificate; None: system CAs."""
 
 
 def run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
-    """Run a picker that follows this control plane until a signal ends it, and return its exit code."""
+    """Run a picker with the tables of this control plane until a signal ends it. Return its exit code."""
     handler = log.start(sys.stderr)
     raise_limit()
     return_large_pieces()
@@ -68,16 +68,16 @@ async def _run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
 
 
 class UnusableAuthorityError(Exception):
-    """The file of the authorities cannot be used. The message says why."""
+    """The CA bundle cannot be used. The message contains the reason."""
 
 
 class RemoteLink:
-    """Follows one control plane, and connects again when the stream ends."""
+    """Subscription to one control plane. It reconnects when the stream ends."""
 
     def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
-        """`own` and `address` are what the other pickers get of this one: its id, and where it listens.
+        """`own` and `address` are the id and the address of this picker for the other pickers.
 
-        Without a token, or with one that may not join, it follows the tables alone. Raises UnusableAuthorityError.
+        If there is no token, or the token may not join, it only receives the tables. Raises UnusableAuthorityError.
         """
         self._query = {"id": own, "address": address}
         self._control_plane = control_plane
@@ -88,7 +88,7 @@ class RemoteLink:
             raise UnusableAuthorityError(f"--tls-ca: {control_plane.ca}: {reason_of(error)}") from None
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
-        """Follow until the task is cancelled."""
+        """Apply the lines of the control plane until the task is cancelled."""
         del service
         pause, is_away = _FIRST_PAUSE, False
         while True:
@@ -108,9 +108,9 @@ class RemoteLink:
             pause = min(2 * pause, _MAX_PAUSE)
 
     async def _joined_lines(self) -> AsyncIterator[bytes]:
-        """Yield the lines of one stream, of the tables alone if the token may not join.
+        """Yield the lines of one stream, with only the tables if the token may not join.
 
-        Raises what aiohttp raises, and _RefusedError.
+        Raises the exceptions of aiohttp and _RefusedError.
         """
         try:
             async for line in self._lines(self._query if self._control_plane.token() else {}):
@@ -130,7 +130,7 @@ class RemoteLink:
             yield line
 
     async def _lines(self, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Yield the lines of one stream. Raises what aiohttp raises, and _RefusedError."""
+        """Yield the lines of one stream. Raises the exceptions of aiohttp and _RefusedError."""
         place, token = self._control_plane, self._control_plane.token()
         headers = {"authorization": f"Bearer {token}"} if token else {}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENT)
@@ -153,7 +153,7 @@ class RemoteLink:
 
 
 class _RefusedError(Exception):
-    """The control plane answers, and not with tables. The message says why."""
+    """The control plane rejects the request for tables. The message contains the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
@@ -161,7 +161,7 @@ class _RefusedError(Exception):
 
 
 async def _reason_of(response: aiohttp.ClientResponse) -> str:
-    """Return the reason that an answer of the control plane gives; empty if it gives none."""
+    """Return the reason in a response of the control plane; empty if it does not contain one."""
     try:
         reason = json.loads(await response.content.read(_MAX_REASON))["error"]
     except (ValueError, LookupError, TypeError, RecursionError):

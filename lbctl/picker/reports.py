@@ -12,24 +12,24 @@ from lbctl.picker.statistics import DecisionSample, DurationHistogram
 
 @dataclass(frozen=True, slots=True)
 class PickerReport:
-    """The counts of a picker since its start, and its samples since the report before."""
+    """The counts of a picker since its start, and its samples since the previous report."""
 
     reasons: tuple[tuple[str, str, int], ...] = ()
-    """(pool, reason, decisions)."""
+    """Triples of pool, reason and number of decisions."""
     times: Mapping[str, DurationHistogram] = field(default_factory=dict)
     """Pool → durations of decisions."""
     finished: Mapping[str, int] = field(default_factory=dict)
-    """Pool → picked requests that have ended."""
+    """Pool → number of picked requests that have ended."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Pool → those among them whose end was not reported."""
+    """Pool → number of these requests whose end was not reported."""
     open: int = 0
-    """Picked requests that have not ended."""
+    """Number of picked requests that have not ended."""
     open_by_pool: Mapping[str, int] = field(default_factory=dict)
-    """Pool → its picked requests that have not ended."""
+    """Pool → number of its picked requests that have not ended."""
     sampled: int = 0
-    """Samples since the start."""
+    """Number of samples since the start."""
     samples: tuple[DecisionSample, ...] = ()
-    """The newest samples, the newest last."""
+    """Newest samples, the newest last."""
 
 
 def line(report: PickerReport) -> bytes:

@@ -1,7 +1,7 @@
-"""Answers which replica a request should get: it holds the tables, the books and the affinity of one process.
+"""The picker service of one process: it picks replicas for queries by the tables, the books and the affinity memory.
 
-All methods are called in one event loop, so that a decision sees every decision before it. A pool without a table, or
-without a replica that may be picked, gets no answer, and the proxy chooses by itself.
+All methods run in one event loop, so each decision takes all previous decisions into account. If a pool has no table or
+no available replica, the response is empty, and the proxy falls back to `otherwise`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from lbctl.picker.wire import EngineSample, ProxySample
 from lbctl.runtime import log
 
 _LOG_INTERVAL = 60.0
-"""The shortest time between two log lines about picks that failed, in seconds."""
+"""Minimum time between two log lines about failed picks, in seconds."""
 _OWN_ID = 16
-"""Characters of a pick's name that the picker has chosen; those of proxies are longer."""
+"""Length of a pick id that the picker chose. Ids that proxies choose are longer."""
 _MAX_ENDED, _LATE = 10_000, 60.0
-"""How many ends are remembered that came before their questions, and for how many seconds: a client may leave at once,
-and a picker that hung reads what it was sent in any order."""
+"""Upper bounds on the number and age (in seconds) of remembered ends that arrived before their queries.
+
+This happens if a client leaves immediately, or if a picker that hung reads its sockets in any order.
+"""
 MAX_ADDRESSES = 4
-"""Replicas that an answer names, in the order in which a proxy should try them."""
+"""Upper bound on the replicas in a response."""
 
 
 class PickService:
-    """The service of one process. `clock` gives seconds."""
+    """The service of one process. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, generator: random.Random | None = None) -> None:
         self.statistics = Statistics()
@@ -43,25 +45,25 @@ class PickService:
         self._clock = clock
         self._decider = Decider(generator or random.Random())
         self.suspects = Suspects()
-        """The replicas that are not picked for a moment."""
+        """Replicas that are not picked for a short time."""
         self._open: dict[str, OpenPick] = {}
         self._lost_ends = LostEnds()
         self._ended: dict[str, float] = {}
-        """Picks named by a proxy whose end came before their question → when."""
+        """Id of a pick, chosen by a proxy, whose end arrived before its query → time of the end."""
         self._logged_at = float("-inf")
 
     @property
     def open_picks(self) -> int:
-        """The number of picked requests that have not ended."""
+        """Number of picked requests that have not ended."""
         return len(self._open)
 
     @property
     def open_by_pool(self) -> Counter[str]:
-        """Pool → its picked requests that have not ended."""
+        """Pool → number of its picked requests that have not ended."""
         return Counter(entry.pool for entry in self._open.values())
 
     def set_table(self, pool: str, table: PoolTable | None) -> None:
-        """Pick by this table from now on; None: the pool is gone."""
+        """Use this table for the pool from now on; None: the pool left."""
         self._decider.forget_departed(self.tables.get(pool), table)
         if table is None:
             self.tables.pop(pool, None)
@@ -70,22 +72,22 @@ class PickService:
             self.tables[pool] = table
 
     def sampled(self, sample: EngineSample) -> None:
-        """Correct the books by what a replica's engine reports."""
+        """Correct the books by a report of a replica's engine."""
         if sample.pool in self.tables:
             self._decider.sampled(sample, self._clock())
             if len(self._decider.books) < len(self._open):
                 self._end([pick for pick in self._open if pick not in self._decider.books])
 
     def assigned(self, samples: Sequence[ProxySample]) -> None:
-        """End the picks beyond those that the proxies still have."""
+        """End the picks in excess of the requests that the proxies report."""
         self._end(self._lost_ends.of(self._open, samples, self._clock()))
 
     def counts(self) -> Counts:
-        """Return the counts of this picker, for the others."""
+        """Return the counts of this picker, for the other pickers."""
         return self._decider.books.snapshot()
 
     def merge(self, peer: str, counts: Counts) -> None:
-        """Take the counts of another picker, as far as they are about replicas that this one knows."""
+        """Replace the counts of another picker, for the replicas that this picker knows."""
         accepted = {
             pool: {name: count for name, count in replicas.items() if name in table.names}
             for pool, replicas in counts.items()
@@ -94,18 +96,18 @@ class PickService:
         self._decider.merge(peer, accepted, self._clock())
 
     def pick(self, question: PickerQuestion) -> PickerAnswer:
-        """Return the replicas for a request, in the order in which they should be tried; none after an error."""
+        """Return the replicas for a request, in the order in which a proxy should try them; none after an error."""
         started = time.perf_counter()
         try:
             return self._pick(question, started)
-        except Exception:  # noqa: BLE001 -- whatever a client has sent, the proxy chooses by itself
+        except Exception:  # noqa: BLE001 -- after any error, the proxy falls back to `otherwise`
             pool = question.caller.pool or ""
             self.statistics.decided(pool if pool in self.tables else "", "error", time.perf_counter() - started)
             self._log_failure()
             return PickerAnswer()
 
     def explain(self, question: PickerQuestion) -> Explanation | None:
-        """Return how a request would be decided now, and record nothing; None without a table."""
+        """Explain the decision that the picker would make now, without recording anything; None without a table."""
         table = self._table(question)
         return (
             None
@@ -119,7 +121,7 @@ class PickService:
         return "" if entry is None else entry.proxy
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Note that the answer to a request has begun."""
+        """Note that the response to a request has begun."""
         entry = self._open.get(pick)
         if entry is None:
             return
@@ -145,12 +147,12 @@ class PickService:
             self._ended[pick] = self._clock()
 
     def proxy_left(self, proxy: str) -> None:
-        """Note that a proxy has ended, and all its requests."""
+        """Note that a proxy has ended, and with it all its requests."""
         for pick in [pick for pick, entry in self._open.items() if entry.proxy == proxy]:
             self.finished(pick)
 
     def sweep(self) -> None:
-        """Forget the picks whose end was never reported, and what is known of replicas that have left."""
+        """Forget picks whose end was never reported, and the state of replicas that have left."""
         now = self._clock()
         oldest = now - MAX_AGE
         self._decider.expire(self.tables, now)
@@ -182,7 +184,7 @@ class PickService:
             log.failure("a pick failed; the proxy falls back to `otherwise`")
 
     def _table(self, question: PickerQuestion) -> PoolTable | None:
-        """Return the table of the pool. A gateway that knows no pools has the one whose replicas it allows."""
+        """Return the table of the pool. A gateway without a pool gets the table with replicas that it allows."""
         pool = question.caller.pool
         if pool is not None:
             return self.tables.get(pool)
@@ -196,7 +198,7 @@ class PickService:
         if not decision.ordered:
             return PickerAnswer(full=decision.reason == "full")
         ordered = decision.ordered[:MAX_ADDRESSES]
-        pick = question.id or secrets.token_hex(_OWN_ID // 2)  # nobody can guess it and end somebody else's request
+        pick = question.id or secrets.token_hex(_OWN_ID // 2)  # unguessable: a client cannot end another one's request
         self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy, question.caller.leaves_busy)
         self._decider.started(pick, decision, now)
         if self._ended.pop(pick, None) is not None:

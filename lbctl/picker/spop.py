@@ -1,16 +1,16 @@
-"""How HAProxy queries the picker: SPOP, on the port where other proxies use HTTP.
+"""The SPOP interface of the picker, by which HAProxy queries it on the port where other proxies use HTTP.
 
 A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
 
 - the picker's `key`, and the name of the `proxy`
 - `target`: path and query string of the same query by HTTP
-- `id`: the name of the pick
+- `id`: the id of the pick
 - pairs of `header` and `value`, the `tenant`, the beginning of the `body`, and the `length` of the whole body
 
-The ACK sets the variable `replica`, or none
-where HAProxy should choose itself. HAProxy reports the end of a request by a datagram (`http_api.RequestEnds`).
+The ACK sets the variable `replica`. It sets no variable if HAProxy should fall back to `otherwise`. HAProxy reports the
+end of a request by a datagram (`http_api.RequestEnds`).
 
-HAProxy's check is a HELLO, which is accepted once the picker has tables. No other program passes it.
+HAProxy's health check is a HELLO, which the picker accepts once it has tables. Only an SPOP agent passes this check.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lbctl.picker.service import PickService
 from lbctl.picker.spop_frames import Value
 
 MAX_FRAME_BYTES = 1 << 20
-"""Bytes of a frame without its length field."""
+"""Upper bound on a frame without its length field, in bytes."""
 FIRST_BYTE = 0
 """The first byte of each frame: the high byte of its length."""
 _VERSION, _MIN_FRAME_BYTES = b"2.0", 256
@@ -35,7 +35,7 @@ _NORMAL, _INVALID, _NOT_READY = 0, 4, 99
 
 
 class SpopApi:
-    """Answers queries. They need the `key`."""
+    """Handler of the queries, which need the `key`."""
 
     def __init__(self, service: PickService, key: QuestionKey) -> None:
         self._service = service
@@ -47,7 +47,7 @@ class SpopApi:
         return bool(self._service.tables)
 
     def variables(self, arguments: Sequence[tuple[bytes, Value]]) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the variables that answer a query."""
+        """Return the variables of the response to a query."""
         fields: dict[bytes, Value] = {}
         headers: dict[str, list[str]] = {}
         header = ""
@@ -126,5 +126,5 @@ def _query(fields: Mapping[bytes, Value], headers: Mapping[str, list[str]], prox
 
 
 def _text(value: Value) -> str:
-    """Return a string; empty for a value that is none."""
+    """Return the value as text; empty if it is not a string."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

@@ -16,7 +16,7 @@ from lbctl.picker.connection import MalformedError
 HAPROXY_HELLO, HAPROXY_DISCONNECT, NOTIFY = 1, 2, 3
 AGENT_HELLO, AGENT_DISCONNECT, ACK = 101, 102, 103
 _FINISHED = 1
-"""The flag of a frame that is not fragmented."""
+"""Flag of a frame that is not fragmented."""
 _NULL, _BOOLEAN, _UINT32, _STRING, _BINARY = 0, 1, 3, 8, 9
 _INTEGERS, _IP_BYTES = (2, 3, 4, 5), {6: 4, 7: 16}
 _SET_VAR, _SET_VAR_ARGUMENTS, _TRANSACTION = 1, 3, 2
@@ -24,7 +24,7 @@ _HEAD = struct.Struct(">BI")
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
 MAX_VALUES = 255
-"""Values of a frame: as many as a message can have. They are read before the key of the query is known."""
+"""Upper bound on the values of a frame, which is the limit of a message. They are read before the key is checked."""
 
 Value = bytes | int | bool | None
 
@@ -40,14 +40,14 @@ class Frame(NamedTuple):
 
 
 def length(received: bytearray) -> int:
-    """Return the length of the first frame without the bytes of the length itself; there are at least these."""
+    """Return the length of the first frame without its length field. `received` contains at least this field."""
     size: int
     (size,) = _LENGTH.unpack_from(received)
     return size
 
 
 def read(data: bytes) -> Frame:
-    """Return a frame, of which `data` is everything after the length. Raises MalformedError."""
+    """Return a frame from its bytes after the length field. Raises MalformedError."""
     try:
         kind, flags = _HEAD.unpack_from(data)
         if not flags & _FINISHED:

@@ -1,4 +1,4 @@
-"""What the picker counts: decisions by pool and reason, how long they took, and samples of them."""
+"""Statistics of the picker: decisions by pool and reason, their durations, and samples of them."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
-"""The upper bounds of the histogram's buckets, in seconds."""
+"""Upper bounds of the histogram's buckets, in seconds."""
 _SAMPLES = 200
 _SAMPLE_INTERVAL = 0.1
-"""The shortest time between two samples, in seconds."""
+"""Minimum time between two samples, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionSample:
-    """One decision. It holds nothing that a client has sent."""
+    """One decision. It does not contain any data that a client sent."""
 
     at: float
-    """When it was taken, in seconds since the epoch."""
+    """Time of the decision, in seconds since the epoch."""
     pool: str
     replica: str | None
-    """The replica that was picked; None where none was."""
+    """The picked replica; None if there was none."""
     reason: str
-    """Why this one."""
+    """Reason for this replica."""
     seconds: float
-    """How long the decision took."""
+    """Duration of the decision."""
     session: bool
-    """Whether the request names a session."""
+    """Whether the request has a session key."""
     blocks: int
-    """The number of blocks of its prompt that were looked up."""
+    """Number of blocks of its prompt that were looked up."""
     tokens: float
-    """The estimated length of its prompt."""
+    """Estimated length of its prompt."""
     proxy: str
-    """The proxy that asked; empty where it does not say."""
+    """The querying proxy; empty if it did not send its name."""
 
 
 @dataclass(slots=True)
 class DurationHistogram:
-    """Counts of durations in the buckets of `BOUNDS`, the last one without a bound."""
+    """Histogram of durations in the buckets of `BOUNDS`, plus a last one without a bound."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    """The counts of the buckets."""
+    """Count of each bucket."""
     total: float = 0.0
-    """The sum of the durations, in seconds."""
+    """Sum of the durations, in seconds."""
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
@@ -53,21 +53,21 @@ class DurationHistogram:
 
 
 class Statistics:
-    """The counts since the start of the process."""
+    """Counts since the start of the process."""
 
     def __init__(self) -> None:
         self.reasons: Counter[tuple[str, str]] = Counter()
-        """(pool, reason) → decisions. Pools that no table knows are counted under an empty name."""
+        """(pool, reason) → number of decisions. Pools without a table are counted under an empty name."""
         self.times: dict[str, DurationHistogram] = {}
         """Pool → durations of decisions."""
         self.finished: Counter[str] = Counter()
-        """Pool → picked requests that have ended."""
+        """Pool → number of picked requests that have ended."""
         self.lost: Counter[str] = Counter()
-        """Pool → those among them whose end was not reported."""
+        """Pool → number of these requests whose end was not reported."""
         self.task_failures: Counter[str] = Counter()
-        """Task → how often it has failed."""
+        """Task → number of its failures."""
         self.sampled = 0
-        """Samples since the start."""
+        """Number of samples since the start."""
         self._samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
         self._sampled_at = 0.0
 
@@ -87,23 +87,23 @@ class Statistics:
         self.task_failures[task] += 1
 
     def wants_sample(self, at: float) -> bool:
-        """Return whether a decision at this time is to be sampled."""
+        """Return whether a decision at this time should be sampled."""
         return at - self._sampled_at >= _SAMPLE_INTERVAL
 
     def sample(self, sample: DecisionSample) -> None:
-        """Keep a sample; the oldest one is dropped."""
+        """Add a sample, and drop the oldest one if there are too many."""
         self._sampled_at = sample.at
         self.sampled += 1
         self._samples.append(sample)
 
     def samples_after(self, number: int) -> list[DecisionSample]:
-        """Return the samples after the first `number`, as far as they are kept."""
+        """Return the samples after the first `number` ones, as far as they are still available."""
         new = min(max(self.sampled - number, 0), len(self._samples))
         return list(self._samples)[len(self._samples) - new :]
 
 
 def page(statistics: Statistics, gauges: Mapping[str, float]) -> bytes:
-    """Return the counts and these gauges (name → value) in the text format of Prometheus."""
+    """Return the counts and the gauges (name → value) in the Prometheus text format."""
     return "".join(_lines(statistics, gauges)).encode()
 
 

@@ -1,9 +1,18 @@
-"""The tables of the picker as JSON lines: whole pools, then what changes of them.
+"""The tables of the picker as JSON lines: whole pools first, then their changes.
 
-A line says what its `kind` names: `pool` is a whole table, `changes` are replicas that are new or different and those
-that left, `gone` is a pool that left, `samples` are new reports of engines, `proxies` those of proxies, `peers` are all
-pickers, `key` is the key of questions, `ready` ends the first complete set. A replica is a list in the order of the
-fields of `Candidate`. Times travel as ages, since the clocks of two machines differ.
+The `kind` of a line is one of these:
+
+- `pool`: a whole table
+- `changes`: replicas that are new or different, and names of replicas that left
+- `gone`: a pool that left
+- `samples`: new reports of engines
+- `proxies`: new reports of proxies
+- `peers`: all pickers
+- `key`: the key for queries
+- `ready`: the end of the first complete set
+
+A replica is a list in the order of the fields of `Candidate`. Times are sent as ages, because the clocks of two
+machines differ.
 """
 
 from __future__ import annotations
@@ -19,47 +28,47 @@ from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.messages import Caller, PickerQuestion
 
 FORMAT = 2
-"""The version of this format, which a picker compares with its own."""
+"""Version of this format. A picker compares it with its own."""
 REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
-"""The paths on a picker's HTTP on loopback: its newest report, and how it would decide about a request, as lines."""
+"""Paths of a picker's HTTP on loopback for its newest report and for the explanation of a decision, as lines."""
 _MAX_LENGTH = 2**53
-"""The largest length of a body, in bytes."""
+"""Upper bound on the length of a body, in bytes."""
 MAX_LINE_BYTES = 256 << 20
-"""Bytes of the largest line, which is a pool of many thousands of replicas."""
+"""Upper bound on a line, in bytes. The longest line is a pool of many thousands of replicas."""
 _NAMES = tuple(item.name for item in fields(Candidate))
 _STARTED = _NAMES.index("started")
 
 
 class EngineSample(NamedTuple):
-    """What the engine of a replica reported at its last scrape; None is unknown."""
+    """Report of a replica's engine at the last scrape. Unknown values are None."""
 
     pool: str
     replica: str
     running: float | None
-    """Requests that it works on."""
+    """Requests that the engine is running."""
     queue: float | None
-    """Requests that wait in it."""
+    """Requests that wait in the engine."""
     first_tokens: float | None
-    """How many first tokens it has made since its start."""
+    """Number of first tokens since the start of the engine."""
     restarted: bool
-    """Whether it has restarted since the sample before."""
+    """Whether the engine has restarted since the previous sample."""
     age: float = 0.0
-    """Seconds since the engine said so."""
+    """Seconds since the scrape."""
 
 
 class ProxySample(NamedTuple):
-    """How many requests a proxy has for a replica, in flight or waiting for it."""
+    """Number of requests of a proxy at a replica."""
 
     proxy: str
-    """The name of the proxy."""
+    """Name of the proxy."""
     pool: str
     replica: str
     requests: int
-    """How many."""
+    """Number of requests in flight at the replica or waiting for it."""
 
 
 class WireError(Exception):
-    """A line is not of this format. The message says why."""
+    """A line does not have this format. The message contains the reason."""
 
 
 def line(kind: str, **values: object) -> bytes:
@@ -96,7 +105,7 @@ def whole(table: PoolTable, now: float) -> bytes:
 
 
 def changes(before: PoolTable, after: PoolTable, now: float) -> bytes | None:
-    """Return the line of what differs; None where nothing does, the whole pool where more than its replicas do."""
+    """Return the line of the differences; None if there are none, the whole pool if more than its replicas differ."""
     if replace(before, candidates=()) != replace(after, candidates=()):
         return whole(after, now)
     earlier = {item.name: item for item in before.candidates}
@@ -135,7 +144,7 @@ def changed_table(table: PoolTable, values: Mapping[str, Any], now: float) -> Po
 
 
 def samples(new: Iterable[EngineSample]) -> bytes | None:
-    """Return the line of these samples; None where there are none."""
+    """Return the line of these samples; None if there are none."""
     rows = list(map(list, new))
     return line("samples", samples=rows) if rows else None
 
@@ -149,7 +158,7 @@ def samples_of(values: Mapping[str, Any]) -> Iterator[EngineSample]:
 
 
 def proxy_samples(new: Iterable[ProxySample]) -> bytes | None:
-    """Return the line of what proxies have reported; None where there is nothing."""
+    """Return the line of these reports of proxies; None if there are none."""
     rows = list(map(list, new))
     return line("proxies", samples=rows) if rows else None
 
@@ -176,7 +185,7 @@ def key_of(values: Mapping[str, Any]) -> str:
 
 
 def question(asked: PickerQuestion, number: int = 0) -> bytes:
-    """Return the line of a question. The line that answers it has the number too."""
+    """Return the line that requests an explanation. The response line has the same number."""
     caller = asked.caller
     return line(
         "explain",
@@ -191,7 +200,7 @@ def question(asked: PickerQuestion, number: int = 0) -> bytes:
 
 
 def question_of(values: Mapping[str, Any]) -> PickerQuestion:
-    """Return the question of a line of kind `explain`. Raises WireError."""
+    """Return the query of a line of kind `explain`. Raises WireError."""
     pool, place, body = _text(values, "pool"), values.get("place"), _text(values, "body")
     headers, length, tenant = values.get("headers"), values.get("length"), values.get("tenant", "")
     if not isinstance(place, list) or len(place) != 2 or not all(item is None or _is_text(item) for item in place):
@@ -206,7 +215,7 @@ def question_of(values: Mapping[str, Any]) -> PickerQuestion:
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:
-    """Return a text of a line. Raises WireError."""
+    """Return a text value of a line. Raises WireError."""
     value = values.get(key)
     if not isinstance(value, str) or not _is_text(value):
         raise WireError(f"{key}: not a text")
@@ -218,7 +227,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is a text that has a form in UTF-8, which half a surrogate pair has not."""
+    """Return whether a value is a text that UTF-8 can encode. UTF-8 cannot encode lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
