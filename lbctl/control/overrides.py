@@ -82,7 +82,7 @@ def checked_weight(value: object) -> float:
         raise ValueError(f"{value} is not a number above 0{hint}")
     if value > MAX_WEIGHT:
         shown = f"{value:g}" if value < 1e300 else "it"  # a larger integer cannot be a float
-        raise ValueError(f"{shown} is too large: the maximal weight is {MAX_WEIGHT:.0f}, as in a fleet file")
+        raise ValueError(f"{shown} is too large: the maximum weight is {MAX_WEIGHT:.0f}, as in a fleet file")
     return float(value)
 
 

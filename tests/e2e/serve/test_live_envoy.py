@@ -182,7 +182,7 @@ def test_commands_explain_decisions_and_operators_override_them(
 
 _WRONG_WEIGHTS = {
     "NaN": "is not a number above 0", "Infinity": "is not a number above 0", "0": "is not a number above 0",
-    "1e9": "at most 1000000", '"3"': "value is not a number", "true": "value is not a number",
+    "1e9": "the maximum weight is 1000000", '"3"': "value is not a number", "true": "value is not a number",
 }  # fmt: skip
 """Maps the JSON of a weight to the error."""
 

@@ -74,7 +74,7 @@ def test_picker_port_in_use_is_reported_with_owner_and_line(tmp_path: Path) -> N
         done = run.run("--proxy", "haproxy")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"fleet.yaml:{line}:11: error LB972 control.picker.bind: " in done.stderr
-    assert f"process {os.getpid()} has {address}" in done.stderr
+    assert f"process {os.getpid()} uses {address}" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:65535", "127.0.0.1", "unix:/run/x"])

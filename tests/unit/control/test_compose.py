@@ -194,7 +194,7 @@ def test_an_operators_split_holds_until_the_files_change() -> None:
 
 @pytest.mark.parametrize("value", [10**400, 2_000_000, 2e6])
 def test_a_weight_above_the_maximum_is_rejected(value: float) -> None:
-    with pytest.raises(ValueError, match="is too large: the maximal weight is 1000000"):
+    with pytest.raises(ValueError, match="is too large: the maximum weight is 1000000"):
         checked_weight(value)
 
 

@@ -463,7 +463,7 @@ def test_response_of_another_version_is_an_error_with_its_path(
         ("nan", "nan is not a number above 0"), ("inf", "inf is not a number above 0"),
         ("0", "0.0 is not a number above 0: to stop new requests, drain the replica"),
         ("much", "much is not a number above 0"),
-        ("1e9", "1e+09 is too large: the maximal weight is 1000000, as in a fleet file"),
+        ("1e9", "1e+09 is too large: the maximum weight is 1000000, as in a fleet file"),
     ],
 )  # fmt: skip
 def test_invalid_weight_is_a_usage_error(value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
