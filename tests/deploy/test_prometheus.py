@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -28,9 +29,18 @@ def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
 
 
 def test_every_alert_has_a_firing_and_a_silent_case() -> None:
-    groups = yaml.safe_load((CONTRIB / "lbctl.rules.yml").read_text(encoding="utf-8"))["groups"]
-    alerts = sorted(rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule)
+    alerts = _alerts()
     tests = yaml.safe_load((CONTRIB / "lbctl.rules.test.yml").read_text(encoding="utf-8"))["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
     assert sorted(case["alertname"] for case in cases if case["exp_alerts"]) == alerts
     assert sorted(case["alertname"] for case in cases if not case["exp_alerts"]) == alerts
+
+
+def test_every_alert_is_on_the_page_about_monitoring() -> None:
+    page = (ROOT / "docs" / "how-to" / "monitor-and-alert.md").read_text(encoding="utf-8")
+    assert sorted(set(re.findall(r"`(Lbctl\w+)`", page))) == _alerts()
+
+
+def _alerts() -> list[str]:
+    groups = yaml.safe_load((CONTRIB / "lbctl.rules.yml").read_text(encoding="utf-8"))["groups"]
+    return sorted(rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule)
