@@ -160,7 +160,7 @@ def engines(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the filters of a frontend whose requests are picked.
 
     HAProxy looks for a file that such a filter names in the directory of `default-path`, and for all later files in
-    the directory where it was started (`readcfgfile` of HAProxy 2.6 to 3.5).
+    the directory where it was started (`readcfgfile` of HAProxy 2.6).
     """
     path = quote.word(sections.beside(SPOE, view.proxy))
     for engine in _by_engine(_queries_of(listener, view)):

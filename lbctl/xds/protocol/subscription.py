@@ -266,7 +266,8 @@ class Subscription:
     def next(self, content: Mapping[str, Resource], held: Collection[str], *, gated: bool) -> Response | None:
         """Return the next response, which counts as sent, or None. Call it only if `is_due`.
 
-        `held`: names whose removal is postponed. `gated`: the client's content of this type must not change for now.
+        `held`: names whose removal is postponed. `gated`: whether the client keeps its content of this type, since
+        resources of another type must be acknowledged first.
         """
         self.waiting = (
             self._next_whole_set(content, gated) if self._is_whole_set else self._next_partial(content, held, gated)
