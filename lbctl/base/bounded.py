@@ -12,13 +12,13 @@ class TooLargeError(ValueError):
     """A response, or a line of it, has more bytes than its bound. The message states the bound."""
 
     def __init__(self, what: str, most: int) -> None:
-        super().__init__(f"{what} of more than {size(most)}")
+        super().__init__(f"{what} larger than {size(most)}")
 
 
 class Bounded:
     """Bytes up to a bound."""
 
-    def __init__(self, most: int, what: str = "an answer") -> None:
+    def __init__(self, most: int, what: str = "a response") -> None:
         self._most = most
         self._what = what
         self._pieces: list[bytes] = []

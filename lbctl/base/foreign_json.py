@@ -16,7 +16,14 @@ MAX_DEPTH = 64
 MAX_VALUES = 400_000
 """Maximum number of values in one text: about 50 MB of Python objects."""
 
-_NAMES = {dict: "an object", list: "a list", str: "a text", int: "an integer", float: "a number", bool: "true or false"}
+_NAMES = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+}
 _T = TypeVar("_T")
 _OTHERS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -64,7 +71,7 @@ def parse_object(text: str | bytes | bytearray, max_values: int = MAX_VALUES) ->
     """Return the parsed object. Raises InvalidJsonError, also if the value is not an object."""
     value = parse(text, max_values)
     if not isinstance(value, dict):
-        raise InvalidJsonError("JSON that is not an object")
+        raise InvalidJsonError("the JSON value is not an object")
     return value
 
 
@@ -145,4 +152,4 @@ def _check_depth(value: object) -> None:
 
 
 def _too_deep() -> str:
-    return f"JSON that is nested more than {MAX_DEPTH} deep"
+    return f"JSON nested more than {MAX_DEPTH} levels deep"

@@ -93,50 +93,54 @@ class Endpoint:
 def parse_duration(value: object) -> Duration:
     """Parse a number with ms, s, m or h, from 1ms to 720h; returns milliseconds. Raises QuantityError."""
     if value == "unlimited":
-        raise QuantityError("'unlimited' is not a duration", "a limit is needed: write a long one, for example 24h")
-    number, unit = _split(value, "a duration", "a number with ms, s, m or h, as 250ms or 5s")
+        raise QuantityError("'unlimited' is not a duration", "a limit is required: use a long one, for example 24h")
+    example = "a number with ms, s, m or h, for example 250ms or 5s"
+    number, unit = _split(value, "a duration", example)
     if unit not in _DURATION_UNITS:
-        raise QuantityError(f"{show(value)} is not a duration", "write a number with ms, s, m or h, as 250ms or 5s")
+        raise QuantityError(f"{show(value)} is not a duration", f"write {example}")
     millis = Fraction(number) * _DURATION_UNITS[unit]
     if millis != int(millis) or millis < 1 or millis > 30 * 24 * 3_600_000:
-        raise QuantityError(f"{show(value)} is out of range", "from 1ms to 720h, in whole milliseconds")
+        raise QuantityError(f"{show(value)} is out of range", "use a value from 1ms to 720h, in whole milliseconds")
     return Duration(millis)
 
 
 def parse_size(value: object) -> Size:
     """Parse a number with B, KiB, MiB or GiB; returns bytes. Raises QuantityError."""
-    number, unit = _split(value, "a size", "a number with B, KiB, MiB or GiB, as 10MiB")
+    example = "a number with B, KiB, MiB or GiB, for example 10MiB"
+    number, unit = _split(value, "a size", example)
     if unit not in _SIZE_UNITS:
         binary = f"{unit[:1].upper()}iB"
-        meant = f"{number}{binary}" if unit.lower() in _DECIMAL_UNITS else "a number with B, KiB, MiB or GiB, as 10MiB"
+        meant = f"{number}{binary}" if unit.lower() in _DECIMAL_UNITS else example
         raise QuantityError(f"{show(value)} is not a size", f"write {meant}")
     size = Fraction(number) * _SIZE_UNITS[unit]
     if size != int(size) or size < 1 or size > 1 << 50:
-        raise QuantityError(f"{show(value)} is out of range", "whole bytes, at least 1B")
+        raise QuantityError(f"{show(value)} is out of range", "write a whole number of bytes, at least 1B")
     return Size(size)
 
 
 def parse_percent(value: object) -> Percent:
     """Parse a number with %. Raises QuantityError."""
-    number, unit = _split(value, "a percent", "a number with %, as 12.5%")
+    example = "a number with %, for example 12.5%"
+    number, unit = _split(value, "a percentage", example)
     if unit != "%":
-        raise QuantityError(f"{show(value)} is not a percent", "write a number with %, as 12.5%")
+        raise QuantityError(f"{show(value)} is not a percentage", f"write {example}")
     return Percent(number)
 
 
 def parse_temperature(value: object) -> Temperature:
     """Parse a number with C; returns degrees Celsius. Raises QuantityError."""
-    number, unit = _split(value, "a temperature", "degrees Celsius, as 90C")
+    number, unit = _split(value, "a temperature", "degrees Celsius, for example 90C")
     if unit != "C":
-        raise QuantityError(f"{show(value)} is not a temperature", "write degrees Celsius, as 90C")
+        raise QuantityError(f"{show(value)} is not a temperature", "write degrees Celsius, for example 90C")
     return Temperature(number)
 
 
 def parse_rate(value: object) -> Rate:
     """Parse a whole number with /s, /m or /h. Raises QuantityError."""
-    number, unit = _split(value, "a rate", "a whole number with /s, /m or /h, as 50/s")
+    example = "a whole number with /s, /m or /h, for example 50/s"
+    number, unit = _split(value, "a rate", example)
     if unit[:1] != "/" or unit[1:] not in _RATE_UNITS or "." in number or not 1 <= int(number) <= 10**9:
-        raise QuantityError(f"{show(value)} is not a rate", "write a whole number with /s, /m or /h, as 50/s")
+        raise QuantityError(f"{show(value)} is not a rate", f"write {example}")
     return Rate(int(number), _RATE_UNITS[unit[1:]])
 
 
@@ -144,7 +148,9 @@ def parse_per_second(text: str) -> float:
     """Parse a rate such as `23.7/s` or `90/m`. A number alone is a rate per second. Raises QuantityError."""
     number, _, unit = text.partition("/")
     if not _DECIMAL.fullmatch(number) or not float(number):
-        raise QuantityError(f"{show(text)} is not a rate", "write a number with /s, /m or /h, as 50/s or 23.7/s")
+        raise QuantityError(
+            f"{show(text)} is not a rate", "write a number with /s, /m or /h, for example 50/s or 23.7/s"
+        )
     return float(number) * 1000 / parse_rate(f"1/{unit or 's'}").per
 
 
@@ -156,12 +162,14 @@ def parse_address(value: object) -> Endpoint:
     if value.startswith("unix:"):
         path = value.removeprefix("unix:")
         if not path.startswith("/"):
-            hint = "a path that begins with /, as unix:/run/replica.sock"
+            hint = "write a path that begins with /, for example unix:/run/replica.sock"
             raise QuantityError(f"{show(value)} is a unix socket without an absolute path", hint)
         if "/../" in f"{path}/":
-            raise QuantityError(f"{show(value)} has .. in its path", "the path without it, as unix:/run/replica.sock")
+            raise QuantityError(
+                f"{show(value)} has .. in its path", "write the path without it, for example unix:/run/replica.sock"
+            )
         if not _SOCKET.fullmatch(path):
-            hint = "letters, digits and . _ / -, 104 characters at most, as unix:/run/replica.sock"
+            hint = "use letters, digits and . _ / -, at most 104 characters, for example unix:/run/replica.sock"
             raise QuantityError(f"{show(value)} is not the path of a unix socket", hint)
         return Endpoint(path=path)
     if "://" in value:
@@ -195,7 +203,7 @@ def parse_host(text: str) -> tuple[str, bool]:
     if _NUMERIC.fullmatch(labels[-1]):
         return _v4(text), True
     if len(text) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise QuantityError(f"{show(text)} is not a host name", "letters, digits and - in labels separated by dots")
+        raise QuantityError(f"{show(text)} is not a host name", "use letters, digits and - in labels separated by dots")
     return text.lower(), False
 
 
@@ -205,9 +213,9 @@ def parse_version(value: object) -> tuple[int, ...]:
     Raises QuantityError.
     """
     if isinstance(value, float):
-        raise QuantityError(f"{value!r} is a number here", f'quote it: "{value}"')
+        raise QuantityError(f"{value!r} is a number, not a version", f'quote it: "{value}"')
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
-        raise QuantityError(f"{show(value)} is not a version", 'as "1.22" or "1.25.1"')
+        raise QuantityError(f"{show(value)} is not a version", 'for example "1.22" or "1.25.1"')
     parts = [int(part) for part in value.split(".")]
     return (*parts, 0) if len(parts) == 2 else tuple(parts)
 
@@ -227,7 +235,7 @@ def _split(value: object, quantity: str, example: str) -> tuple[str, str]:
 
 def _v4(text: str) -> str:
     if not IPV4.fullmatch(text):
-        raise QuantityError(f"{show(text)} is not an IPv4 address", "four numbers from 0 to 255")
+        raise QuantityError(f"{show(text)} is not an IPv4 address", "write four numbers from 0 to 255")
     return text
 
 
@@ -237,5 +245,5 @@ def _v6(text: str) -> str:
     except ValueError:
         address = None
     if address is None or address.scope_id is not None:
-        raise QuantityError(f"{show(text)} is not an IPv6 address", 'as "[2001:db8::1]:8000"')
+        raise QuantityError(f"{show(text)} is not an IPv6 address", 'for example "[2001:db8::1]:8000"')
     return str(address)

@@ -28,4 +28,4 @@ def _directory(name: str) -> Path:
     beside = checkout / name
     if (checkout / "pyproject.toml").is_file() and beside.is_dir():
         return beside
-    raise FileNotFoundError(f"lbctl's own {name} are missing from {packaged} and from {beside}; install lbctl again")
+    raise FileNotFoundError(f"lbctl's {name} are missing from {packaged} and {beside}; reinstall lbctl")

@@ -24,7 +24,7 @@ def test_json_of_bounded_depth_is_parsed_as_it_is(value: object) -> None:
 @pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a":', "}"), ('["]",', "]")])
 def test_depth_is_refused_from_one_level_on(opened: str, closed: str) -> None:
     parse(opened * MAX_DEPTH + "1" + closed * MAX_DEPTH)
-    with pytest.raises(InvalidJsonError, match=f"more than {MAX_DEPTH} deep"):
+    with pytest.raises(InvalidJsonError, match=f"more than {MAX_DEPTH} levels deep"):
         parse(opened * (MAX_DEPTH + 1) + "1" + closed * (MAX_DEPTH + 1))
 
 

@@ -74,7 +74,7 @@ def test_an_address_without_a_port_is_reported_as_such(text: str) -> None:
         ("unix:~/h.sock", "without an absolute path", "begins with /"),
         ("unix:h.sock", "without an absolute path", "begins with /"),
         ("unix:/run/../h.sock", "has .. in its path", "without it"),
-        ("unix:/run/~h.sock", "not the path of a unix socket", "letters, digits and . _ / -, 104 characters"),
+        ("unix:/run/~h.sock", "not the path of a unix socket", "at most 104 characters"),
     ],
 )
 def test_a_bad_socket_path_is_an_error_with_a_hint(text: str, message: str, hint: str) -> None:

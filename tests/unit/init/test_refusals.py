@@ -82,7 +82,7 @@ def error_for(url: str, patience: float = 1.0) -> str:
     [
         (hang, "no complete response within 1 s"),
         (drip, "no complete response within 1 s"),
-        (flood, "an answer of more than 4 MiB"),
+        (flood, "a response larger than 4 MiB"),
         (nested, "none of its answers is one of a model server that init knows"),
         (squeezed, "an encoding that was not requested"),
         (answering(404), "none of its answers"),

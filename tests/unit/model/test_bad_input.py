@@ -337,7 +337,7 @@ def test_bad_discovered_targets_are_an_error_at_their_position(
     ("content", "reason"),
     [
         (" " * ((4 << 20) + 1), "this file cannot be read: larger than 4 MiB"),
-        ("[" * 100_000, "this file is JSON that is nested more than 64 deep"),
+        ("[" * 100_000, "this file is JSON nested more than 64 levels deep"),
         ("[" + "1," * 400_000 + "1]", "this file is JSON with more than 400,000 values"),
         ("{}", "this file is JSON that is not a list"),
     ],

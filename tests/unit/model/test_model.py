@@ -19,7 +19,7 @@ ROUTES = {
     "{pool: a, ▶path_prefix: /v1}": ("LB011", "write match: {path_prefix: …} or rewrite: {path_prefix: …}"),
     "{pool: a, ▶canary: {pool: b}}": ("LB011", "write split: {POOL: 95, OTHER: 5}"),
     "{split: {a: ▶95%, b: 5}}": ("LB013", "write 95, unquoted, without %"),
-    "{pool: a, timeouts: {idle: ▶unlimited}}": ("LB013", "a limit is needed: write a long one"),
+    "{pool: a, timeouts: {idle: ▶unlimited}}": ("LB013", "a limit is required: use a long one"),
     "{pool: a, listeners: ▶[]}": ("LB016", "at least one entry is needed"),
     "{pool: a, listeners: ▶l}": ("LB013", "write [ … ] or lines that begin with -"),
     "{pool: a, match: ▶/v1}": ("LB013", 'write {path_prefix: "/v1"}'),
