@@ -64,7 +64,7 @@ def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]
         codes, problem = _read(arguments)
         parsed += [Ignore(position, code) for code in codes]
         if problem:
-            message = f"this comment silences nothing: {problem}"
+            message = f"this comment has no effect: {problem}"
             faults.append(Diagnostic(MALFORMED, message, position, (), _HINT, "warning"))
     return parsed, faults
 
@@ -139,13 +139,13 @@ def _unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
     """Return the finding about a comment that silences nothing; `is_error`: its code is an error of the fleet."""
     reason = "errors cannot be ignored" if is_error else f"{ignore.code} is not found on this line"
     message = f"{ignore.code}: {reason}" if is_error else reason
-    return Diagnostic(UNUSED, f"{message}: the comment silences nothing", ignore.position, (), "remove it", "warning")
+    return Diagnostic(UNUSED, f"{message}, so this comment has no effect", ignore.position, (), "remove it", "warning")
 
 
 def _unknown_code(ignore: Ignore, hint: str) -> Diagnostic:
     """Return the finding about a comment with an unknown code; `hint` suggests another code."""
-    message = f"this comment silences nothing: there is no code {ignore.code}"
-    return Diagnostic(MALFORMED, message, ignore.position, (), hint or "`lbctl rule` lists the codes", "warning")
+    message = f"this comment has no effect: the code {ignore.code} does not exist"
+    return Diagnostic(MALFORMED, message, ignore.position, (), hint or "list the codes with `lbctl rule`", "warning")
 
 
 def _problem(ignore: Ignore) -> Diagnostic | None:
@@ -196,7 +196,7 @@ def _read(rest: str) -> tuple[list[str], str]:
         return [], "no code follows `ignore`"
     if invalid is not None:
         several = len(_CODE.findall(invalid)) > 1
-        return [], "codes are parted by commas" if several else f"{show(invalid)} is no code"
+        return [], "codes must be separated by commas" if several else f"{show(invalid)} is not a code"
     problem = _reason(bracket, reason)
     return ([], problem) if problem else ([code.upper() for code in codes], "")
 
@@ -204,12 +204,12 @@ def _read(rest: str) -> tuple[list[str], str]:
 def _reason(bracket: str, reason: str) -> str:
     """Return the problem with the reason, which starts after its opening parenthesis."""
     if not bracket:
-        return "it needs a reason in parentheses"
+        return "it needs a reason in parentheses after the code"
     inner, closing, after = reason.rpartition(")")
     if not closing:
-        return "the parenthesis of its reason is not closed"
+        return "its reason has no closing parenthesis"
     if after.strip():
-        return f"{show(after.strip())} follows its reason, which ends the comment"
+        return f"it must end after the reason, but {show(after.strip())} follows"
     return "" if inner.strip() else "its reason is empty"
 
 

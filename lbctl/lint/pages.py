@@ -48,21 +48,21 @@ _INTRODUCTION = """\
 
 # Codes
 
-All codes that lbctl reports. `lbctl rule CODE` prints the same text offline. Codes with YAML before and after are
-rules of `lbctl lint`: the fleet is valid, but risky for inference. The examples are complete fleets: the first one has
-exactly this finding, and the second one has none.
+This page lists all codes that lbctl reports. `lbctl rule CODE` prints the same text offline. Codes with two YAML
+examples are rules of `lbctl lint`: the fleet is valid, but risky for inference. Both examples are complete fleets. The
+first one has exactly this finding, and the second one has no findings.
 
-`# lbctl: ignore LB210 (why it is right here)` at the end of a line silences this code on this line, in `lint`,
-`validate` and `render`. It works for warnings, notes and findings of `lint` rules. Errors that prevent rendering cannot
-be ignored.
+To silence a code on one line, add a comment such as `# lbctl: ignore LB210 (why it is right here)` to the end of the
+line. `lint`, `validate` and `render` then ignore this code on the line. You can silence warnings, notes and findings of
+`lint` rules. You cannot silence errors that prevent rendering.
 
-If such a comment silences nothing, `lint` reports it (LB017), unless the code was not checked in this run. For example,
-a check may need a load that is not set, a file of another machine, or the proxy's own checker. A setting that some kind
+If such a comment has no effect, `lint` reports it (LB017), unless the code was not checked in this run. For example, a
+check may need a load that is not set, a file on another machine, or the proxy's own checker. A setting that some kind
 of proxy does not support counts as found, even if the fleet does not have such a proxy. `lbctl lint --fix` applies safe
 fixes and keeps comments.
 
-Some features need a control plane with every proxy: telemetry, live weights and deep health. `render` reports them, and
-`lint` does not.
+Some features need a control plane with every kind of proxy: telemetry, live weights and deep health. `render` reports
+these features, but `lint` does not.
 """
 
 
@@ -180,7 +180,7 @@ def _feature(feature: Feature) -> CodePage:
         " The setting protects its routes. On a proxy that does not support it, these routes answer 503 "
         "and do not forward requests."
     )
-    unsupported = f"{keys}: a proxy of the fleet does not support this setting, or supports only a part of it."
+    unsupported = f"{keys}: a proxy in the fleet does not support this setting, or supports only part of it."
     advice = "Choose a proxy that supports the setting, or accept what the proxy does instead."
     return CodePage(
         feature.code,
@@ -200,7 +200,7 @@ def _answers(feature: Feature) -> Iterator[str]:
             case Since():
                 version = ".".join(map(str, support.version))
                 older = f"{support.below.reason}; instead: {support.below.instead}"
-                yield f"{kind}: supported from {version} on; {older}."
+                yield f"{kind}: supported since version {version}; {older}."
             case NotYet():
                 yield f"{kind}: not rendered yet."
             case Rendered(in_part=True):

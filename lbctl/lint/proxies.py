@@ -22,7 +22,7 @@ from lbctl.targets.target import CONTROL_PLANE
 
 _CHECKS = frozenset({"pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"})
 """Features that are active checks."""
-_ANY_KIND = "; or list the proxies of the fleet under `proxies`, if none is of these kinds"
+_ANY_KIND = "; if the fleet has no proxies of these kinds, list its proxies under `proxies`"
 _CONTROL_PLANE_CODES = frozenset(BY_ID[name].code for name in CONTROL_PLANE)
 
 

@@ -13,7 +13,7 @@ from lbctl.targets import KINDS, target
 
 _NAMED_BY_REPLICAS = {
     "mcp-session-id": "{header: mcp-session-id}",
-    "$.previous_response_id": "{cookie: NAME}, for clients that keep cookies",
+    "$.previous_response_id": "{cookie: NAME}, for clients that store cookies",
 }
 """Maps headers and body fields with a session that the replica names to the affinity that keeps the session."""
 _UNLIKE = 2.0
@@ -27,10 +27,10 @@ def load_blind_algorithm(fleet: FleetView) -> Iterator[RuleFinding]:
         algorithm = pool.balance.algorithm
         if algorithm not in ("round_robin", "random"):
             continue
-        subject = "a model that generates" if fleet.generates(pool.name) else "GPUs of unlike capacity"
+        reason = "prompts and answers differ in length" if fleet.generates(pool.name) else "replicas differ in capacity"
         if fleet.generates(pool.name) or _spread(pool) >= _UNLIKE:
             path = ("pools", pool.name, "balance", *(("pick", "otherwise") if pool.balance.pick else ("algorithm",)))
-            message = f"{algorithm} before {subject}: turns are not work"
+            message = f"{algorithm} does not balance the load, because {reason}"
             yield RuleFinding(path, message, f"{path[-1]}: least_request", Edit(path, "least_request"))
 
 
@@ -41,9 +41,10 @@ def idle_replicas_before_weights(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in fleet.pools if titles else ():
         if pool.balance.name == "least_request" and _spread(pool) >= _UNLIKE:
             message = (
-                f"{titles[0]} takes an idle replica whatever its weight, and these differ {_spread(pool):.1f}-fold"
+                f"{titles[0]} prefers idle replicas regardless of weight, "
+                f"but capacities in this pool differ by a factor of {_spread(pool):.1f}"
             )
-            hint = "a pool for each kind of GPU, and a split by their capacities"
+            hint = "use one pool per GPU type, and split requests by capacity"
             yield RuleFinding(("pools", pool.name, "balance", "algorithm"), message, hint)
 
 
@@ -53,9 +54,8 @@ def hash_without_bounded_load(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.balance.bounded_load is None:
             path = ("pools", pool.name, "balance", "hash", "bounded_load")
-            yield RuleFinding(
-                path, "nothing bounds what a hot key does to its replica", "bounded_load: 1.25", Edit(path, 1.25)
-            )
+            message = "the load is not bounded, so a popular key can overload its replica"
+            yield RuleFinding(path, message, "bounded_load: 1.25", Edit(path, 1.25))
 
 
 @rule("LB214")
@@ -64,8 +64,8 @@ def hash_with_dynamic_weights(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.weighting.strategy != "static":
             path = ("pools", pool.name, "weighting", "strategy")
-            message = f"{pool.weighting.strategy} weights move keys from replica to replica"
-            yield RuleFinding(path, message, "strategy: static, or no weighting", Edit(path, "static"))
+            message = f"{pool.weighting.strategy} weights change often, and each change moves keys to other replicas"
+            yield RuleFinding(path, message, "set strategy: static, or remove weighting", Edit(path, "static"))
 
 
 @rule("LB215")
@@ -75,7 +75,7 @@ def prompt_hash_despite_session_key(fleet: FleetView) -> Iterator[RuleFinding]:
         key = pool.balance.key
         session = _session(fleet, pool) if key and key.kind == "prompt_prefix" else ""
         if session:
-            message = f"the proxy holds each body to hash its prompt, but {session} names the client"
+            message = f"the proxy buffers each body to hash its prompt, although {session} identifies the client"
             yield RuleFinding(("pools", pool.name, "balance", "hash", "key"), message, "key: {header: NAME}")
 
 
@@ -93,8 +93,8 @@ def hash_of_named_session(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _named_session(path: Path, name: str) -> RuleFinding:
-    message = f"{name} names a session that the replica chose: its requests go to other replicas"
-    return RuleFinding(path, message, f"instead: affinity: {_NAMED_BY_REPLICAS[name]}")
+    message = f"the replica chooses {name}, so the next request of the session may reach another replica"
+    return RuleFinding(path, message, f"use affinity: {_NAMED_BY_REPLICAS[name]}")
 
 
 def _session(fleet: FleetView, pool: Pool) -> str:

@@ -27,8 +27,9 @@ def weight_contradicts_gpu(fleet: FleetView) -> Iterator[RuleFinding]:
         ]
         for name, deviation in sorted(outliers, key=lambda outlier: -max(outlier[1], 1 / outlier[1])):
             times = f"{deviation:.1f} times" if deviation > 1 else f"1/{1 / deviation:.1f} of"
-            message = f"beside its pool this weight is {times} what the GPU table says"
-            yield RuleFinding(("pools", pool.name, "replicas", name, "weight"), message, "leave the weight to the gpu")
+            message = f"relative to its pool, this weight is {times} the value in the GPU table"
+            hint = "remove weight: lbctl then derives it from gpu"
+            yield RuleFinding(("pools", pool.name, "replicas", name, "weight"), message, hint)
 
 
 def _ratio(replica: Replica, table: dict[str, float]) -> float:
@@ -43,10 +44,9 @@ def dominant_replica(fleet: FleetView) -> Iterator[RuleFinding]:
         total = sum(replica.capacity for replica in replicas)
         for replica in replicas if len(replicas) > 2 else ():
             if replica.capacity > total / 2:
-                message = (
-                    f"this replica carries {replica.capacity / total:.0%} of its pool: the others cannot take over"
-                )
-                hint = "several smaller replicas, or a fallback for the route"
+                share = f"{replica.capacity / total:.0%}"
+                message = f"this replica has {share} of the pool's capacity, so the others cannot take over its load"
+                hint = "use several smaller replicas, or give the route a fallback"
                 yield RuleFinding(("pools", pool.name, "replicas", replica.name), message, hint)
 
 
@@ -57,9 +57,9 @@ def single_replica(fleet: FleetView) -> Iterator[RuleFinding]:
         routes = [route for route, share in _shares_of_routes(fleet, pool) if share >= 0.5]
         active = [replica for replica in pool.replicas if not replica.drain]
         if routes and len(active) == 1 and (pool.discovery is None):
-            message = f"route {routes[0]} has this one replica: while it restarts, all requests fail"
+            message = f"route {routes[0]} depends on this single replica, so requests fail while it restarts"
             path = ("pools", pool.name, "replicas", active[0].name)
-            yield RuleFinding(path, message, "a second replica, or a fallback for the route")
+            yield RuleFinding(path, message, "add a second replica, or give the route a fallback")
 
 
 def _shares_of_routes(fleet: FleetView, pool: Pool) -> Iterator[tuple[str, float]]:
@@ -77,7 +77,7 @@ def high_utilisation(fleet: FleetView) -> Iterator[RuleFinding]:
     if utilisation is not None and load_bound.BUSY <= utilisation[0] < 1:
         yield RuleFinding(
             ("pools",),
-            f"{utilisation[1]}: {utilisation[0]:.0%} busy, and queues grow from 80 % on",
+            f"{utilisation[1]}: utilisation is {utilisation[0]:.0%}, and queues build up at 80 % or more",
             load_bound.advice(utilisation[0]),
         )
 
@@ -89,7 +89,7 @@ def overload(fleet: FleetView) -> Iterator[RuleFinding]:
     if utilisation is not None and utilisation[0] >= 1:
         yield RuleFinding(
             ("pools",),
-            f"{utilisation[1]}: {utilisation[0]:.0%} of it, and no algorithm saves that",
+            f"{utilisation[1]}: utilisation is {utilisation[0]:.0%}, which no algorithm can handle",
             load_bound.advice(utilisation[0]),
         )
 
@@ -103,7 +103,8 @@ def _utilisation(fleet: FleetView) -> tuple[float, str] | None:
         return None
     offered = load.rate * load.mean_service
     description = (
-        f"{load.rate:g}/s × {load.mean_service:g} s = {offered:g} requests at once, and the fleet works on {sum(slots)}"
+        f"{load.rate:g}/s × {load.mean_service:g} s = {offered:g} concurrent requests, "
+        f"and the fleet can process {sum(slots)} at a time"
     )
     return load_bound.utilisation(load.rate, (number / load.mean_service for number in slots)), description
 

@@ -33,8 +33,8 @@ _MIN_WINDOW = 5_000
 _MAX_THRESHOLD = 30
 """More consecutive failures than a partially failed replica ever shows."""
 _SINGLE_FAILURES = {
-    "unhealthy_threshold": "one slow answer",
-    "consecutive_5xx": "one 5xx of the model",
+    "unhealthy_threshold": "one slow response",
+    "consecutive_5xx": "one 5xx response",
     "consecutive_connect_failures": "one lost packet",
 }
 """Maps a key to the cause of an ejection if the threshold is 1."""
@@ -52,16 +52,16 @@ def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
             case HttpCheck(path=requested) if requested in _LIVENESS_PATHS:
                 better = _READINESS_OF_LIVENESS.get(requested, "")
                 fix = Edit((*path, "http", "path"), better) if better else None
-                hint = f"path: {better or readiness or 'the one that says that the model is readiness'}"
+                ready = better or readiness
+                hint = f"path: {ready}" if ready else "use the path that reports whether the model is ready"
                 yield RuleFinding(
-                    (*path, "http", "path"), f"{requested} answers 200 before the model is loaded", hint, fix
+                    (*path, "http", "path"), f"{requested} returns 200 before the model is loaded", hint, fix
                 )
             case HttpCheck(path=requested) if requested in _UNRELATED_PATHS and readiness:
-                yield RuleFinding(
-                    (*path, "http", "path"), f"{requested} says nothing of the model", f"path: {readiness}"
-                )
+                message = f"{requested} does not report whether the model is ready"
+                yield RuleFinding((*path, "http", "path"), message, f"path: {readiness}")
             case TcpCheck() if readiness:
-                message = "a port that opens says nothing of the model behind it"
+                message = "an open port does not show that the model is ready"
                 yield RuleFinding((*path, "tcp"), message, f"http: {{path: {readiness}}}")
 
 
@@ -74,7 +74,7 @@ def no_gpu_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
         signals |= {name for kind in kinds & set(KINDS) for name in table(kind).series}
         if kinds and not signals & _GPU_HEALTH and any(replica.gpu for replica in pool.replicas):
             message = "no source reports temperature, throttling or XID errors"
-            hint = 'add {kind: dcgm, url: "http://{host}:9400/metrics"}, or nvidia_gpu_exporter, or amd'
+            hint = 'add {kind: dcgm, url: "http://{host}:9400/metrics"}, or use kind nvidia_gpu_exporter or amd'
             yield RuleFinding(("pools", pool.name, "telemetry", "sources"), message, hint)
 
 
@@ -89,10 +89,10 @@ def slow_failure_detection(fleet: FleetView) -> Iterator[RuleFinding]:
         if worst > _MAX_DETECTION:
             path = ("pools", pool.name, "health", "active", "interval")
             needed = check.unhealthy_threshold
-            checks = f"a bad check, and there is one every {check.interval / 1000:g} s"
-            checks = checks if needed == 1 else f"{needed} bad checks, one every {check.interval / 1000:g} s"
-            message = f"it takes {checks}: up to {worst / 1000:g} s"
-            yield RuleFinding(path, message, "interval: 10s and unhealthy_threshold: 3 take 33 s")
+            checks = "one failed check" if needed == 1 else f"{needed} failed checks"
+            every = f"{check.interval / 1000:g} s"
+            message = f"failure detection takes {checks} at an interval of {every}: up to {worst / 1000:g} s"
+            yield RuleFinding(path, message, "with interval: 10s and unhealthy_threshold: 3, it takes 33 s")
 
 
 @rule("LB327")
@@ -105,8 +105,11 @@ def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
         if check.timeout < _BUSY_ANSWER:
             path = ("pools", pool.name, "health", "active")
             key = "timeout" if fleet.written((*path, "timeout")) is not None else "interval"
-            message = f"a check has {check.timeout / 1000:g} s, and a burst of long prompts delays all replicas longer"
-            yield RuleFinding((*path, key), message, "timeout: 3s or more, or health.fail_open: true")
+            message = (
+                f"checks time out after {check.timeout / 1000:g} s, "
+                "but a burst of long prompts can delay all replicas for longer"
+            )
+            yield RuleFinding((*path, key), message, "set timeout: 3s or more, or health.fail_open: true")
 
 
 @rule("LB328")
@@ -118,10 +121,10 @@ def useless_fail_open(fleet: FleetView) -> Iterator[RuleFinding]:
         path = ("pools", pool.name, "health", "fail_open")
         fallbacks = {action.fallback for _, action in fleet.forwards if pool.name in action.pools}
         if isinstance(pool.active.probe, TcpCheck) and pool.active.port is None:
-            message = "a replica whose port refuses the check refuses requests too"
-            yield RuleFinding(path, message, "an HTTP check, or no fail_open")
+            message = "a port that refuses the check also refuses requests"
+            yield RuleFinding(path, message, "use an HTTP check, or remove fail_open")
         elif fallbacks and not fallbacks & {None, pool.name}:
-            yield RuleFinding(path, "all routes of the pool have a fallback, which comes first", "leave fail_open out")
+            yield RuleFinding(path, "all routes to the pool have a fallback, which is used first", "remove fail_open")
 
 
 @rule("LB324")
@@ -133,9 +136,9 @@ def excessive_check_rate(fleet: FleetView) -> Iterator[RuleFinding]:
     if total > _MAX_CHECK_RATE:
         worst = max(rates, key=lambda name: (rates[name], name))
         checkers = "one proxy" if instances == 1 else f"{instances} proxies, each of which checks every replica"
-        message = f"{total:.0f} checks a second in all by {checkers}; {rates[worst]:.0f} of them here"
+        message = f"{total:.0f} health checks per second from {checkers}; {rates[worst]:.0f} of them are for this pool"
         yield RuleFinding(
-            ("pools", worst, "health", "active", "interval"), message, "a longer interval, and a lower threshold"
+            ("pools", worst, "health", "active", "interval"), message, "increase the interval and lower the threshold"
         )
 
 
@@ -163,10 +166,10 @@ def aggressive_outlier_check(fleet: FleetView) -> Iterator[RuleFinding]:
         for key, better in (("consecutive_5xx", 5), ("consecutive_connect_failures", 3)):
             yield from _threshold((*path, "passive", key), getattr(passive, key), better)
         if passive.error_min_requests <= 2:
-            yield _too_sensitive((*path, "passive", "error_rate", "min_requests"), "one failure in two", 20)
+            yield _too_sensitive((*path, "passive", "error_rate", "min_requests"), "one failure in two requests", 20)
         if passive.max_ejection == 0:
             key_path = (*path, "passive", "max_ejection")
-            yield RuleFinding(key_path, "no replica is ever taken out", "max_ejection: 50%", Edit(key_path, "50%"))
+            yield RuleFinding(key_path, "no replica is ever ejected", "max_ejection: 50%", Edit(key_path, "50%"))
 
 
 def _threshold(path: tuple[str, ...], value: int, better: int) -> Iterator[RuleFinding]:
@@ -174,12 +177,12 @@ def _threshold(path: tuple[str, ...], value: int, better: int) -> Iterator[RuleF
     if value == 1:
         yield _too_sensitive(path, _SINGLE_FAILURES[path[-1]], better)
     elif value > _MAX_THRESHOLD:
-        message = f"{value} failures in a row: one good answer between them, and the replica stays for ever"
+        message = f"ejection needs {value} consecutive failures, and a single success resets the count"
         yield RuleFinding(path, message, f"{path[-1]}: {better}", Edit(path, better))
 
 
 def _too_sensitive(path: tuple[str, ...], cause: str, better: int) -> RuleFinding:
-    return RuleFinding(path, f"{cause} takes the replica out", f"{path[-1]}: {better}", Edit(path, better))
+    return RuleFinding(path, f"{cause} ejects the replica", f"{path[-1]}: {better}", Edit(path, better))
 
 
 @rule("LB326")
@@ -194,5 +197,5 @@ def ineffective_slow_start(fleet: FleetView) -> Iterator[RuleFinding]:
             key = "window" if ramp.window < _MIN_WINDOW else "min_weight"
             path = ("pools", pool.name, "slow_start", key)
             better = "60s" if key == "window" else "10%"
-            message = "a replica that has just come is flooded while its cache is cold"
+            message = "a new replica gets too many requests while its cache is cold"
             yield RuleFinding(path, message, f"{key}: {better}", Edit(path, better))

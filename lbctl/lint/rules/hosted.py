@@ -15,8 +15,9 @@ def hosted_api_is_checked(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB230: active checks by HTTP of hosted APIs."""
     for pool in _hosted(fleet):
         if pool.active is not None and isinstance(pool.active.probe, HttpCheck):
-            message = "every instance of every proxy sends this check to the API, without a key"
-            yield RuleFinding(("pools", pool.name, "health", "active", "http"), message, "active: {tcp: {}}, or none")
+            message = "every proxy instance sends this check to the API without a key"
+            hint = "use active: {tcp: {}}, or remove the check"
+            yield RuleFinding(("pools", pool.name, "health", "active", "http"), message, hint)
 
 
 @rule("LB231")
@@ -24,7 +25,7 @@ def hosted_api_has_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB231: sources of telemetry of hosted APIs."""
     for pool in _hosted(fleet):
         for path, _ in telemetries(pool):
-            yield RuleFinding(path, "a hosted API shows no metrics", "leave telemetry out")
+            yield RuleFinding(path, "a hosted API does not expose metrics", "remove telemetry")
 
 
 @rule("LB232")
@@ -33,7 +34,7 @@ def hosted_api_starts_slowly(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in _hosted(fleet):
         path = ("pools", pool.name, "slow_start")
         if fleet.written(path) is not None:
-            yield RuleFinding(path, "the machines behind a hosted API are warm", "leave slow_start out")
+            yield RuleFinding(path, "the servers of a hosted API are already warm", "remove slow_start")
 
 
 @rule("LB233")
@@ -43,7 +44,7 @@ def secret_in_clear_text(fleet: FleetView) -> Iterator[RuleFinding]:
         sends = any(header.file for header in pool.upstream.headers) if pool.upstream else False
         remote = not pool.replicas or any(not _is_here(item.address.host) for item in pool.replicas)
         if sends and remote and pool.tls is None:
-            yield RuleFinding(("pools", pool.name, "upstream"), "its secret is sent in clear text", "tls: {ca: system}")
+            yield RuleFinding(("pools", pool.name, "upstream"), "the secret is sent in clear text", "tls: {ca: system}")
 
 
 def _hosted(fleet: FleetView) -> Iterator[Pool]:

@@ -36,8 +36,8 @@ def own_lines_before_limits(fleet: FleetView) -> Iterator[RuleFinding]:
     for proxy, item in (*_own_lines(fleet, "location"), *_own_lines(fleet, "frontend")):
         for name, line in _named(item):
             if name in (_CHOOSES if item.place == "frontend" else {"return", "rewrite"}):
-                message = f"`{name}` ({item.file}:{line}) passes the limits by"
-                yield RuleFinding(_path(proxy, item), message, "a route with `respond`, or a pool of the fleet")
+                message = f"`{name}` ({item.file}:{line}) bypasses the limits"
+                yield RuleFinding(_path(proxy, item), message, "use a route with `respond`, or a pool of the fleet")
                 break
 
 
@@ -47,8 +47,11 @@ def own_lines_drop_headers(fleet: FleetView) -> Iterator[RuleFinding]:
     for proxy, item in _own_lines(fleet, "location"):
         for directive in _directives(item):
             if directive.name == "add_header":
-                message = f"`add_header` ({item.file}:{directive.line}) replaces those of the server, x-request-id too"
-                hint = "the route's headers: {response: {set: {NAME: …}}}"
+                message = (
+                    f"`add_header` ({item.file}:{directive.line}) removes the headers that the server adds, "
+                    "including x-request-id"
+                )
+                hint = "set headers: {response: {set: {NAME: …}}} on the route"
                 yield RuleFinding(_path(proxy, item), message, hint)
                 break
 

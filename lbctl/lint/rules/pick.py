@@ -20,7 +20,7 @@ def pick_without_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB223: pick without metrics of the replicas."""
     for pool, _ in _picked(fleet):
         if not any(sources_of(pool)):
-            message = "the picker cannot see how much the engines have computed"
+            message = "without telemetry, the picker cannot see how much work the engines have done"
             yield RuleFinding(_path(pool, "algorithm"), message, 'telemetry: {sources: [{kind: vllm, url: "…"}]}')
 
 
@@ -30,7 +30,7 @@ def affinity_without_bound(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool, policy in _picked(fleet):
         if policy.bound > _MAX_BOUND:
             path = _path(pool, "pick", "bound")
-            message = f"up to {policy.bound:g} times the mean load a cache keeps its requests"
+            message = f"a replica keeps requests for its cache until its load is {policy.bound:g} times the mean"
             yield RuleFinding(path, message, "bound: 1.25", Edit(path, 1.25))
 
 
@@ -39,7 +39,7 @@ def needless_body(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB225: prompts that are read for a model without a prefix cache."""
     for pool, policy in _picked(fleet):
         if policy.prefix is not None and pool.model is not None and not fleet.generates(pool.name):
-            message = "bodies are read to recognise prompts, and this model keeps none"
+            message = "request bodies are read to recognise prompts, but this model does not cache prompts"
             yield RuleFinding(_path(pool, "pick", "prefix"), message, "prefix: off")
 
 
@@ -49,7 +49,7 @@ def pick_of_one(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool, _ in _picked(fleet):
         if pool.discovery is None and len(pool.replicas) == 1:
             yield RuleFinding(
-                _path(pool, "algorithm"), "one replica leaves nothing to pick", "algorithm: least_request"
+                _path(pool, "algorithm"), "the pool has only one replica to pick", "algorithm: least_request"
             )
 
 
@@ -59,8 +59,8 @@ def hash_of_system_prompt(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in fleet.pools:
         key = pool.balance.key
         if key and key.kind == "prompt_prefix" and key.bytes < _COMMON_PROMPT and fleet.generates(pool.name):
-            message = f"{key.bytes} bytes are the same for all requests with a common system prompt"
-            hint = "algorithm: pick, key: {header: x-session-id}, or more bytes than the system prompt has"
+            message = f"the first {key.bytes} bytes are the same for all requests that share a system prompt"
+            hint = "use algorithm: pick, key: {header: x-session-id}, or more bytes than the system prompt has"
             yield RuleFinding(_path(pool, "hash", "key"), message, hint)
 
 
@@ -70,7 +70,7 @@ def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding
     control = fleet.topology.control
     protected = control.xds_tls is not None and control.xds_tls.client_ca is not None
     if any(_picked(fleet)) and not control.picker_bind.on_loopback and not protected:
-        message = f"{control.picker_bind} takes prompts from whoever connects"
+        message = f"any client that can reach {control.picker_bind} can send prompts to the picker"
         hint = "control.xds.tls: {certificate: …, key: …, client_ca: …}"
         yield RuleFinding(("control", "picker", "bind"), message, hint)
 
@@ -81,10 +81,8 @@ def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
     reason = missing_key(fleet.topology)
     pool = next((pool for pool, _ in _picked(fleet)), None)
     if reason and pool is not None:
-        message = f"the picker answers every user of its machine: {reason}"
-        yield RuleFinding(
-            _path(pool), message, "control.picker.key_file: a file with a key for all proxies and pickers"
-        )
+        message = f"every user of the machine can query the picker without a key: {reason}"
+        yield RuleFinding(_path(pool), message, "set control.picker.key_file to a file with a key for all proxies")
 
 
 def _picked(fleet: FleetView) -> Iterator[tuple[Pool, PickPolicy]]:

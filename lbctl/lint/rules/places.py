@@ -23,11 +23,11 @@ def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
         zone, in_zone = zones.most_common(1)[0]
         remaining = 100 * (len(active) - in_zone) / len(active)
         if remaining < pool.load_shedding.min_healthy:
-            message = f"without zone {zone} {remaining:.0f} % of the replicas are left, and the whole pool answers 503"
+            message = f"if zone {zone} fails, {remaining:.0f} % of the replicas remain, and the whole pool answers 503"
             hint = (
-                f"at most {remaining:.0f}%, or more replicas in other zones"
+                f"set at most {remaining:.0f}%, or add replicas in other zones"
                 if remaining
-                else "replicas in a second zone"
+                else "add replicas in a second zone"
             )
             yield RuleFinding(("pools", pool.name, "health", "load_shedding", "min_healthy"), message, hint)
 
@@ -38,8 +38,9 @@ def residency_in_one_zone(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, action in fleet.forwards:
         zones = _zones(_resident(fleet, route, action)) if route.regions else Counter[str]()
         if len(zones) == 1:
-            message = f"every replica that this route may use is in zone {next(iter(zones))}"
-            yield RuleFinding(("routes", route.name, "regions"), message, "replicas in a second zone of these regions")
+            message = f"all replicas that this route may use are in zone {next(iter(zones))}"
+            hint = "add replicas in a second zone of these regions"
+            yield RuleFinding(("routes", route.name, "regions"), message, hint)
 
 
 def _resident(fleet: FleetView, route: Route, action: Forward) -> list[Replica]:

@@ -23,7 +23,7 @@ def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, _ in fleet.forwards:
         if route.retry.attempts > _MAX_ATTEMPTS:
             path = ("routes", route.name, "retry", "attempts")
-            message = f"{route.retry.attempts} further tries: two find a replica that is there, more add load"
+            message = f"{route.retry.attempts} retries: two are enough to find a working replica, and more add load"
             yield RuleFinding(path, message, "attempts: 2", Edit(path, _MAX_ATTEMPTS))
 
 
@@ -33,9 +33,8 @@ def retried_generation(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, _ in fleet.forwards:
         if route.retry.idempotent and route.retry.attempts and fleet.streams(route):
             path = ("routes", route.name, "retry", "idempotent")
-            yield RuleFinding(
-                path, "a generation that was cut off is run again from its start", "false", Edit(path, False)
-            )
+            message = "an interrupted generation is restarted from the beginning"
+            yield RuleFinding(path, message, "idempotent: false", Edit(path, False))
 
 
 @rule("LB315")
@@ -46,7 +45,7 @@ def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
         risky = (retry.idempotent and retry.attempts > 0) or retry.attempts > _MAX_ATTEMPTS
         if risky and retry.budget is None:
             path = ("routes", route.name, "retry", "budget")
-            yield RuleFinding(path, "nothing bounds how much repeats add to an overload", "budget: 20%")
+            yield RuleFinding(path, "nothing limits the load that retries add to an overload", "budget: 20%")
 
 
 @rule("LB316")
@@ -57,8 +56,8 @@ def retry_amplification(fleet: FleetView) -> Iterator[RuleFinding]:
         product = _product(factors)
         if product > (3 if route.retry.idempotent else 6):
             explanation = " × ".join(f"{number} ({cause})" for number, cause in factors)
-            message = f"one request may become {product}: {explanation}"
-            yield RuleFinding(("routes", route.name, "retry"), message, "fewer tries, in one layer alone")
+            message = f"one request may become {product} requests: {explanation}"
+            yield RuleFinding(("routes", route.name, "retry"), message, "reduce the tries, and retry in one layer only")
 
 
 def _factors(fleet: FleetView, route: Route, action: Forward, visited: frozenset[str]) -> list[tuple[int, str]]:
@@ -137,8 +136,11 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
             doubtful = sorted(set(busy_statuses(route, pool)) - declines)
             if doubtful:
                 statuses = " and ".join(map(str, doubtful))
-                message = f"{engine} is not known to send {statuses} before it works: the repeat may be paid for twice"
-                hint = f"busy_statuses: {sorted(declines)}" if declines else "leave replica_busy out"
+                message = (
+                    f"{engine} is not known to send {statuses} before it starts work, "
+                    "so a retry may cost the same work twice"
+                )
+                hint = f"busy_statuses: {sorted(declines)}" if declines else "remove replica_busy"
                 yield RuleFinding(("routes", route.name, "retry", "busy_statuses"), message, hint)
 
 
@@ -149,11 +151,12 @@ def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
         for pool in map(fleet.pool, action.pools):
             if not route.retry.busy_statuses or not route.retry.attempts:
                 continue
-            path, remedy = ("routes", route.name, "retry", "when"), "leave it out"
+            path, remedy = ("routes", route.name, "retry", "when"), "remove replica_busy"
             if pool.protocol == "grpc":
-                yield RuleFinding(path, f"{pool.name} speaks gRPC, whose status is not retried", remedy)
+                yield RuleFinding(path, f"pool {pool.name} uses gRPC, and a gRPC status is not retried", remedy)
             elif len(pool.replicas) == 1 and pool.discovery is None:
-                yield RuleFinding(path, f"{pool.name} has one replica: no other one could take the request", remedy)
+                message = f"pool {pool.name} has only one replica, so no other replica can take the request"
+                yield RuleFinding(path, message, remedy)
 
 
 def _declines(pool: Pool) -> tuple[str, frozenset[int]]:
@@ -165,5 +168,5 @@ def _declines(pool: Pool) -> tuple[str, frozenset[int]]:
         return "a hosted API", _HOSTED
     engines = sorted({source.kind for source in sources_of(pool)} & _DECLINES.keys())
     if not engines:
-        return f"what serves {pool.name}", frozenset()
+        return f"the engine of pool {pool.name}", frozenset()
     return " or ".join(engines), frozenset.intersection(*(_DECLINES[engine] for engine in engines))

@@ -23,9 +23,9 @@ def analysis_without_figures(fleet: FleetView) -> Iterator[RuleFinding]:
         return
     for route in fleet.topology.routes:
         if route.rollout is not None and route.rollout.mode == "analysis":
-            message = "no proxy of the fleet can report its requests: every evaluation is inconclusive"
+            message = "no proxy in the fleet can report its requests, so every evaluation is inconclusive"
             missing = next((f"proxies.{item.name}.{uncounted(item)}" for item in proxies), "")
-            yield RuleFinding(("routes", route.name, "rollout"), message, f"{missing}, or mode: timed")
+            yield RuleFinding(("routes", route.name, "rollout"), message, f"set {missing}, or mode: timed")
 
 
 @rule("LB704")
@@ -39,9 +39,11 @@ def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
         if rollout is None or rollout.mode != "analysis" or rollout.analysis is None:
             continue
         if rollout.analysis.latency_metric is not None:
-            message = "no proxy of the fleet can report latencies: no evaluation passes, and a person ends each step"
+            message = (
+                "no proxy in the fleet can report latencies, so no evaluation passes and a person must end each step"
+            )
             path = ("routes", route.name, "rollout", "analysis", "max_latency")
-            yield RuleFinding(path, message, "control.logs, and the rendered configuration in HAProxy")
+            yield RuleFinding(path, message, "set control.logs, and run HAProxy with the rendered configuration")
 
 
 @rule("LB706")
@@ -52,7 +54,7 @@ def interval_below_reports(fleet: FleetView) -> Iterator[RuleFinding]:
         analysis = route.rollout.analysis if route.rollout and route.rollout.mode == "analysis" else None
         if analysis is not None and analysis.interval < 1000 * reports:
             path = ("routes", route.name, "rollout", "analysis", "interval")
-            message = f"proxies report every {reports:g} s: most evaluations find nothing new"
+            message = f"proxies report only every {reports:g} s, so most evaluations find no new requests"
             yield RuleFinding(path, message, "interval: 10s", Edit(path, "10s"))
 
 
@@ -61,7 +63,7 @@ def split_mixes_versions(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB710: splits without stickiness between versions."""
     for route, action in fleet.forwards:
         if len(_models(fleet, action)) > 1 and action.sticky is None and not action.pins:
-            message = "each request of a client is drawn anew: one conversation, several models"
+            message = "each request chooses a pool independently, so one conversation may reach several models"
             yield RuleFinding(("routes", route.name, "split"), message, "sticky_split: {cookie: NAME, ttl: 1h}")
 
 
@@ -81,5 +83,5 @@ def insufficient_sample(fleet: FleetView) -> Iterator[RuleFinding]:
         least = ceil(10 * 100 / (100 - percentile))
         if analysis.min_requests < least:
             path = ("routes", route.name, "rollout", "analysis", "min_requests")
-            message = f"{analysis.min_requests} requests cannot tell {analysis.latency_percentile} from chance"
+            message = f"{analysis.min_requests} requests are too few for a reliable {analysis.latency_percentile}"
             yield RuleFinding(path, message, f"min_requests: {least}", Edit(path, least))

@@ -23,8 +23,8 @@ def literal_star(fleet: FleetView) -> Iterator[RuleFinding]:
     paths = {(rule.route, rule.path) for listener in fleet.topology.listeners for rule in listener.rules}
     for route, path in sorted((name, item.value) for name, item in paths if item.kind != "regex" and "*" in item.value):
         key = next((key for key in ("path_prefix", "path") if fleet.written(("routes", route, "match", key))), "")
-        message = f"{path} matches only paths with a star"
-        yield RuleFinding(("routes", route, "match", key), message, "a path_prefix without the star, or path_regex")
+        message = f"{path} matches only paths that contain a star"
+        yield RuleFinding(("routes", route, "match", key), message, "use a path_prefix without the star, or path_regex")
 
 
 @rule("LB331")
@@ -33,7 +33,7 @@ def unused_pool(fleet: FleetView) -> Iterator[RuleFinding]:
     used = {name for route in fleet.topology.routes for name in pools_of(route)}
     for pool in fleet.pools if fleet.topology.routes else ():
         if pool.name not in used:
-            yield RuleFinding(("pools", pool.name), "no route uses this pool", "a route to it, or remove it")
+            yield RuleFinding(("pools", pool.name), "no route uses this pool", "add a route to it, or remove it")
 
 
 @rule("LB333")
@@ -48,8 +48,8 @@ def host_answered_before_paths(fleet: FleetView) -> Iterator[RuleFinding]:
             answers = not isinstance(actions[item.route], Forward)
             if answers and item.host and item == Rule(item.route, host=item.host):
                 names = ", ".join(passed_over)
-                message = f"on {listener.name} no request to {item.host} reaches {names}"
-                hint = "a path beside the host, `listeners`, or the host in those routes too"
+                message = f"on listener {listener.name}, no request to {item.host} reaches {names}"
+                hint = "add a path or `listeners` to this route, or add the host to those routes"
                 yield RuleFinding(("routes", item.route, "match", "hosts"), message, hint)
 
 
@@ -67,8 +67,8 @@ def foreign_preflights(fleet: FleetView) -> Iterator[RuleFinding]:
             if owner and is_open and not by_content and _origin(route) != _origin(routes[owner]):
                 found.setdefault(route.name, owner.removesuffix(PREFLIGHT))
     for name, owner in found.items():
-        message = f"preflights for these paths are answered for {owner}: none reaches a replica"
-        hint = "the same access-control-allow-origin in both, or a route with `methods: [OPTIONS]`"
+        message = f"preflights for these paths are answered for route {owner}, so none reaches a replica"
+        hint = "set the same access-control-allow-origin in both routes, or add a route with `methods: [OPTIONS]`"
         yield RuleFinding(("routes", name, "match"), message, hint)
 
 
@@ -83,7 +83,8 @@ def literal_variable(fleet: FleetView) -> Iterator[RuleFinding]:
         for side, rules in (("request", route.request_headers), ("response", route.response_headers)):
             for name, variable in _variables(rules):
                 path = ("routes", route.name, "headers", side, "set", name)
-                yield RuleFinding(path, f"{variable} stays as it is: it is no variable of lbctl's", "as {client_ip}")
+                message = f"{variable} is not an lbctl variable, so the header contains it as plain text"
+                yield RuleFinding(path, message, "use an lbctl variable, for example {client_ip}")
 
 
 def _variables(rules: HeaderRules) -> Iterator[tuple[str, str]]:
@@ -104,7 +105,7 @@ def tenant_of_nobody(fleet: FleetView) -> Iterator[RuleFinding]:
             for name, text in rules.set:
                 if "tenant" in variables(text):
                     path = ("routes", route.name, "headers", side, "set", name)
-                    yield RuleFinding(path, "requests of this route have no tenant", "auth, or no {tenant}")
+                    yield RuleFinding(path, "requests on this route have no tenant", "add auth, or remove {tenant}")
 
 
 def _names_tenants(route: Route) -> bool:
@@ -134,6 +135,6 @@ def _limit_finding(
     if (divided.concurrent or divided.requests) < _MIN_REQUESTS:
         key = "concurrent" if limit.concurrent else "rate"
         whole, piece = (limit_text(item).partition(": ")[2] for item in (limit, divided))
-        message = f"{whole} for the fleet is {piece} at each of its {instances} instances"
-        hint = "room for a client that reaches one of them, or fewer `instances`"
+        message = f"the fleet's limit of {whole} becomes {piece} at each of the {instances} proxy instances"
+        hint = "raise the limit, because a client may reach only one instance, or reduce `instances`"
         yield RuleFinding(("routes", route.name, "rate_limit", index, key), message, hint)

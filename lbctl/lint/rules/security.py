@@ -24,8 +24,8 @@ from lbctl.model.node import Node
 from lbctl.targets.advisories import described, known_faults
 
 _OWN_CREDENTIAL = (
-    "pools.NAME.credentials: {header: authorization, file: FILE} sends a key to the replicas; "
-    "auth: forward_credentials: true lets the clients' own through"
+    "to send a key to the replicas, set pools.NAME.credentials: {header: authorization, file: FILE}; "
+    "to forward the clients' keys, set forward_credentials: true in auth"
 )
 _CONTROL_KEYS: tuple[Path, ...] = (
     ("control", "xds", "tls", "key"),
@@ -42,10 +42,9 @@ def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB520: listeners without TLS that other machines can reach."""
     for listener in fleet.topology.listeners:
         if listener.tls is None and not listener.bind.on_loopback and not _only_redirects(fleet, listener):
-            message = f"{listener.bind} can be reached from elsewhere: prompts and keys travel in clear"
-            yield RuleFinding(
-                ("listeners", listener.name, "bind"), message, "tls: {certificates: …}, or bind it to 127.0.0.1"
-            )
+            message = f"other machines can reach {listener.bind}, and prompts and keys are sent in clear text"
+            hint = "set tls: {certificates: …}, or bind to 127.0.0.1"
+            yield RuleFinding(("listeners", listener.name, "bind"), message, hint)
 
 
 def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
@@ -61,8 +60,8 @@ def open_listener(fleet: FleetView) -> Iterator[RuleFinding]:
         routes = {rule.route for rule in listener.rules}
         names = sorted(route.name for route, _ in fleet.forwards if route.name in routes and route.auth is None)
         if names:
-            message = f"everybody who reaches {listener.bind} may use {', '.join(names)}"
-            hint = "auth: {api_keys: {file: …}} on its routes, or client_certificate: required"
+            message = f"any client that can reach {listener.bind} can use {', '.join(names)} without credentials"
+            hint = "set auth: {api_keys: {file: …}} on its routes, or client_certificate: required"
             yield RuleFinding(("listeners", listener.name, "bind"), message, hint)
 
 
@@ -78,7 +77,8 @@ def unverified_upstream_tls(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB521: TLS to replicas without verification."""
     for pool in fleet.pools:
         if pool.tls is not None and pool.tls.ca is None:
-            yield RuleFinding(("pools", pool.name, "tls", "ca"), "no `ca`: any certificate is believed", "ca: FILE")
+            message = "`ca` is not set, so any certificate is accepted"
+            yield RuleFinding(("pools", pool.name, "tls", "ca"), message, "ca: FILE")
 
 
 @rule("LB522")
@@ -86,7 +86,7 @@ def xds_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB522: xDS beyond loopback without client certificates."""
     control = fleet.topology.control
     if not control.xds_bind.on_loopback and (control.xds_tls is None or control.xds_tls.client_ca is None):
-        message = f"{control.xds_bind} hands the fleet with its keys to whoever connects"
+        message = f"any client that can reach {control.xds_bind} can read the fleet with its keys"
         yield RuleFinding(("control", "xds", "bind"), message, "tls: {certificate: …, key: …, client_ca: …}")
 
 
@@ -95,8 +95,8 @@ def api_without_protection(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB523: the API beyond loopback without TLS and token."""
     control = fleet.topology.control
     if not control.api_bind.on_loopback and (control.api_tls is None or control.api_token_file is None):
-        message = f"{control.api_bind} lets whoever connects move traffic"
-        yield RuleFinding(("control", "api", "bind"), message, "tls and token_file, or bind it to 127.0.0.1")
+        message = f"any client that can reach {control.api_bind} can move traffic"
+        yield RuleFinding(("control", "api", "bind"), message, "set tls and token_file, or bind to 127.0.0.1")
 
 
 @rule("LB524")
@@ -104,7 +104,7 @@ def secret_in_yaml(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB524: values that look like secrets."""
     for path, node in _texts(fleet.loaded.source.root):
         if looks_like_secret(str(node.value)) or _is_credential(path):
-            hint = _OWN_CREDENTIAL if _is_credential(path) else "a file that git does not hold, named here"
+            hint = _OWN_CREDENTIAL if _is_credential(path) else "move it to a file outside git, and name the file here"
             yield RuleFinding(path, "this looks like a secret (not shown)", hint)
 
 
@@ -135,7 +135,7 @@ def world_readable_key_file(fleet: FleetView) -> Iterator[RuleFinding]:
     for path, node in _key_files(fleet):
         file = file_of(fleet.loaded.source, node)
         if _readable_by_all(file):
-            yield RuleFinding(path, "everybody on this machine can read this file", f"chmod 600 {node.value}")
+            yield RuleFinding(path, "all users of this machine can read this file", f"chmod 600 {node.value}")
 
 
 def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
@@ -178,11 +178,11 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
             continue
         lines = sorted(key.line for key in keys if key.key and (len(key.key) < _MIN_KEY_LENGTH or key.key in tenants))
         if lines:
-            more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+            more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
             message = (
                 f"the key in line {lines[0]}{more} has fewer than {_MIN_KEY_LENGTH} characters, or is a tenant's name"
             )
-            yield RuleFinding(file.path, message, "`lbctl key new TENANT` makes one")
+            yield RuleFinding(file.path, message, "create one with `lbctl key new TENANT`")
 
 
 @rule("LB526")
@@ -208,7 +208,7 @@ def _address_problem(host: str) -> str:
     """Return the problem with the address, or an empty string."""
     address = address_of(host)
     if is_metadata(host, address):
-        return "this address hands out the machine's own credentials, not metrics"
+        return "this address returns the machine's credentials, not metrics"
     return "no replica can have this address" if address is not None and is_forbidden(address) else ""
 
 
@@ -217,7 +217,7 @@ def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB246: metrics of a proxy that are open to all clients."""
     for proxy in fleet.topology.proxies:
         if proxy.metrics is not None and not proxy.metrics.on_loopback:
-            message = f"any client of {proxy.metrics} can read the metrics of this proxy"
+            message = f"any client that can reach {proxy.metrics} can read this proxy's metrics"
             yield RuleFinding(("proxies", proxy.name, "metrics"), message, "127.0.0.1")
 
 
@@ -228,7 +228,7 @@ def credentials_at_admin_port(fleet: FleetView) -> Iterator[RuleFinding]:
         return
     for proxy in fleet.topology.proxies:
         if proxy.admin is not None and not proxy.admin.path:
-            message = f"each user of the machine can read the fleet's credentials at {proxy.admin}"
+            message = f"every user of the machine can read the fleet's credentials at {proxy.admin}"
             yield RuleFinding(("proxies", proxy.name, "admin"), message, '"unix:/run/envoy/admin.sock"')
 
 
@@ -238,7 +238,7 @@ def unsigned_store(fleet: FleetView) -> Iterator[RuleFinding]:
     store = fleet.topology.control.store
     if store is not None and store.key_file is None:
         message = "any client that can write to the store can change the published fleet"
-        yield RuleFinding(("control", "store"), message, "key_file: FILE; a key: openssl rand -hex 32")
+        yield RuleFinding(("control", "store"), message, "key_file: FILE; create the key with openssl rand -hex 32")
 
 
 @rule("LB537")

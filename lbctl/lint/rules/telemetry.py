@@ -35,18 +35,20 @@ def telemetry_too_slow(fleet: FleetView) -> Iterator[RuleFinding]:
         if pool.weighting.strategy != "static" and pool.telemetry is not None:
             problem = _instability(pool, pool.telemetry)
             if problem:
-                hint = "interval: 5s and timeout: 2s, with smoothing: 20s; or strategy: static"
+                hint = "set interval: 5s, timeout: 2s and smoothing: 20s, or strategy: static"
                 yield RuleFinding(("pools", pool.name, "telemetry", "interval"), problem, hint)
 
 
 def _instability(pool: Pool, telemetry: Telemetry) -> str:
     if pool.weighting.strategy == "adaptive":
         is_slow = telemetry.interval > _MAX_INTERVAL or telemetry.timeout > _MAX_DELAY
-        return "adaptive weights are proven to an interval of 60 s and a delay of 30 s" if is_slow else ""
+        problem = "adaptive weights are stable only up to an interval of 60 s and a timeout of 30 s"
+        return problem if is_slow else ""
     gain = 1 - math.exp(-telemetry.interval / pool.weighting.smoothing)
     swing = gain * (telemetry.interval + telemetry.timeout + 10_000) / telemetry.interval
     limit = _MAX_SWING.get(pool.balance.algorithm, _MAX_SWING_OTHERWISE)
-    return f"gain × delay ÷ interval is {swing:.1f}, and from {limit:g} on this loop swings" if swing > limit else ""
+    problem = f"gain × delay ÷ interval is {swing:.1f}, and above {limit:g} the weights oscillate"
+    return problem if swing > limit else ""
 
 
 @rule("LB611")
@@ -55,9 +57,8 @@ def composite_feedback(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
             path = ("pools", pool.name, "weighting", "strategy")
-            yield RuleFinding(
-                path, "a score of load follows what it causes, and likes a wedged replica", "strategy: adaptive"
-            )
+            message = "a load-based score feeds back on itself and favours wedged replicas"
+            yield RuleFinding(path, message, "strategy: adaptive")
 
 
 @rule("LB612")
@@ -69,7 +70,8 @@ def stale_after_one_loss(fleet: FleetView) -> Iterator[RuleFinding]:
                 key_path, better = (*path, "stale_after"), f"{3 * telemetry.interval}ms"
                 if telemetry.interval % 1000 == 0:
                     better = f"{3 * telemetry.interval // 1000}s"
-                message = f"{telemetry.stale_after / 1000:g} s, and samples come every {telemetry.interval / 1000:g} s"
+                stale, interval = telemetry.stale_after / 1000, telemetry.interval / 1000
+                message = f"samples become stale after {stale:g} s, which is less than two intervals of {interval:g} s"
                 yield RuleFinding(key_path, message, f"stale_after: {better}", Edit(key_path, better))
 
 
@@ -82,12 +84,12 @@ def composite_without_source(fleet: FleetView) -> Iterator[RuleFinding]:
             missing = [name for name, _ in pool.weighting.composite or DEFAULT if name not in given]
             composite_path = ("pools", pool.name, "weighting", "composite")
             if missing and not pool.weighting.composite:
-                message = f"no source of this pool gives {', '.join(missing)}, of which the score is made by default"
-                yield RuleFinding(composite_path, message, "composite: {SIGNAL: PART}, or add a source")
+                message = f"no source of this pool provides {', '.join(missing)}, which the default score uses"
+                yield RuleFinding(composite_path, message, "set composite: {SIGNAL: PART}, or add a source")
                 continue
             for name in missing:
                 yield RuleFinding(
-                    (*composite_path, name), f"no source of this pool gives {name}", "leave it out, or add a source"
+                    (*composite_path, name), f"no source of this pool provides {name}", "remove it, or add a source"
                 )
 
 
@@ -116,7 +118,7 @@ def _removed_names(path: Path, value: str, replacements: dict[str, str]) -> Iter
         if pattern.search(value):
             is_name = re.fullmatch(r"[\w:]+", instead) is not None
             fix = Edit(path, pattern.sub(instead, value)) if is_name else None
-            yield RuleFinding(path, f"{name} is gone in newer versions", f"use {instead}", fix)
+            yield RuleFinding(path, f"{name} was removed or renamed in newer versions", f"use {instead}", fix)
 
 
 @rule("LB615")
@@ -127,8 +129,8 @@ def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
         engines = sorted(kind for kind in kinds if table(kind).reserves_memory)
         if pool.deep.min_free_memory is not None and engines:
             path = ("pools", pool.name, "health", "deep", "min_free_memory")
-            message = f"{engines[0]} reserves the memory at its start: this is not judged"
-            yield RuleFinding(path, message, "leave it out", Edit(path, None))
+            message = f"{engines[0]} reserves the GPU memory at startup, so min_free_memory is not checked"
+            yield RuleFinding(path, message, "remove it", Edit(path, None))
 
 
 @rule("LB616")
@@ -143,19 +145,18 @@ def gpu_oversubscribed(fleet: FleetView) -> Iterator[RuleFinding]:
         problem = _memory_conflict(sharing) if len(sharing) > 1 else ""
         if problem:
             pool, last = sharing[-1]
-            message = f"GPU {device} of {host} is also that of {sharing[0][1].name}: {problem}"
-            yield RuleFinding(
-                ("pools", pool.name, "replicas", last.name, "devices"), message, "a GPU, or a MIG slice, for each"
-            )
+            message = f"replica {sharing[0][1].name} also uses GPU {device} of {host}: {problem}"
+            hint = "give each replica its own GPU or MIG slice"
+            yield RuleFinding(("pools", pool.name, "replicas", last.name, "devices"), message, hint)
 
 
 def _memory_conflict(sharing: list[tuple[Pool, Replica]]) -> str:
     if sum(_reserves(pool, replica) for pool, replica in sharing) > 1:
-        return "each engine reserves most of its memory"
+        return "each engine reserves most of the GPU memory"
     required = sum(pool.deep.min_free_memory or 0 for pool, _ in sharing)
     gpu = GPUS.get(sharing[0][1].gpu or "")
     if gpu and gpu.memory_gb and required > gpu.memory_gb * 1e9:
-        return f"they need {required / 2**30:.0f} GiB free of {gpu.memory_gb:g} GB"
+        return f"together they need {required / 2**30:.0f} GiB of free memory, but the GPU has {gpu.memory_gb:g} GB"
     return ""
 
 
@@ -177,8 +178,9 @@ def shared_host_without_devices(fleet: FleetView) -> Iterator[RuleFinding]:
         without_devices = [(name, candidate) for name, candidate in replicas if not candidate.devices]
         if len(replicas) > 1 and without_devices:
             owner, first = without_devices[0]
-            message = f"{len(replicas)} replicas are on {host}, and each counts all of its GPUs as its own"
-            yield RuleFinding(("pools", owner, "replicas", first.name, "devices"), message, 'devices: ["0"] and so on')
+            message = f"{len(replicas)} replicas run on {host}, and lbctl assigns all of its GPUs to each of them"
+            hint = 'list the GPUs of each replica, for example devices: ["0"]'
+            yield RuleFinding(("pools", owner, "replicas", first.name, "devices"), message, hint)
 
 
 def _reads_gpus(telemetry: Telemetry | None) -> bool:
@@ -193,5 +195,6 @@ def timeout_above_interval(fleet: FleetView) -> Iterator[RuleFinding]:
         for path, telemetry in telemetries(pool):
             if telemetry.timeout > max(telemetry.interval, _TIMEOUT):
                 key_path = (*path, "timeout")
-                message = f"{telemetry.timeout / 1000:g} s, and scrapes come every {telemetry.interval / 1000:g} s"
+                timeout, interval = telemetry.timeout / 1000, telemetry.interval / 1000
+                message = f"the timeout is {timeout:g} s, but the interval between scrapes is {interval:g} s"
                 yield RuleFinding(key_path, message, "timeout: 2s", Edit(key_path, "2s"))

@@ -20,8 +20,10 @@ def total_timeout_on_generation(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, _ in fleet.forwards:
         if route.request_timeout is not None and fleet.streams(route):
             path = ("routes", route.name, "timeouts", "request")
-            message = f"every answer that takes longer than {route.request_timeout / 1000:g} s is cut"
-            yield RuleFinding(path, message, "request: unlimited; `idle` ends what is stuck", Edit(path, "unlimited"))
+            message = f"every answer that takes longer than {route.request_timeout / 1000:g} s is cut off"
+            yield RuleFinding(
+                path, message, "request: unlimited; the `idle` timeout ends stuck requests", Edit(path, "unlimited")
+            )
 
 
 @rule("LB311")
@@ -30,7 +32,7 @@ def short_idle_timeout(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, _ in fleet.forwards:
         if route.idle_timeout is not None and route.idle_timeout < _MIN_IDLE and fleet.streams(route):
             path = ("routes", route.name, "timeouts", "idle")
-            message = f"{route.idle_timeout / 1000:g} s of silence are usual before the first token of a long prompt"
+            message = f"{route.idle_timeout / 1000:g} s without data is normal before the first token of a long prompt"
             yield RuleFinding(path, message, "idle: 5m", Edit(path, "5m"))
 
 
@@ -45,6 +47,6 @@ def keep_alive_longer_than_server(fleet: FleetView) -> Iterator[RuleFinding]:
         if not (kinds & GENERATIVE_KINDS or fleet.generates(pool.name)):
             continue
         path = ("pools", pool.name, "connections", "idle")
-        kept = "for ever" if idle is None else f"for {idle / 1000:g} s"
-        message = f"kept {kept}, but uvicorn closes after 5 s: a POST may meet the end"
-        yield RuleFinding(path, message, "idle: 4s, or shorter than the server's own keep-alive", Edit(path, "4s"))
+        kept = "forever" if idle is None else f"for {idle / 1000:g} s"
+        message = f"idle connections are kept {kept}, but uvicorn closes them after 5 s, so a POST may fail"
+        yield RuleFinding(path, message, "idle: 4s, or less than the server's own keep-alive", Edit(path, "4s"))

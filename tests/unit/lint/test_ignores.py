@@ -37,14 +37,14 @@ def test_an_unused_comment_is_a_finding() -> None:
     [
         ("# lbctl: ignore", "no code follows `ignore`"),
         ("# lbctl: ignore (why)", "no code follows `ignore`"),
-        ("# lbctl: ignore LB210", "it needs a reason in parentheses"),
+        ("# lbctl: ignore LB210", "it needs a reason in parentheses after the code"),
         ("# lbctl: ignore LB210 ()", "its reason is empty"),
-        ("# lbctl: ignore LB210 (why", "the parenthesis of its reason is not closed"),
-        ("# lbctl: ignore LB210 (why) until May", "'until May' follows its reason"),
-        ("# lbctl: ignore LB21 (why)", "'LB21' is no code"),
-        ("# lbctl: ignore all (why)", "'all' is no code"),
-        ("# lbctl: ignore LB210 LB310 (why)", "codes are parted by commas"),
-        ("# lbctl: ignore LB299 (why)", "there is no code LB299"),
+        ("# lbctl: ignore LB210 (why", "its reason has no closing parenthesis"),
+        ("# lbctl: ignore LB210 (why) until May", "but 'until May' follows"),
+        ("# lbctl: ignore LB21 (why)", "'LB21' is not a code"),
+        ("# lbctl: ignore all (why)", "'all' is not a code"),
+        ("# lbctl: ignore LB210 LB310 (why)", "codes must be separated by commas"),
+        ("# lbctl: ignore LB299 (why)", "the code LB299 does not exist"),
     ],
 )
 def test_a_malformed_comment_is_a_finding_with_a_reason(comment: str, why: str) -> None:

@@ -245,9 +245,9 @@ def test_other_hosts_are_not_a_finding(host: str) -> None:
 @pytest.mark.parametrize(
     ("sources", "composite", "missing"),
     [
-        ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', "", "gives kv_cache, queue, ttft, of which"),
-        ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', ", composite: {gpu: 1, ttft: 1}", "gives ttft"),
-        ('[{kind: vllm, url: "http://{host}:{port}/metrics"}]', "", "gives gpu, of which"),
+        ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', "", "provides kv_cache, queue, ttft, which"),
+        ('[{kind: dcgm, url: "http://{host}:9400/metrics"}]', ", composite: {gpu: 1, ttft: 1}", "provides ttft"),
+        ('[{kind: vllm, url: "http://{host}:{port}/metrics"}]', "", "provides gpu, which"),
     ],
 )
 def test_missing_signals_of_a_score_are_named(sources: str, composite: str, missing: str) -> None:
@@ -264,7 +264,7 @@ def test_a_rule_reports_a_pool_once_with_the_worst_replica() -> None:
     text = sample(replicas=replicas)
     (finding,) = [item for item in findings(text) if item.code == "LB216"]
     assert pointed(text, finding).startswith("100}")
-    assert "100.0 times what the GPU table says (and 1 more like it in this pool)" in finding.message
+    assert "100.0 times the value in the GPU table (and 1 more like it in this pool)" in finding.message
     quiet = text.replace("weight: 100}", "weight: 100}   # lbctl: ignore LB216 (measured)")
     (other,) = [item for item in findings(quiet) if item.code == "LB216"]
     assert (pointed(quiet, other)[:3], "more like it" in other.message) == ("60}", False)
@@ -273,10 +273,10 @@ def test_a_rule_reports_a_pool_once_with_the_worst_replica() -> None:
 @pytest.mark.parametrize(
     ("health", "code", "words"),
     [
-        ("{interval: 120s, unhealthy_threshold: 1}", "LB323", "a bad check, and there is one every 120 s"),
-        ("{interval: 30s, unhealthy_threshold: 5}", "LB323", "5 bad checks, one every 30 s: up to 153 s"),
-        ("{interval: 500ms, timeout: 100ms, unhealthy_threshold: 100}", "LB325", "100 failures in a row"),
-        ("{interval: 10ms, timeout: 5ms}", "LB324", "200 checks a second in all by one proxy; 200 of them here"),
+        ("{interval: 120s, unhealthy_threshold: 1}", "LB323", "one failed check at an interval of 120 s"),
+        ("{interval: 30s, unhealthy_threshold: 5}", "LB323", "5 failed checks at an interval of 30 s: up to 153 s"),
+        ("{interval: 500ms, timeout: 100ms, unhealthy_threshold: 100}", "LB325", "100 consecutive failures"),
+        ("{interval: 10ms, timeout: 5ms}", "LB324", "200 health checks per second from one proxy; 200 of them"),
     ],
 )
 def test_check_messages_are_correct_for_one_and_many(health: str, code: str, words: str) -> None:
@@ -337,7 +337,7 @@ def test_retry_amplification_multiplies_across_proxies() -> None:
     fleet = sample(replicas=front, listener=f'gateway: {{bind: "127.0.0.1:8080"}}\n{inner}', routes=routes, pools=gpus)
     (finding,) = findings(fleet)
     assert (finding.code, finding.path) == ("LB316", ("routes", "chat", "retry"))
-    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in finding.message
+    assert "may become 9 requests: 3 (tries) × 3 (tries of the next proxy)" in finding.message
     assert codes(fleet.replace("[inner], match: {path_prefix: /v1/chat}", "[inner], match: {path_prefix: /v2}")) == []
 
 
@@ -352,7 +352,7 @@ def test_the_worst_path_behind_a_proxy_counts() -> None:
     inner = 'gateway: {bind: "127.0.0.1:8080"}\ninner: {bind: "127.0.0.1:9000"}\n'
     pools = f"gpus:\n  replicas:\n{two}more:\n  replicas:\n{two}"
     (finding,) = findings(sample(replicas=front, listener=inner, routes=routes, pools=pools))
-    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in finding.message
+    assert "may become 9 requests: 3 (tries) × 3 (tries of the next proxy)" in finding.message
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(3.1, []), (3.2, ["LB221"]), (3.99, ["LB221"]), (4.0, ["LB222"])])
