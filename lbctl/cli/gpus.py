@@ -38,8 +38,8 @@ def page() -> str:
     return (
         "<!-- Generated from lbctl/compile/gpus.py by `python -m tests.docs.regenerate`; edit the table there. -->\n\n"
         "# GPUs\n\n"
-        "`lbctl gpus` prints this table (`-o json` and `-o yaml` too). A replica with a `gpu` and without `weight` has "
-        "the capacity throughput × `gpu_count`. `gpus:` in a fleet file adds GPUs and overrides these figures.\n\n"
+        "`lbctl gpus` prints this table (also with `-o json` and `-o yaml`). If a replica has a `gpu` but no `weight`, "
+        "its capacity is throughput × `gpu_count`. `gpus:` in a fleet file adds GPUs and overrides these figures.\n\n"
         f"{SCALE}\n\n"
         "| name | throughput | memory | source | method |\n|---|---|---|---|---|\n"
         f"{rows}\n\n"

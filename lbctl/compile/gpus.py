@@ -13,26 +13,29 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 SCALE = (
-    "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two significant digits. "
-    "The model, its precision and its server change them by a third or more: measure yours, and set it under `gpus:`. "
-    "No source measured an A100, so every figure depends on a ratio of specifications: of H100-SXM or of the GPU "
-    "itself to the A100."
+    "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two "
+    "significant digits. The model, its precision and the model server change them by a third or more, so measure "
+    "your own throughput and set it under `gpus:`. No source measured an A100. Therefore, every figure depends on a "
+    "ratio of specifications: H100-SXM to A100, or the GPU itself to A100."
 )
 
 MLPERF_RULE = (
     "MLPerf rule: result per accelerator in MLPerf Inference v4.1 and v5.1 "
-    "(github.com/mlcommons/inference_results_v4.1 and _v5.1), closed division, scenarios Offline and Server. Left out "
-    "are the 99.9 % accuracy targets (mostly the 99 % runs again), the reference implementation, and fp32 weights. A "
-    "cell is one round, suite, model and scenario that has both GPUs. Its ratio is the ratio of their medians over all "
-    "submitters. The figure is the geometric mean over the cells of each model, then over the models. Language models "
-    "have names that begin with llama, gptj or mixtral. Submitters choose precision and software, and the ratio does "
-    "not correct for that: for language models, v5.1 states fp4 on B200 and fp8 on the others; v4.1 does not state it."
+    "(github.com/mlcommons/inference_results_v4.1 and _v5.1), closed division, scenarios Offline and Server. The "
+    "99.9 % accuracy targets (mostly the same runs as the 99 % targets), the reference implementation and fp32 "
+    "weights are excluded. A cell is a combination of round, suite, model and scenario that has results for both "
+    "GPUs. The ratio of a cell is the ratio of the two GPUs' medians over all submitters. The figure is the "
+    "geometric mean over the cells of each model, and then over the models. A model counts as a language model if "
+    "its name begins with llama, gptj or mixtral. Submitters choose the precision and the software, and the ratio "
+    "does not correct for that. For language models, v5.1 states fp4 on B200 and fp8 on the other GPUs; v4.1 does "
+    "not state the precision."
 )
 
 SPECIFICATION_RULE = (
-    "Specification rule: 5 × √(memory bandwidth ratio × dense FP16/BF16 TFLOPS ratio) to A100-80GB (SXM: 2039 GB/s, "
-    "312 TFLOPS, from citsjtu2020/LLM-Prof). It does not include fp8, fp4 and software, and differs from MLPerf by up "
-    "to a factor of three: B200 27 against 41, L4 1.2 against 0.8, T4 0.9 against 0.3."
+    "Specification rule: 5 × √(memory bandwidth ratio × dense FP16/BF16 TFLOPS ratio) to A100-80GB "
+    "(SXM: 2039 GB/s, 312 TFLOPS, from citsjtu2020/LLM-Prof). The rule does not include fp8, fp4 and software. It "
+    "differs from MLPerf by up to a factor of three: B200 27 instead of 41, L4 1.2 instead of 0.8, T4 0.9 instead "
+    "of 0.3."
 )
 
 _MLPERF = "MLPerf Inference v4.1, v5.1"
@@ -62,57 +65,60 @@ _TABLE = (
         41,
         180,
         _MLPERF,
-        "MLPerf rule on language models against H100-SXM: 3.63 (8 cells, 3.09 to 4.42) × 11.41. In v5.1 "
-        "B200 ran fp4, H100-SXM fp8; served in fp8, expect less. 180 GB as MLPerf lists it (specifications: 192).",
+        "MLPerf rule for language models, relative to H100-SXM: 3.63 (8 cells, 3.09 to 4.42) × 11.41. "
+        "In v5.1, B200 ran fp4 and H100-SXM ran fp8; expect less if you use fp8. MLPerf lists 180 GB of memory "
+        "(specifications: 192).",
     ),
     Gpu(
         "H200",
         13,
         141,
         _MLPERF,
-        "MLPerf rule on language models against H100-SXM: 1.15 (12 cells, 0.99 to 1.42) × 11.41.",
+        "MLPerf rule for language models, relative to H100-SXM: 1.15 (12 cells, 0.99 to 1.42) × 11.41.",
     ),
     Gpu(
         "GH200",
         13,
         96,
         _MLPERF_4,
-        "MLPerf rule on language models against H100-SXM: 1.18 (6 cells, 0.89 to 1.44) × 11.41, the rows of the 96 GB "
-        "and the 144 GB variant together; alone, 96 GB gives 11 and 144 GB 14. The memory is the smaller variant's.",
+        "MLPerf rule for language models, relative to H100-SXM: 1.18 (6 cells, 0.89 to 1.44) × 11.41. "
+        "It combines the rows of the 96 GB and the 144 GB variants; separately, 96 GB gives 11 and 144 GB gives 14. "
+        "The memory is the smaller variant's memory.",
     ),
     Gpu(
         "MI325X",
         12,
         256,
         "MLPerf Inference v5.1",
-        "MLPerf rule on language models against H100-SXM: 1.06 (2 cells, 1.04 to 1.09, llama2-70b only) × 11.41. Rows "
-        "of systems that mix it with MI300X are left out.",
+        "MLPerf rule for language models, relative to H100-SXM: 1.06 (2 cells, 1.04 to 1.09, "
+        "llama2-70b only) × 11.41. Rows of systems that mix it with MI300X are excluded.",
     ),
     Gpu(
         "H100-SXM",
         11,
         80,
         _LLM_PROF,
-        "Specification rule: 5 × √(3350/2039 × 989/312) = 11.41. MLPerf has H100-SXM, but no A100; "
-        "this ratio connects all measured GPUs to the scale.",
+        "Specification rule: 5 × √(3350/2039 × 989/312) = 11.41. MLPerf has results for H100-SXM but "
+        "not for A100; this ratio connects all measured GPUs to the scale.",
     ),
     Gpu(
         "MI300X",
         10,
         192,
         _MLPERF,
-        "MLPerf rule on language models against H100-SXM: 0.91 (4 cells, 0.80 to 0.99, llama2-70b only) × 11.41. Rows "
-        "of systems that mix it with MI325X are left out.",
+        "MLPerf rule for language models, relative to H100-SXM: 0.91 (4 cells, 0.80 to 0.99, "
+        "llama2-70b only) × 11.41. Rows of systems that mix it with MI325X are excluded.",
     ),
     Gpu(
         "H100-PCIe",
         5.5,
         80,
         _MLPERF_4,
-        "MLPerf rule on language models against H100-SXM: 0.48 (4 cells, 0.37 to 0.66) × 11.41. The lower cells are "
-        "one submitter's llama2-70b; gptj alone gives 7.0. Its specifications are unverified and not used.",
+        "MLPerf rule for language models, relative to H100-SXM: 0.48 (4 cells, 0.37 to 0.66) × 11.41. "
+        "The lower cells are the llama2-70b results of one submitter; gptj alone gives 7.0. The specifications are "
+        "unverified and not used.",
     ),
-    Gpu("A100-80GB", 5, 80, "the scale", "5 by definition; the SXM version. No MLPerf row."),
+    Gpu("A100-80GB", 5, 80, "the scale", "5 by definition, for the SXM version. No MLPerf row."),
     Gpu(
         "A100-40GB",
         4.4,
@@ -125,22 +131,23 @@ _TABLE = (
         2.8,
         24,
         _MLPERF,
-        "MLPerf rule on other models against L40S: 1.01 (2 cells, 0.95 to 1.08, retinanet int8 only) × 2.74. "
-        "Its language model rows are all in the open division, and not comparable.",
+        "MLPerf rule for other models, relative to L40S: 1.01 (2 cells, 0.95 to 1.08, retinanet int8 "
+        "only) × 2.74. All of its language model rows are in the open division and not comparable.",
     ),
     Gpu(
         "L40S",
         2.7,
         48,
         _MLPERF,
-        "MLPerf rule on language models against H100-SXM: 0.24 (6 cells, 0.15 to 0.36) × 11.41. Lowest on llama2-70b "
-        "over eight GPUs on PCIe, highest on gptj; llama3.1-8b compares vLLM with TensorRT-LLM.",
+        "MLPerf rule for language models, relative to H100-SXM: 0.24 (6 cells, 0.15 to 0.36) × 11.41. "
+        "The ratio is lowest for llama2-70b over eight GPUs on PCIe, and highest for gptj. The llama3.1-8b cell "
+        "compares vLLM with TensorRT-LLM.",
     ),
     Gpu(
         "V100",
         2.1,
         16,
-        "specifications: collected notes, unverified",
+        "specifications: collected notes (unverified)",
         "Specification rule: 5 × √(900/2039 × 125/312) = 2.10 for SXM2, which also exists with 32 GB; PCIe (112 "
         "TFLOPS) gives 2.0. FP16 without BF16. No MLPerf row.",
     ),
@@ -156,24 +163,25 @@ _TABLE = (
         1.5,
         24,
         "specifications: AWS g5 card, unverified",
-        "Bandwidth alone: 5 × 600/2039 = 1.47. The bandwidth is unverified, and no TFLOPS figure is used because "
-        "published ones disagree. No MLPerf row.",
+        "Bandwidth alone: 5 × 600/2039 = 1.47. The bandwidth is unverified, and no TFLOPS figure is "
+        "used because published figures disagree. No MLPerf row.",
     ),
     Gpu(
         "L4",
         0.8,
         24,
         _MLPERF,
-        "MLPerf rule on other models (vision, bert, whisper, image generation) against L40S, the nearest GPU with "
-        "language model rows: 0.30 (9 cells, 0.27 to 0.36) × 2.74. It has no language model rows.",
+        "MLPerf rule for other models (vision, bert, whisper, image generation), relative to L40S, the "
+        "nearest GPU with language model rows: 0.30 (9 cells, 0.27 to 0.36) × 2.74. L4 has no language model rows.",
     ),
     Gpu(
         "T4",
         0.3,
         16,
         _MLPERF_4,
-        "bert-99 Offline, T4 381 over L4 964 samples/s: 0.395 × 0.81, the figure of L4. The T4 row is a single one in "
-        "the open division (NVIDIA's TensorRT implementation with default settings), so it may be low.",
+        "bert-99 Offline: 381 samples/s on T4 and 964 on L4 give 0.395 × 0.81, the L4 figure. T4 has a "
+        "single row, in the open division (NVIDIA's TensorRT implementation with default settings), so the figure "
+        "may be low.",
     ),
 )
 

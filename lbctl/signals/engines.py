@@ -27,7 +27,7 @@ TGI = MetricsTable(
     evidence="batches",
     heartbeat="steps",
     reserves_memory=True,
-    notes=("no time to first token; the time between tokens is a mean for each request",),
+    notes=("There is no time to first token. The time between tokens is a mean for each request.",),
 )
 """Text Generation Inference.
 
@@ -55,12 +55,12 @@ TRTLLM = MetricsTable(
             MetricSeries("trtllm_request_success_total"),
         ),
     },
-    no_evidence="it does not count steps, so the batch size for a time between tokens is unknown",
+    no_evidence="the engine does not count steps, so the batch size for a time between tokens is unknown",
     heartbeat="requests",
     reserves_memory=True,
     notes=(
-        "histograms need `return_perf_metrics: true`; queue, running and cache are missing in older versions",
-        "the time between tokens is a mean for each request",
+        "Histograms need `return_perf_metrics: true`. Older versions lack the metrics for queue, running and cache.",
+        "The time between tokens is a mean for each request.",
     ),
 )
 """trtllm-serve. Its step metrics are gauges of the last step, and its histograms are updated when a request ends."""
@@ -80,10 +80,12 @@ LMDEPLOY = MetricsTable(
         "itl_count": (MetricSeries("lmdeploy:time_per_output_token_seconds_count"),),
         "finished": (MetricSeries("lmdeploy:e2e_request_latency_seconds_count"),),
     },
-    no_evidence="it does not count steps, so the batch size for a time between tokens is unknown",
+    no_evidence="the engine does not count steps, so the batch size for a time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
-    notes=("some versions count each generated token twice: compare throughput only between replicas of one version",),
+    notes=(
+        "Some versions count each generated token twice. Compare throughput only between replicas of the same version.",
+    ),
 )
 """LMDeploy. It counts the tokens of every step, but not the steps."""
 
@@ -102,10 +104,10 @@ NIM = MetricsTable(
         "itl_count": (MetricSeries("time_per_output_token_seconds_count"),),
         "finished": (MetricSeries("request_finish_total"),),
     },
-    no_evidence="it does not count steps, so the batch size for a time between tokens is unknown",
+    no_evidence="the engine does not count steps, so the batch size for a time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
-    notes=("the page is `/v1/metrics`; for newer NIMs with vLLM's metrics, use `kind: vllm`",),
+    notes=("The metrics page is `/v1/metrics`. For newer NIMs with vLLM's metrics, use `kind: vllm`.",),
 )
 """NVIDIA NIM for language models: names without a prefix, at `/v1/metrics`.
 
@@ -128,10 +130,10 @@ LLAMACPP = MetricsTable(
     evidence="tokens",
     heartbeat="steps",
     removed={
-        "llamacpp:kv_cache_usage_ratio": "nothing: the server no longer reports it",
-        "llamacpp:kv_cache_tokens": "nothing: the server no longer reports it",
+        "llamacpp:kv_cache_usage_ratio": "another metric: the server no longer reports it",
+        "llamacpp:kv_cache_tokens": "another metric: the server no longer reports it",
     },
-    notes=("needs `--metrics`; no time to the first token",),
+    notes=("The server needs `--metrics`. There is no time to first token.",),
 )
 """llama.cpp's server, started with `--metrics`.
 
@@ -149,8 +151,8 @@ TORCHSERVE = MetricsTable(
     heartbeat="requests",
     gpus=GpuLabels(("DeviceId",)),
     notes=(
-        "no queue length: `ts_queue_latency_microseconds` and `QueueTime` are times",
-        "needs `metrics_mode=prometheus`; GPU metrics need the collector of system metrics",
+        "There is no queue length; `ts_queue_latency_microseconds` and `QueueTime` are times.",
+        "The server needs `metrics_mode=prometheus`. GPU metrics need the system metrics collector.",
     ),
 )
 """TorchServe. Its queue is a time, not a length; the utilisation is in percent. The total memory is not reported."""
@@ -171,8 +173,8 @@ TFSERVING = MetricsTable(
     evidence="batches",
     heartbeat="requests",
     notes=(
-        "evidence only with `--enable_batching`; no queue length",
-        "needs a monitoring configuration with `prometheus_config { enable: true }`",
+        "Evidence needs `--enable_batching`. There is no queue length.",
+        "The server needs a monitoring configuration with `prometheus_config { enable: true }`.",
     ),
 )
 """TensorFlow Serving, at `/monitoring/prometheus/metrics`. Names begin with a colon; latencies are microseconds."""
@@ -192,7 +194,7 @@ KSERVE = MetricsTable(
     },
     no_evidence="the batch size is not reported, and a slow response may mean a full replica",
     heartbeat="requests",
-    notes=("MLServer's page is on port 8082; `batch_request_queue` is a histogram, not a queue",),
+    notes=("MLServer's metrics page is on port 8082. `batch_request_queue` is a histogram, not a queue length.",),
 )
 """KServe's Python server and MLServer.
 

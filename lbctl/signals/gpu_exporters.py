@@ -14,7 +14,7 @@ DCGM = MetricsTable(
     series={
         "gpu": (
             MetricSeries("DCGM_FI_DEV_GPU_UTIL", scale=0.01),
-            MetricSeries("DCGM_FI_PROF_GR_ENGINE_ACTIVE", versions="profiling metrics; MIG slices too"),
+            MetricSeries("DCGM_FI_PROF_GR_ENGINE_ACTIVE", versions="profiling metric; also covers MIG slices"),
         ),
         "gpu_memory_free": (MetricSeries("DCGM_FI_DEV_FB_FREE", scale=2.0**20),),
         "temperature": (MetricSeries("DCGM_FI_DEV_GPU_TEMP", whole=True),),
@@ -37,8 +37,8 @@ DCGM = MetricsTable(
     no_evidence=_NO_EVIDENCE,
     gpus=GpuLabels(("UUID", "gpu", "device"), instance="GPU_I_ID"),
     notes=(
-        "samples every 30 s by default (`DCGM_EXPORTER_INTERVAL`): set it to the interval of the pool",
-        "name a MIG slice by its GPU and instance, for example `0:3`",
+        "The exporter samples every 30 s by default. Set `DCGM_EXPORTER_INTERVAL` to the pool's interval.",
+        "Name a MIG slice by its GPU and GPU instance, for example `0:3`.",
     ),
 )
 """NVIDIA's DCGM exporter: one page per host, GPUs by index and UUID, MIG slices by instance.
@@ -118,7 +118,7 @@ AMD = MetricsTable(
     },
     no_evidence=_NO_EVIDENCE,
     gpus=GpuLabels(("gpu_id", "GPU_UUID", "gpu_uuid", "serial_number", "SERIAL_NUMBER"), instance="gpu_partition_id"),
-    notes=("no XID; `gpu_health` is not read, because its values are not documented",),
+    notes=("There is no XID. lbctl does not read `gpu_health`, because its values are not documented.",),
 )
 """AMD's device metrics exporter.
 

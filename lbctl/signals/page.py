@@ -13,16 +13,17 @@ _INTRODUCTION = """\
 
 # Signals of model servers and GPUs
 
-`telemetry.sources` of a pool or a replica names metrics pages and their `kind`. lbctl reads only the metrics below.
+`telemetry.sources` of a pool or a replica lists metrics pages and their `kind`. lbctl reads only the metrics below.
 
-- Of several names for a quantity, lbctl uses the first one on the page.
-- A missing name, a value that is not a finite number of at least 0, and a duplicate series are unknown, never 0.
-- If a page has several engines, ranks, models or GPUs, their values are combined by the rule of the signal.
-- If a replica has several sources, the first one in the list with a current value for the signal is used.
+- If a quantity has several names, lbctl uses the first one in the list that the page contains.
+- A value is unknown, never 0, if its name is missing, if it is not a finite number of at least 0, or if the page
+  contains its series twice.
+- If a page has several engines, ranks, models or GPUs, lbctl combines their values according to the signal.
+- If a replica has several sources, lbctl uses the first source in the list that has a current value for the signal.
 
-The `adaptive` strategy needs *evidence*: the speed at the present batch. With **tokens**, the page has times between
-tokens, and the tokens of each step. With **batches**, it has times in the model, and the inputs of each execution. If
-the sources of a pool have no evidence, its weights are the capacities.
+The `adaptive` strategy needs *evidence*: the speed at the present batch size. **tokens** means that the page has the
+times between tokens and the number of tokens in each step. **batches** means that it has the times in the model and the
+number of inputs in each execution. If a pool's sources provide no evidence, its weights are its capacities.
 """
 _ORDER = {name: place for place, name in enumerate((*SIGNALS, *COUNTERS))}
 
@@ -73,13 +74,14 @@ def _others() -> str:
     return f"""\
 ## `custom` and `prometheus`
 
-`custom` reads a metric that the fleet names by `metric` and `signal`. Set `unit` if the metric has another unit than
-the signal. For `ttft` and `token_latency`, the metric may be a histogram. For `throughput`, a metric in `tokens` is a
-counter.
+`custom` reads the metric that is named in `metric` and uses it as the signal in `signal`. Set `unit` if the metric's
+unit differs from the signal's unit. For `ttft` and `token_latency`, the metric may be a histogram. For `throughput`, a
+metric in `tokens` is a counter.
 
-`prometheus` sends `query` to a server with PromQL (`/api/v1/query`), for a `signal` and a `unit`. Several series are
-combined by the signal's rule. Without a series, the signal is unknown. The answer does not contain the age of a sample,
-and Prometheus repeats a sample for up to five minutes. To exclude old samples, extend the query:
+`prometheus` sends `query` to a server that supports PromQL (`/api/v1/query`). The result is the value of `signal`, in
+`unit`. If the result has several series, lbctl combines them according to the signal. If it has none, the signal is
+unknown. The response does not contain the age of a sample, and Prometheus repeats a sample for up to five minutes. To
+exclude old samples, extend the query:
 `x and time() - timestamp(x) < 30`.
 
 Units: {units}.
@@ -93,8 +95,8 @@ def _devices() -> str:
 `url`, `query` and `match_labels` may contain `{address}`, `{host}`, `{port}`, `{name}` and `{device}`. In a query,
 several devices are separated by `|`.
 
-`devices` of a replica are strings: indices (`["0"]`), UUIDs (`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3 of
-GPU 0). If a page names GPUs, lbctl reads only the lines of these devices; without `devices`, it reads all lines.
+The `devices` of a replica are strings: indices (`["0"]`), UUIDs (`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3
+of GPU 0). If a page names GPUs, lbctl reads only the lines of these devices. Without `devices`, it reads all lines.
 `match_labels: {gpu: "{device}"}` has the same effect.
 """
 
@@ -103,8 +105,8 @@ def _details(table: MetricsTable) -> str:
     lines = [f"## {table.title} (`{table.kind}`)\n", _series(table)]
     notes = [f"- {note}\n" for note in table.notes]
     if table.reserves_memory:
-        notes.append("- reserves GPU memory at its start, so free memory is not checked\n")
-    notes += (f"- removed in newer versions: `{old}`; now {_instead(new)}\n" for old, new in table.removed.items())
+        notes.append("- The engine reserves GPU memory when it starts, so free memory is not checked.\n")
+    notes += (f"- Newer versions do not have `{old}`. Use {_instead(new)}.\n" for old, new in table.removed.items())
     return "\n".join([*lines, "".join(notes)] if notes else lines)
 
 

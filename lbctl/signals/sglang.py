@@ -30,11 +30,11 @@ TABLE = MetricsTable(
         "iterations": (_of_scheduler("cuda_graph_passes_total"),),
         "prefill_tokens": (
             _of_scheduler("realtime_tokens_total", mode="prefill_compute"),
-            MetricSeries("sglang:prompt_tokens_total", versions="all; changes when a request ends"),
+            MetricSeries("sglang:prompt_tokens_total", versions="all versions; changes when a request ends"),
         ),
         "decode_tokens": (
             _of_scheduler("realtime_tokens_total", mode="decode"),
-            MetricSeries("sglang:generation_tokens_total", versions="all; changes when a request ends"),
+            MetricSeries("sglang:generation_tokens_total", versions="all versions; changes when a request ends"),
         ),
         "ttft_seconds": (MetricSeries("sglang:time_to_first_token_seconds_sum"),),
         "ttft_count": (MetricSeries("sglang:time_to_first_token_seconds_count"),),
@@ -53,7 +53,7 @@ TABLE = MetricsTable(
     reserves_memory=True,
     removed={"sglang:time_per_output_token_seconds": "sglang:inter_token_latency_seconds"},
     notes=(
-        "needs `--enable-metrics`",
-        "with `cuda_graph_passes_total`, progress changes with every step; without it, there is no evidence",
+        "The server needs `--enable-metrics`.",
+        "With `cuda_graph_passes_total`, progress changes with every step. Without it, there is no evidence.",
     ),
 )

@@ -34,12 +34,12 @@ class SignalSpec:
 
 SIGNALS: Mapping[str, SignalSpec] = {
     "queue": SignalSpec("requests", 1e7, "sum", "requests that wait in the engine"),
-    "running": SignalSpec("requests", 1e7, "sum", "requests that the engine works on"),
+    "running": SignalSpec("requests", 1e7, "sum", "requests that the engine is processing"),
     "kv_cache": SignalSpec("ratio", 1.0, "mean", "utilisation of the key-value cache"),
     "gpu": SignalSpec("ratio", 1.0, "mean", "share of time in which the GPU was busy"),
     "gpu_memory_free": SignalSpec("bytes", 2.0**45, "min", "free memory of the GPU with the least free memory"),
     "temperature": SignalSpec("celsius", 200.0, "max", "temperature of the hottest GPU"),
-    "throttle": SignalSpec("ratio", 1.0, "max", "above 0 while a GPU is throttled by heat or power"),
+    "throttle": SignalSpec("ratio", 1.0, "max", "above 0 while a GPU is throttled because of heat or power"),
     "xid": SignalSpec("code", 1e6, "fatal", "last error that the driver reported; a fatal one takes precedence"),
     "ttft": SignalSpec("seconds", 1e6, "mean", "mean time to first token since the last scrape"),
     "token_latency": SignalSpec("seconds", 1e6, "mean", "mean time between tokens since the last scrape"),
@@ -52,7 +52,7 @@ SIGNALS: Mapping[str, SignalSpec] = {
 """All signals by name."""
 
 COUNTERS: Mapping[str, str] = {
-    "iterations": "steps of the engine",
+    "iterations": "engine steps",
     "prefill_tokens": "prompt tokens read",
     "decode_tokens": "tokens made",
     "cache_lookups": "prompt tokens looked up in the prefix cache",

@@ -43,9 +43,9 @@ TABLE = MetricsTable(
     heartbeat="requests",
     gpus=GpuLabels(("gpu_uuid",)),
     notes=(
-        "with the TensorRT-LLM backend, progress changes with every step; no evidence: a request is one execution",
-        "with the vLLM backend, read the same page as `kind: vllm`",
-        "models on one page are counted together; if their mix changes, select one by `match_labels`",
-        "a response cache counts requests that took no time in the model, so the measured speed is too high",
+        "With the TensorRT-LLM backend, progress changes with every step. A request is one execution: no evidence.",
+        "With the vLLM backend, read the same page as `kind: vllm`.",
+        "Models on one page are counted together. If their mix changes, select one model with `match_labels`.",
+        "A response cache counts requests that took no time in the model, so the measured speed is too high.",
     ),
 )

@@ -89,8 +89,8 @@ RAY = MetricsTable(
     evidence="tokens",
     heartbeat="requests",
     notes=(
-        "evidence, and progress by steps, only from vLLM inside Ray; other deployments use their capacity",
-        "select the deployment by `match_labels`, because the page has all deployments of a node",
+        "Only vLLM inside Ray provides evidence, and progress by steps. Other deployments use their capacity.",
+        "Select the deployment with `match_labels`, because the page has all deployments of a node.",
     ),
 )
 """Ray Serve, and vLLM inside it.
