@@ -18,42 +18,48 @@ class Reload(Section):
     )
     min_interval: v.Duration = Field(
         q.Duration(30_000),
-        description="Minimum time between two reloads for weights. Changes of health, drains and removals are "
-        "reloaded immediately, at most every 5 s.",
+        description="Minimum time between two reloads for weights. Health changes, drains and removals cause an "
+        "immediate reload, at most every 5 s.",
     )
 
 
 class AgentCheck(Section):
     bind: v.Bind = Field(
-        description="First listen address for HAProxy's agent checks. Each replica uses one port, counting up. Choose "
-        "ports below `net.ipv4.ip_local_port_range`."
+        description="First listen address for HAProxy agent checks. Each replica uses one port; the port numbers "
+        "are consecutive. Choose ports below `net.ipv4.ip_local_port_range`."
     )
 
 
 class Include(Section):
     """Every path is a file next to the fleet. Its lines are inserted unchanged."""
 
-    http: _Files | None = Field(None, description="For nginx: lines of the `http` block, before the servers.")
+    http: _Files | None = Field(
+        None, description="For nginx: lines for the `http` block, inserted before the `server` blocks."
+    )
     server: dict[v.Name, _Files] | None = Field(
-        None, description="For nginx: lines of every `server` block of a listener, before its locations."
+        None,
+        description="For nginx: lines for every `server` block of a listener, inserted before its `location` blocks.",
     )
     location: dict[v.Name, _Files] | None = Field(
         None,
-        description="For nginx: lines of every location of a route, after its credentials and before it is forwarded.",
+        description="For nginx: lines for every `location` block of a route, inserted after authentication and "
+        "before the request is forwarded.",
     )
     global_: _Files | None = Field(
-        None, alias="global", description="For HAProxy: lines at the end of the `global` section."
+        None, alias="global", description="For HAProxy: lines for the end of the `global` section."
     )
     frontend: dict[v.Name, _Files] | None = Field(
         None,
-        description="For HAProxy: lines of the frontend of a listener, after credentials and limits, before its "
-        "backend.",
+        description="For HAProxy: lines for the frontend of a listener, inserted after authentication and limits "
+        "and before the choice of the backend.",
     )
     backend: dict[v.Name, _Files] | None = Field(
-        None, description="For HAProxy: lines of every backend of a pool, before its servers."
+        None, description="For HAProxy: lines for every backend of a pool, inserted before its servers."
     )
     http_filters: _Files | None = Field(
-        None, description="For Envoy: each file one HTTP filter in YAML (`name`, `typed_config`), before the router."
+        None,
+        description="For Envoy: files with one HTTP filter each, in YAML (`name`, `typed_config`), inserted before "
+        "the router filter.",
     )
 
 
@@ -63,25 +69,26 @@ class Proxy(Section):
     kind: v.Name = Field(description="Kind of proxy.")
     version: v.Version | None = Field(
         None,
-        description="Version of the proxy. lbctl reports features that this version does not have. Default: the "
+        description="Version of the proxy. lbctl reports features that this version does not support. Default: the "
         "oldest supported version.",
     )
     region: v.Place | None = Field(
-        None, description="Region of the proxy, for `locality` and `render`. An Envoy under `serve` reports its own."
+        None,
+        description="Region of the proxy, for `locality` and `render`. With `serve`, an Envoy reports its own region.",
     )
     zone: v.Place | None = Field(
-        None, description="Zone of the proxy, for `locality` and `render`. An Envoy under `serve` reports its own."
+        None, description="Zone of the proxy, for `locality` and `render`. With `serve`, an Envoy reports its own zone."
     )
     listeners: Annotated[list[v.Name], Field(min_length=1)] | None = Field(
         None, description="Listeners of this proxy. Default: all."
     )
     form: Literal["whole", "fragment"] = Field(
         "whole",
-        description="`fragment`: `config` is one file in an existing configuration, in the `http` block of nginx "
-        "(conf.d) or next to other HAProxy files.",
+        description="With `fragment`, `config` is one file of an existing configuration: in the `http` block of "
+        "nginx (conf.d) or next to other HAProxy files.",
     )
     include: Include | None = Field(
-        None, description="Additional configuration lines from files, at named places of the configuration."
+        None, description="Additional configuration lines from files, inserted at named places in the configuration."
     )
     config: v.FilePath | None = Field(
         None,
@@ -97,14 +104,16 @@ class Proxy(Section):
         description="User that HAProxy switches to after root has started it. Default: haproxy if `config` is below "
         "/etc, otherwise the user that starts HAProxy.",
     )
-    group: v.Account | None = Field(None, description="Group that HAProxy switches to. Default: as for `user`.")
+    group: v.Account | None = Field(
+        None, description="Group that HAProxy switches to. Default: the same rule as for `user`."
+    )
     chroot: v.FilePath | None = Field(
         None,
         description="Chroot directory of HAProxy after root has started it. Default: /var/lib/haproxy if `config` is "
         "below /etc and no replica is a unix socket, otherwise none.",
     )
     agent_check: AgentCheck | None = Field(
-        None, description="HAProxy reads its weights from `serve` by agent checks, every 2 s."
+        None, description="HAProxy reads its weights from `serve` every 2 s, with agent checks."
     )
     slots: Annotated[int, Field(ge=0, le=4096)] | None = Field(
         None,
@@ -113,21 +122,22 @@ class Proxy(Section):
     )
     instances: Annotated[int, Field(ge=1, le=10_000)] = Field(
         1,
-        description="Number of proxies with this entry. The fleet's limits are divided among all proxies with a "
-        "listener.",
+        description="Number of proxies that use this entry. The fleet's limits are divided among all proxies that "
+        "serve a listener.",
     )
     nodes: list[v.NodePattern] = Field(
         [], description="Node IDs of the Envoys that use this entry. Default: the name of the entry."
     )
     node_san: v.Word | None = Field(
         None,
-        description="Required name (SAN) in the client certificate of these Envoys; `*` matches any text without /.",
+        description="Required name (SAN) in the client certificate of these Envoys; `*` matches any text without `/`.",
     )
     admin: v.Bind | None = Field(None, description="Address of Envoy's admin interface, on loopback. Default: none.")
     metrics: v.Bind | None = Field(
         None,
         description="Address of the proxy's own metrics: `/stub_status` of nginx, `/metrics` of HAProxy and Envoy "
-        "(Envoy requires `admin`). Every client that reaches it can read them, so keep it on loopback. Default: none.",
+        "(Envoy requires `admin`). Every client that can reach this address can read the metrics, so keep it on "
+        "loopback. Default: none.",
     )
 
 
@@ -139,7 +149,7 @@ class XdsTls(Section):
     )
     client_crl: v.FilePath | None = Field(
         None,
-        description="With `client_ca`: revocation lists of its CAs, PEM, one for each. A proxy with a revoked "
+        description="With `client_ca`: revocation lists of its CAs, PEM, one for each CA. A proxy with a revoked "
         "certificate is rejected. If a list has expired, all proxies are rejected.",
     )
 
@@ -154,9 +164,11 @@ class Xds(Section):
         q.Endpoint("127.0.0.1", ports.XDS, ip=True),
         description="Listen address for Envoys. Beyond loopback, mTLS is required.",
     )
-    tls: XdsTls | None = Field(None, description="Default: plain text, on loopback only.")
+    tls: XdsTls | None = Field(None, description="TLS of the endpoint. Default: plain text, on loopback only.")
     unmatched_nodes: Literal["nothing", "all"] = Field(
-        "nothing", description="Configuration for Envoys without a proxy entry. Default without `proxies`: all."
+        "nothing",
+        description="Configuration for Envoys that match no entry in `proxies`. If `proxies` is not set, the "
+        "default is `all`.",
     )
 
 
@@ -168,18 +180,18 @@ class Api(Section):
     )
     token_file: v.FilePath | None = Field(
         None,
-        description="File with the tokens, one a line: `name:role:token` with the role read, operate or picker, or "
-        "only a token. Default: `serve` creates a token in the state directory.",
+        description="File with the tokens, one per line: `name:role:token` with the role read, operate or picker, "
+        "or only a token. Default: `serve` creates a token in the state directory.",
     )
-    tls: ApiTls | None = Field(None, description="Default: plain text, on loopback only.")
+    tls: ApiTls | None = Field(None, description="TLS of the endpoint. Default: plain text, on loopback only.")
 
 
 class Logs(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
-        description="Syslog address (UDP, on loopback only) for the traffic log. nginx sends a line for each request, "
-        "HAProxy for about every fourth. Proxies whose files `serve` writes always send it; others do if `logs` is "
-        "set.",
+        description="Syslog address (UDP, on loopback only) for the traffic log. nginx sends a line for each "
+        "request, HAProxy for about one in four requests. Proxies whose files `serve` writes always send it; other "
+        "proxies do if `logs` is set.",
     )
 
 
@@ -191,9 +203,9 @@ class Picker(Section):
     )
     key_file: v.FilePath | None = Field(
         None,
-        description="File with the key that proxies send with each pick request, in one line. Default: `serve` "
-        "creates one if it writes the configuration of all proxies and has no `store`. Otherwise, all pick requests "
-        "are answered.",
+        description="File with a single line: the key that proxies send with each pick request. Default: `serve` "
+        "creates a key if it writes the configuration of all proxies and has no `store`. Otherwise, it answers all "
+        "pick requests.",
     )
 
 
@@ -206,7 +218,9 @@ class Dashboard(Section):
 
 
 class StorePassword(Section):
-    file: v.FilePath = Field(description="File that contains only the password. It is read for each new connection.")
+    file: v.FilePath = Field(
+        description="File that contains only the password. `serve` reads the file for each new connection."
+    )
 
 
 class StoreTls(Section):
@@ -220,24 +234,27 @@ class StoreTls(Section):
 class Store(Section):
     url: v.StoreUrl = Field(
         description="`redis://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` HOST:PORT,…/NAME/DATABASE, "
-        "`etcd://` HOST:PORT,… or `kubernetes://` NAMESPACE/NAME. By TLS: `rediss`, `rediss+sentinel`, `etcds`."
+        "`etcd://` HOST:PORT,… or `kubernetes://` NAMESPACE/NAME. With TLS: `rediss`, `rediss+sentinel`, `etcds`."
     )
     key_prefix: v.KeyPrefix = Field(
-        "lbctl", description="Prefix of all keys. Use a different one for each control plane."
+        "lbctl", description="Prefix of all keys. Use a different prefix for each control plane."
     )
     user: v.StoreUser | None = Field(
-        None, description="User name. Default: the default user of Redis, or `root` of etcd."
+        None, description="User name. Default: the Redis default user, or the etcd user `root`."
     )
     password: StorePassword | None = Field(None, description="Password of the store.")
-    tls: StoreTls | None = Field(None, description="With `rediss` and `etcds`: certificates in place of the system's.")
+    tls: StoreTls | None = Field(
+        None,
+        description="TLS certificates for `rediss` and `etcds`. Default: the system CAs, without a client certificate.",
+    )
     key_file: v.FilePath | None = Field(
         None,
-        description="File with the keys of the members, one a line. The first key signs stored records and messages "
-        "between members; all keys verify them. Without it, anyone with write access to the store can change the "
-        "published fleet.",
+        description="File with the members' keys, one per line. The first key signs stored records and messages "
+        "between members; all keys verify them. Without this file, anyone with write access to the store can change "
+        "the published fleet.",
     )
     lease: v.Lease = Field(
-        q.Duration(10_000), description="Time after which another member takes over from a lost leader."
+        q.Duration(10_000), description="Time after which another member takes over if the leader is lost."
     )
 
 
@@ -245,20 +262,20 @@ class Control(Section):
     xds: Xds = Field(Xds.default(), description="Endpoint for Envoys (xDS).")
     api: Api = Field(Api.default(), description="Endpoint for commands, the dashboard and metrics.")
     logs: Logs = Field(Logs.default(), description="Endpoint for the traffic log of nginx and HAProxy.")
-    picker: Picker = Field(Picker.default(), description="Endpoint of the picker.")
+    picker: Picker = Field(Picker.default(), description="Endpoint that proxies ask to pick a replica.")
     dashboard: Dashboard = Field(Dashboard.default(), description="Dashboard at `/` of the API.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",
         description="Directory for overrides, rollouts, the last valid files and the log of decisions. Each active "
-        "`serve` needs its own.",
+        "`serve` needs its own directory.",
     )
     store: Store | None = Field(
         None,
-        description="Shared store. Several `serve` with the same store form one control plane: one is the leader, and "
-        "all serve proxies.",
+        description="Shared store. Several `serve` processes with the same store form one control plane: one of "
+        "them is the leader, and all of them serve proxies.",
     )
     member: v.Name | None = Field(
-        None, description="Name of this `serve` as a member of the store. Default: the host name."
+        None, description="Name of this `serve` among the members of the control plane. Default: the host name."
     )
     max_shrink: v.Percent = Field(
         q.Percent(50),

@@ -15,41 +15,53 @@ class HttpCheck(Section):
     )
     host: v.Host | None = Field(None, description="Host header of the request. Default: chosen by the proxy.")
     statuses: Annotated[list[v.Status], Field(min_length=1)] = Field(
-        [200], description="The statuses of a healthy replica."
+        [200], description="Status codes that count as healthy."
     )
-    body_contains: v.TextOrNone = Field("", description="The text that the body of a healthy replica contains.")
+    body_contains: v.TextOrNone = Field("", description="Text that the response body of a healthy replica contains.")
 
 
 class GrpcCheck(Section):
-    service: v.ServiceOrNone = Field("", description="The service to check; empty: the server as a whole.")
+    service: v.ServiceOrNone = Field(
+        "", description="Service to check. If it is empty, the check covers the server as a whole."
+    )
 
 
 class Active(Section):
     CHOICES: ClassVar = (Choice(("http", "grpc", "tcp")),)
 
     port: v.Port | None = Field(None, description="Port to check. Default: the replica's port.")
-    http: HttpCheck | None = Field(None, description="Checks with an HTTP GET.")
-    grpc: GrpcCheck | None = Field(None, description="Checks with the gRPC health checking protocol.")
-    tcp: Nothing | None = Field(None, description="Checks that a TCP connection opens, and nothing else.")
-    interval: v.Duration = Field(q.Duration(10_000), description="The time between two checks of a replica.")
-    timeout: v.Duration = Field(q.Duration(3_000), description="Timeout of a check. Default: at most the interval.")
+    http: HttpCheck | None = Field(None, description="Checks that send an HTTP GET request.")
+    grpc: GrpcCheck | None = Field(None, description="Checks that use the gRPC health checking protocol.")
+    tcp: Nothing | None = Field(None, description="Checks that only open a TCP connection.")
+    interval: v.Duration = Field(q.Duration(10_000), description="Time between two checks of a replica.")
+    timeout: v.Duration = Field(
+        q.Duration(3_000), description="Timeout of a check. The default is at most the interval."
+    )
     jitter: v.Percent = Field(q.Percent(10), description="Random part of the interval, to spread the checks.")
-    unhealthy_threshold: v.Positive = Field(3, description="The failed checks in a row that make a replica unhealthy.")
-    healthy_threshold: v.Positive = Field(2, description="The passed checks in a row that make it healthy again.")
+    unhealthy_threshold: v.Positive = Field(
+        3, description="Number of consecutive failed checks that make a replica unhealthy."
+    )
+    healthy_threshold: v.Positive = Field(
+        2, description="Number of consecutive passed checks that make a replica healthy again."
+    )
 
 
 class ErrorRate(Section):
-    percent: v.Percent = Field(q.Percent(50), description="Above this share of errors, a replica is ejected.")
-    window: v.Duration = Field(q.Duration(10_000), description="The time in which errors are counted.")
-    min_requests: v.Positive = Field(20, description="With fewer requests in the window, no replica is ejected.")
+    percent: v.Percent = Field(q.Percent(50), description="Share of errors above which a replica is ejected.")
+    window: v.Duration = Field(q.Duration(10_000), description="Time window in which errors are counted.")
+    min_requests: v.Positive = Field(
+        20, description="Minimum number of requests in the window. With fewer requests, no replica is ejected."
+    )
 
 
 class Passive(Section):
-    consecutive_5xx: v.Positive = Field(5, description="Number of consecutive 5xx responses that ejects a replica.")
-    consecutive_connect_failures: v.Positive = Field(
-        3, description="Number of consecutive failed connections that ejects a replica."
+    consecutive_5xx: v.Positive = Field(
+        5, description="Number of consecutive 5xx responses after which a replica is ejected."
     )
-    error_rate: ErrorRate = Field(ErrorRate.default(), description="Ejects a replica by its share of errors.")
+    consecutive_connect_failures: v.Positive = Field(
+        3, description="Number of consecutive failed connections after which a replica is ejected."
+    )
+    error_rate: ErrorRate = Field(ErrorRate.default(), description="Ejects a replica based on its share of errors.")
     ejection_time: v.Duration = Field(q.Duration(30_000), description="Time that a replica stays ejected.")
     max_ejection: v.Percent = Field(
         q.Percent(50),
@@ -61,32 +73,35 @@ class Passive(Section):
 class Deep(Section):
     min_free_memory: v.Size | None = Field(
         None,
-        description="Minimum free GPU memory; a replica with less is ejected. It does not apply to engines that "
-        "reserve memory (vllm, sglang, trtllm). Default: no limit.",
+        description="Minimum free GPU memory; a replica with less is ejected. This limit does not apply to engines "
+        "that reserve memory (vllm, sglang, trtllm). Default: no limit.",
     )
     max_temperature: v.Temperature = Field(
-        q.Temperature(90), description="Above it, the weight of a replica falls to its `floor`."
+        q.Temperature(90), description="Temperature above which the weight of a replica falls to its `floor`."
     )
     fatal_xids: list[v.Positive] = Field(
-        [48, 64, 74, 79, 95], description="A replica whose GPU driver newly reports one of these errors is ejected."
+        [48, 64, 74, 79, 95],
+        description="XID errors that eject a replica when its GPU driver newly reports one of them.",
     )
     stalled_after: v.Duration = Field(
-        q.Duration(15_000), description="Time without progress, with requests in flight, that ejects a replica."
+        q.Duration(15_000),
+        description="Time without progress, while requests are in flight, after which a replica is ejected.",
     )
 
 
 class LoadShedding(Section):
-    min_healthy: v.Percent = Field(q.Percent(50), description="Below this share of healthy replicas, requests get 503.")
-    retry_after: v.Duration = Field(q.Duration(5_000), description="The value of `Retry-After` for the client.")
+    min_healthy: v.Percent = Field(q.Percent(50), description="Share of healthy replicas below which requests get 503.")
+    retry_after: v.Duration = Field(q.Duration(5_000), description="Value of the `Retry-After` header for the client.")
 
 
 class Health(Section):
     active: Active | None = Field(
         None, description="Active checks of each replica. Default: none, or TCP if a proxy needs a check."
     )
-    passive: Passive = Field(Passive.default(), description="Ejects replicas by their responses to clients.")
+    passive: Passive = Field(Passive.default(), description="Ejects replicas based on their responses to clients.")
     deep: Deep = Field(
-        Deep.default(), description="Under `serve`: ejects replicas by telemetry, where the sources give the signals."
+        Deep.default(),
+        description="With `serve`: ejects replicas based on telemetry, if the sources provide the signals.",
     )
     fail_open: bool = Field(
         False,

@@ -24,49 +24,60 @@ def _zone_source(value: object) -> str | LabelSource:
             return LabelSource.model_validate(value)
         except ValidationError as error:
             place = error.errors()[0]["loc"]
-            raise refuse("LB013", f"{show(value)} is not a source of zones", "{node_label: LABEL}", place) from None
+            raise refuse("LB013", f"{show(value)} is not a valid zone source", "{node_label: LABEL}", place) from None
     if value != _ENDPOINT:
         hint = did_you_mean(value, (_ENDPOINT,)) if isinstance(value, str) else ""
-        raise refuse("LB013", f"{show(value)} is not a source of zones", hint or "endpoint or {node_label: LABEL}")
+        raise refuse(
+            "LB013", f"{show(value)} is not a valid zone source", hint or "write endpoint or {node_label: LABEL}"
+        )
     return _ENDPOINT
 
 
 def _port(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise refuse("LB013", f"{show(value)} is not a port", "its name in the service, as http, or its number")
+        raise refuse(
+            "LB013",
+            f"{show(value)} is not a port",
+            "write the port's name in the service, for example http, or its number",
+        )
     if isinstance(value, int):
         if not 1 <= value <= 65535:
             raise refuse("LB013", f"{value} is not a port", "from 1 to 65535")
         return str(value)
     if not v.PORT_NAME.fullmatch(value):
-        raise refuse("LB013", f"{show(value)} is not the name of a port", quoting_hint(value) or "as http, or a number")
+        raise refuse(
+            "LB013",
+            f"{show(value)} is not a port name",
+            quoting_hint(value) or "write a port name such as http, or a number",
+        )
     return value
 
 
 _PORT_SCHEMA: dict[str, Any] = {
     "oneOf": [
-        {"type": "string", "pattern": f"^(?:{v.PORT_NAME.pattern})$", "grammar": "the name of a port: as http"},
+        {"type": "string", "pattern": f"^(?:{v.PORT_NAME.pattern})$", "grammar": "a port name: for example http"},
         {"type": "integer", "minimum": 1, "maximum": 65535},
     ]
 }
 
 
 class Kubernetes(Section):
-    namespace: v.KubernetesName = Field(description="The namespace of the service.")
+    namespace: v.KubernetesName = Field(description="Namespace of the service.")
     service: v.KubernetesName = Field(description="Name of the service. Each of its endpoints is a replica.")
     port: Annotated[str, PlainValidator(_port), WithJsonSchema(_PORT_SCHEMA)] | None = Field(
         None,
-        description="The name of the service's port, or the number of the pods' port. Default: the service's only "
-        "port.",
+        description="Name of the service's port, or number of the pods' port. Default: the service's only port.",
     )
     kubeconfig: v.FilePath | None = Field(
-        None, description="Kubeconfig with the cluster and the credentials. Default: the credentials of this pod."
+        None,
+        description="Kubeconfig with the cluster and the credentials. Default: the credentials of the pod that "
+        "runs lbctl.",
     )
     context: v.KubernetesContext | None = Field(
-        None, description="Context of the kubeconfig. Default: its current context."
+        None, description="Context to use from the kubeconfig. Default: its current context."
     )
     gpu_from: LabelSource | None = Field(
-        None, description="Source of the GPU type of a replica. Default: all replicas have the same capacity."
+        None, description="Source of a replica's GPU type. Default: all replicas have the same capacity."
     )
     zone_from: (
         Annotated[
@@ -77,8 +88,10 @@ class Kubernetes(Section):
         | None
     ) = Field(
         None,
-        description="Source of the zone of a replica; `endpoint` is the zone in the EndpointSlice. Default: none.",
+        description="Source of a replica's zone; `endpoint` uses the zone in the EndpointSlice. Default: none.",
     )
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        1024, description="Maximum number of endpoints; more are ignored. Circuit breakers are sized for this number."
+        1024,
+        description="Maximum number of endpoints; further endpoints are ignored. Circuit breakers are sized for "
+        "this number.",
     )

@@ -17,7 +17,7 @@ class Certificate(Section):
 
 class ListenerTls(Section):
     certificates: Annotated[list[Certificate], Field(min_length=1)] = Field(
-        description="Certificates, chosen by the server name (SNI) of the client. The first is the default."
+        description="Certificates, selected by the client's server name (SNI). The first certificate is the default."
     )
     min_version: Literal["1.2", "1.3"] = Field("1.2", description="Minimum TLS version.")
     client_ca: v.FilePath | None = Field(None, description="CA bundle to verify client certificates (mTLS), PEM.")
@@ -33,85 +33,90 @@ class ListenerTls(Section):
 
 class ClientAddress(Section):
     trusted: Annotated[list[v.Network], Field(min_length=1)] = Field(
-        description="Networks of trusted peers. `x-forwarded-*` from other peers is removed."
+        description="Networks of trusted peers. `x-forwarded-*` headers from other peers are removed."
     )
     header: v.HeaderName = Field("x-forwarded-for", description="Header with the client's address.")
     forward: list[v.HeaderName] = Field(
         ["x-real-ip"],
-        description="Headers that carry the client's address to the replica. Headers of these names from clients are "
-        "removed. A listener without `client_address` sends the peer's address in `x-real-ip`.",
+        description="Headers that carry the client's address to the replica. If a client sends headers with these "
+        "names, they are removed. A listener without `client_address` sends the peer's address in `x-real-ip`.",
     )
 
 
 class ListenerTimeouts(Section):
     request_headers: v.Duration = Field(
         q.Duration(15_000),
-        description="Timeout for the headers of a request. A body may take longer, but times out without data.",
+        description="Timeout for receiving the headers of a request. A body may take longer, but it times out if "
+        "no data arrives.",
     )
     idle: v.Duration = Field(q.Duration(3_600_000), description="Time that an idle keep-alive connection stays open.")
 
 
 class HeaderLimits(Section):
-    max_count: v.HeaderCount = Field(1000, description="Maximum number of header lines of a request.")
+    max_count: v.HeaderCount = Field(1000, description="Maximum number of header lines in a request.")
     max_bytes: v.HeaderBytes = Field(
-        q.Size(128 << 10), description="Maximum size of the headers of a request, and of its request line."
+        q.Size(128 << 10), description="Maximum size of a request's headers, and of its request line."
     )
 
 
 class AccessLog(Section):
     path: v.FilePath | None = Field(
         None,
-        description="File of the log; for HAProxy only `/dev/stdout` or `/dev/stderr`. Default: "
+        description="Log file; for HAProxy, only `/dev/stdout` or `/dev/stderr`. Default: "
         "`/var/log/nginx/access.log` for an nginx whose `config` is below /etc, /usr or /opt, otherwise standard "
         "output.",
     )
-    format: Literal["json", "text", "none"] = Field("json", description="Format: JSON, a readable line, or no log.")
+    format: Literal["json", "text", "none"] = Field("json", description="Log format: JSON, readable text, or no log.")
 
 
 class Tracing(Section):
     otlp: v.Address = Field(description="Address of the OTLP collector (gRPC).")
-    sample: v.Percent = Field(q.Percent(10), description="Share of requests with traces.")
-    service: v.Service = Field("inference-gateway", description="The name of the service in the traces.")
+    sample: v.Percent = Field(q.Percent(10), description="Share of requests that are traced.")
+    service: v.Service = Field("inference-gateway", description="Service name in the traces.")
 
 
 class Listener(Section):
     bind: v.Bind = Field(description="The address and port, or the socket, to listen on.")
     tls: ListenerTls | None = Field(None, description="TLS of the listener. Default: plain HTTP.")
     http2: bool = Field(
-        True, description="Accept HTTP/2 too; without TLS as h2c, if the proxy can distinguish it from HTTP/1.1."
+        True,
+        description="Also accept HTTP/2. Without TLS, h2c is accepted if the proxy can distinguish it from HTTP/1.1.",
     )
     client_address: ClientAddress | None = Field(
-        None, description="Client address behind another load balancer. Default: the address of the peer."
+        None,
+        description="Source of the client's address behind another load balancer. Default: the address of the peer.",
     )
     allow_from: Annotated[list[v.Network], Field(min_length=1)] | None = Field(
         None,
-        description="Networks of clients that may send requests, by the address from `client_address`; others get "
-        "403. Default: all networks. The list of a route replaces it.",
+        description="Client networks that may send requests, compared with the address from `client_address`; "
+        "other clients get 403. Default: all networks. A route's list replaces this list.",
     )
     deny_from: list[v.Network] = Field(
-        [], description="Networks of clients that get 403, before `allow_from`. The list of a route replaces it."
+        [], description="Client networks that get 403; checked before `allow_from`. A route's list replaces this list."
     )
     proxy_protocol: bool = Field(False, description="Expect the PROXY protocol from every peer.")
     max_connections: v.Positive | None = Field(
-        None, description="Maximum number of client connections for all proxies together. Default: no limit."
+        None, description="Maximum number of client connections across all proxies. Default: no limit."
     )
     max_body: v.Size | None = Field(
-        None, description="Maximum size of a request body; larger bodies get 413. Default: no limit."
+        None, description="Maximum size of a request body; requests with larger bodies get 413. Default: no limit."
     )
     headers: HeaderLimits = Field(
         HeaderLimits.default(),
-        description="Limits of request headers; larger headers get 431. In HTTP/2 each piece of a cookie counts as a "
-        "line.",
+        description="Limits for request headers; requests with larger headers get 431. In HTTP/2, each piece of a "
+        "cookie counts as a line.",
     )
     inspect: v.Size = Field(
         q.Size(16 << 20),
-        description="Size of the body that is buffered to read `model`, `json_body` and `prompt_prefix`; it costs "
-        "memory (docs/reference/requests.md). If a value is not found within it, the request gets 413.",
+        description="Number of body bytes that are buffered to read `model`, `json_body` and `prompt_prefix`; a "
+        "larger buffer needs more memory (docs/reference/requests.md). If a value is not found in the buffer, the "
+        "request gets 413.",
     )
-    timeouts: ListenerTimeouts = Field(ListenerTimeouts.default(), description="Timeouts of clients.")
-    access_log: AccessLog = Field(AccessLog.default(), description="One line for each request.")
+    timeouts: ListenerTimeouts = Field(ListenerTimeouts.default(), description="Timeouts for client connections.")
+    access_log: AccessLog = Field(AccessLog.default(), description="Access log, with one line for each request.")
     tracing: Tracing | None = Field(None, description="OpenTelemetry traces. Default: none.")
     request_id: v.HeaderName = Field(
         "x-request-id",
-        description="Header with the request ID. A value of a trusted client is kept; otherwise the proxy sets one.",
+        description="Header with the request ID. A value from a trusted client is kept; otherwise, the proxy sets "
+        "a new one.",
     )

@@ -28,21 +28,23 @@ class HashKey(Section):
     CHOICES: ClassVar = (Choice(("prompt_prefix", "header", "cookie", "query", "source_ip", "json_body")),)
 
     prompt_prefix: Annotated[int, Field(ge=1, le=65536)] | None = Field(
-        None, description="Number of bytes of the prompt, or of the first messages, together with the model."
+        None,
+        description="Number of bytes of the prompt, or of the first messages, that form the key together with the "
+        "model.",
     )
-    header: v.HeaderName | None = Field(None, description="The value of this header.")
-    cookie: v.CookieName | None = Field(None, description="The value of this cookie.")
-    query: v.QueryName | None = Field(None, description="The value of this parameter of the query.")
-    source_ip: Nothing | None = Field(None, description="The client's address.")
-    json_body: v.JsonPath | None = Field(None, description="The value of this field of the JSON body.")
+    header: v.HeaderName | None = Field(None, description="Header whose value is the key.")
+    cookie: v.CookieName | None = Field(None, description="Cookie whose value is the key.")
+    query: v.QueryName | None = Field(None, description="Query parameter whose value is the key.")
+    source_ip: Nothing | None = Field(None, description="The client's address is the key.")
+    json_body: v.JsonPath | None = Field(None, description="Field of the JSON body whose value is the key.")
 
 
 class Hash(Section):
-    key: HashKey = Field(description="Requests with the same key go to the same replica.")
+    key: HashKey = Field(description="Key of a request. Requests with the same key go to the same replica.")
     bounded_load: v.PositiveNumber | None = Field(
         None,
-        description="Maximum load of a replica, as a multiple of the mean; the next replica gets further requests. "
-        "Default: no limit.",
+        description="Maximum load of a replica, as a multiple of the mean; further requests go to the next "
+        "replica. Default: no limit.",
     )
 
 
@@ -55,7 +57,7 @@ class PickPrefix(Section):
         256, description="Size of a block in bytes. Prefixes match in whole blocks."
     )
     blocks: Annotated[int, Field(ge=1, le=1024)] = Field(
-        128, description="Maximum number of blocks that are remembered of a prompt."
+        128, description="Maximum number of blocks that are remembered for each prompt."
     )
 
 
@@ -84,7 +86,7 @@ def _session_key(value: object) -> str | BodyKey:
 SessionKey = Annotated[
     str | BodyKey,
     PlainValidator(_session_key),
-    OneOf({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", "grammar": "a header's name"}, BodyKey),
+    OneOf({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", "grammar": "a header name"}, BodyKey),
 ]
 """A header, or a field of the JSON body."""
 PICK_SESSION: tuple[str | BodyKey, ...] = (
@@ -108,49 +110,52 @@ def _prefix(value: object) -> object:
 class Pick(Section):
     session: list[SessionKey] | None = Field(
         None,
-        description="Sources of the session ID; the first one in a request is used. Default: x-session-id, "
-        "x-correlation-id and, unless `prefix` is off, prompt_cache_key and user in the body.",
+        description="Sources of the session ID; the first source that a request contains is used. Default: "
+        "x-session-id, x-correlation-id and, unless `prefix` is off, prompt_cache_key and user in the body.",
     )
     prefix: Annotated[PickPrefix | None, BeforeValidator(_prefix), _OrOff()] = Field(
         PickPrefix.default(),
         description="For requests without a session: prefer the replica with the longest matching prefix of model, "
-        "adapter and prompt. `off`: the body is not read for this.",
+        "adapter and prompt. With `off`, the body is not read for this.",
     )
     bound: v.PositiveNumber = Field(
         1.25,
-        description="Maximum load of a replica that is preferred for its cache, as a multiple of the mean. Load is "
-        "prompt tokens to compute or requests in flight, by weight and with a margin.",
+        description="Maximum load of a replica that is preferred for its cache, as a multiple of the mean. The "
+        "load is the number of prompt tokens to compute or of requests in flight, relative to the weight and with a "
+        "margin.",
     )
     timeout: v.Duration = Field(
         q.Duration(200),
-        description="Timeout of a pick. After it, and if the picker fails, the proxy falls back to `otherwise`.",
+        description="Timeout of a pick. If it expires or the picker fails, the proxy falls back to `otherwise`.",
     )
     otherwise: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
-        "least_request", description="Algorithm of the proxy for requests without a pick."
+        "least_request", description="Algorithm that the proxy uses for requests without a pick."
     )
 
 
 class Balance(Section):
     algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash", "pick"] = Field(
         "least_request",
-        description="Selection of a replica. `least_request`: the replica with the fewest requests for its weight. "
-        "`hash`: the replica that had the same key before, for caches. `pick`: the replica that the picker of `serve` "
-        "chooses.",
+        description="How a replica is selected. `least_request`: the replica with the fewest requests relative to "
+        "its weight. `hash`: the replica that got the same key before, for caches. `pick`: the replica that the "
+        "picker of `serve` selects.",
     )
     hash: Hash | None = Field(
         None, description="Hash settings; required for the algorithm `hash`, and for `pick` with `otherwise: hash`."
     )
-    pick: Pick | None = Field(None, description="Settings of the algorithm `pick`. Default: the defaults of its keys.")
+    pick: Pick | None = Field(
+        None, description="Settings of the algorithm `pick`. If it is not set, the default of each key applies."
+    )
 
 
 class Affinity(Section):
     CHOICES: ClassVar = (Choice(("cookie", "header")),)
 
-    cookie: v.CookieName | None = Field(None, description="Cookie with the replica; the proxy sets it.")
+    cookie: v.CookieName | None = Field(None, description="Cookie that identifies the replica; the proxy sets it.")
     header: v.HeaderName | None = Field(
         None,
-        description="Header with the session ID in the replica's response and in the client's later requests, such as "
-        "`mcp-session-id`. Requests of the session go to this replica.",
+        description="Header with the session ID in the replica's response and in the client's later requests, such "
+        "as `mcp-session-id`. All requests of the session go to this replica.",
     )
     ttl: v.Duration | None = Field(
         None,
@@ -164,43 +169,51 @@ class Replica(Section):
     name: v.Name | None = Field(
         None,
         description="Name of the replica. Default: the address, with `-` in place of characters that a name cannot "
-        "have.",
+        "contain.",
     )
-    gpu: v.Gpu | None = Field(None, description="Type of its GPUs; `lbctl gpus` lists their throughput.")
+    gpu: v.Gpu | None = Field(
+        None, description="Type of the replica's GPUs; `lbctl gpus` lists the types and their throughput."
+    )
     gpu_count: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="Number of GPUs. Default: the number of `devices`, or 1."
     )
     devices: list[v.Device] = Field(
         [],
-        description='GPUs of the replica on its host: indices such as `"0"`, UUIDs, or `"0:3"` for MIG slice 3.',
+        description='GPUs of the replica on its host: indices such as `"0"`, UUIDs, or `"0:3"` for MIG slice 3 of '
+        "GPU 0.",
     )
     weight: v.Capacity | None = Field(
         None,
-        description="Capacity, on the same scale as other replicas. Default: throughput of the GPU × number of GPUs.",
+        description="Capacity, on the same scale as the capacities of other replicas. Default: throughput of the "
+        "GPU × number of GPUs.",
     )
-    region: v.Place | None = Field(None, description="Region. Default: outside of all regions.")
+    region: v.Place | None = Field(None, description="Region of the replica. Default: none.")
     zone: v.Place | None = Field(
         None, description="Zone within the region. Zones in different regions may have the same name."
     )
     priority: Annotated[int, Field(ge=0, le=127)] = Field(
         0,
-        description="Priority: 0 is used first. The next priority gets requests if replicas of the first one are "
-        "unhealthy.",
+        description="Priority of the replica; 0 is used first. Replicas of the next priority get requests if "
+        "replicas of the first one are unhealthy.",
     )
     drain: bool = Field(False, description="Drain the replica: it finishes its requests and gets no new ones.")
     labels: dict[v.Label, v.LabelValue] = Field({}, description="Your own labels.")
-    telemetry: Telemetry | None = Field(None, description="Replaces the setting of the pool.")
+    telemetry: Telemetry | None = Field(
+        None, description="Telemetry settings of this replica, which replace the settings of the pool."
+    )
     ports: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
-        description="Number of replicas on consecutive ports of the host, beginning with the port of `address`: "
-        "NAME-0, NAME-1 and so on. The other keys apply to each of them; `devices` are divided among them.",
+        description="Number of replicas on consecutive ports of the host, starting with the port of `address`. "
+        "Their names are NAME-0, NAME-1 and so on. The other keys apply to each of them; `devices` are divided "
+        "among them.",
     )
 
 
 class Locality(Section):
     prefer: Literal["zone", "region"] = Field("zone", description="Prefer replicas in the proxy's zone or region.")
     spill_below: v.Percent = Field(
-        q.Percent(70), description="Below this share of healthy replicas, the next priority gets requests too."
+        q.Percent(70),
+        description="Share of healthy replicas below which replicas of the next priority also get requests.",
     )
 
 
@@ -208,16 +221,16 @@ class Connections(Section):
     idle: v.DurationOrUnlimited = Field(
         q.Duration(4_000),
         description="Time that an idle connection stays open. Use a shorter time than the server's keep-alive "
-        "(uvicorn: 5s). `unlimited` means that servers never close connections; HAProxy then keeps HTTP/1 connections "
-        "too.",
+        "timeout (uvicorn: 5s). Use `unlimited` if the servers never close connections; HAProxy then keeps HTTP/1 "
+        "connections too.",
     )
     max_requests: v.Positive | None = Field(
-        None, description="Maximum number of requests of a connection. Default: no limit."
+        None, description="Maximum number of requests per connection. Default: no limit."
     )
 
 
 class PoolTimeouts(Section):
-    connect: v.Duration = Field(q.Duration(2_000), description="Timeout of a connection attempt.")
+    connect: v.Duration = Field(q.Duration(2_000), description="Timeout for a connection attempt.")
     queue: v.Duration = Field(q.Duration(10_000), description="Maximum time that a request waits for a free replica.")
 
 
@@ -243,32 +256,33 @@ class CircuitBreaker(Section):
     max_retries: v.Positive | None = Field(
         None, description="Maximum number of concurrent retries. Default: `max_requests`."
     )
-    per_replica: PerReplica = Field(PerReplica.default(), description="Limits of each replica. Default: none.")
+    per_replica: PerReplica = Field(PerReplica.default(), description="Limits for each replica. Default: none.")
 
 
 class SlowStart(Section):
-    window: v.Duration = Field(q.Duration(60_000), description="The time until a replica has its full weight.")
-    min_weight: v.Percent = Field(q.Percent(10), description="The weight at the start, as a share of the full weight.")
+    window: v.Duration = Field(q.Duration(60_000), description="Time until a replica reaches its full weight.")
+    min_weight: v.Percent = Field(q.Percent(10), description="Initial weight, as a share of the full weight.")
     aggression: v.PositiveNumber = Field(
-        1.0, description="The shape of the increase: 1 is linear, more is faster at first."
+        1.0, description="Shape of the increase. 1 is linear; with a higher value, the weight rises faster at first."
     )
 
 
 class Dns(Section):
-    name: v.Host = Field(description="DNS name. Each of its addresses is a replica.")
+    name: v.Host = Field(description="DNS name to resolve. Each address is a replica.")
     port: v.Port = Field(description="Port of the replicas.")
     refresh: v.Duration = Field(q.Duration(10_000), description="Interval between lookups.")
     max_replicas: Annotated[int, Field(ge=1, le=4096)] = Field(
-        32, description="Maximum number of addresses; more are ignored."
+        32, description="Maximum number of addresses; further addresses are ignored."
     )
-    gpu: v.Gpu | None = Field(None, description="The type of their GPUs.")
-    resolvers: list[v.Address] = Field([], description="Name servers. Default: the system's.")
+    gpu: v.Gpu | None = Field(None, description="GPU type of the replicas.")
+    resolvers: list[v.Address] = Field([], description="Name servers. Default: the system's name servers.")
 
 
 class FileDiscovery(Section):
     path: v.FilePath = Field(
-        description="File with targets in the format of Prometheus `file_sd`; it is watched. The labels gpu, "
-        "gpu_count, weight, region, zone, priority and name set keys of the replica; others become its labels."
+        description="File with targets in the Prometheus `file_sd` format; lbctl watches it for changes. The "
+        "labels gpu, gpu_count, weight, region, zone, priority and name set keys of the replica; other labels "
+        "become labels of the replica."
     )
 
 
@@ -283,7 +297,8 @@ class Discovery(Section):
     file: FileDiscovery | None = Field(None, description="Replicas from a file that another program writes.")
     kubernetes: Kubernetes | None = Field(
         None,
-        description="Replicas from endpoints of a Kubernetes service. `serve` watches them and updates the proxies.",
+        description="Replicas from the endpoints of a Kubernetes service. `serve` watches them and updates the "
+        "proxies.",
     )
 
 
@@ -296,16 +311,16 @@ class PoolTls(Section):
     server_name: v.Host | None = Field(
         None, description="Server name for SNI, which the replica's certificate must contain."
     )
-    certificate: v.FilePath | None = Field(None, description="The client certificate of the proxy (mTLS), PEM.")
-    key: v.FilePath | None = Field(None, description="The private key of the client certificate, PEM.")
+    certificate: v.FilePath | None = Field(None, description="Client certificate of the proxy (mTLS), PEM.")
+    key: v.FilePath | None = Field(None, description="Private key of the client certificate, PEM.")
 
 
 class Pool(Section):
     CHOICES: ClassVar = (Choice(("replicas", "discovery")),)
 
     replicas: Annotated[list[Replica], Field(min_length=1)] = Field([], description="Static list of replicas.")
-    discovery: Discovery | None = Field(None, description="Source of replicas outside of this file.")
-    model: Model | None = Field(None, description="Model of the replicas.")
+    discovery: Discovery | None = Field(None, description="Source of replicas outside this file.")
+    model: Model | None = Field(None, description="Model that the replicas serve.")
     labels: dict[v.Label, v.LabelValue] = Field({}, description="Your own labels.")
     protocol: Literal["http1", "http2", "grpc"] = Field("http1", description="Protocol of the replicas.")
     balance: Balance = Field(Balance.default(), description="Load-balancing settings.")
@@ -313,18 +328,20 @@ class Pool(Section):
         None, description="Keep a client on its replica while the replica is healthy. Default: no."
     )
     drain_deadline: v.Duration = Field(
-        q.Duration(120_000), description="Maximum time that a drained replica has to finish its requests, with `serve`."
+        q.Duration(120_000), description="With `serve`: maximum time for a drained replica to finish its requests."
     )
-    locality: Locality | None = Field(None, description="Prefer near replicas. Default: all are equal.")
+    locality: Locality | None = Field(
+        None, description="Preference for replicas that are near the proxy. Default: all replicas are equal."
+    )
     connections: Connections = Field(Connections.default(), description="Connections to replicas.")
     timeouts: PoolTimeouts = Field(PoolTimeouts.default(), description="Timeouts before a request is sent.")
     circuit_breaker: CircuitBreaker = Field(
         CircuitBreaker.default(),
-        description="Limits for all proxies together; requests above them are rejected immediately.",
+        description="Limits across all proxies; requests above a limit are rejected immediately.",
     )
     slow_start: SlowStart | None = Field(
         None,
-        description="Gradual increase of the weight of a replica that is new or was down. Default: on, but off with "
+        description="Gradual increase of the weight of a replica that is new or was down. Default: on, except with "
         "`hash`.",
     )
     health: Health = Field(Health.default(), description="Health checks and ejection.")
@@ -335,7 +352,9 @@ class Pool(Section):
     tls: PoolTls | None = Field(None, description="TLS to replicas. Default: plain text.")
     credentials: Credentials | None = Field(
         None,
-        description="API key for the replicas. It replaces the client's header of this name in requests. It is also "
-        "sent with active HTTP and gRPC checks, and to telemetry at a replica's own address.",
+        description="API key for the replicas. In requests, it replaces the client's header of the same name. It "
+        "is also sent with active HTTP and gRPC checks, and with telemetry requests to a replica's own address.",
     )
-    upstream: Upstream | None = Field(None, description="Settings of a hosted API. Default: the replicas are your own.")
+    upstream: Upstream | None = Field(
+        None, description="Settings for a hosted API. Default: the replicas are your own servers."
+    )

@@ -20,11 +20,11 @@ class Match(Section):
     )
     path_regex: v.Regex | None = Field(
         None,
-        description="Regular expression (RE2) for the whole path. nginx and HAProxy answer 400 if it exceeds its "
-        "limits on a long path.",
+        description="Regular expression (RE2) for the whole path. nginx and HAProxy respond with 400 if matching a "
+        "long path exceeds their limits.",
     )
     methods: list[v.Method] = Field([], description="Methods of the request. Default: any method.")
-    headers: v.HeaderMap = Field({}, description="Headers that the request must have, with exactly these values.")
+    headers: v.HeaderMap = Field({}, description="Headers that the request must contain, with exactly these values.")
     model: list[v.ModelPattern] = Field(
         [],
         description="Models of the request, from the header `x-model`, the field `model` of the JSON body, or the "
@@ -34,17 +34,19 @@ class Match(Section):
 
 
 class Rewrite(Section):
-    path_prefix: v.UrlPath | None = Field(None, description="Replaces the prefix that matched.")
-    host: v.Host | None = Field(None, description="Replaces the Host that the replica receives.")
+    path_prefix: v.UrlPath | None = Field(None, description="Path prefix that replaces the matched prefix.")
+    host: v.Host | None = Field(
+        None, description="Value that replaces the `Host` header in the request to the replica."
+    )
 
 
 class Pin(Section):
     CHOICES: ClassVar = (Choice(("header", "cookie")),)
 
-    header: v.HeaderName | None = Field(None, description="The header that is compared.")
-    cookie: v.CookieName | None = Field(None, description="The cookie that is compared.")
-    equals: v.HeaderValue = Field(description="The value that the header or cookie must have.")
-    pool: v.Name = Field(description="The pool that a matching request goes to.")
+    header: v.HeaderName | None = Field(None, description="Header whose value is compared.")
+    cookie: v.CookieName | None = Field(None, description="Cookie whose value is compared.")
+    equals: v.HeaderValue = Field(description="Required value of the header or cookie.")
+    pool: v.Name = Field(description="Pool that gets matching requests.")
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:
@@ -58,15 +60,15 @@ class StickySplit(Section):
     CHOICES: ClassVar = (Choice(("header", "cookie")),)
 
     header: v.HeaderName | None = Field(
-        None, description="Requests with the same value of this header go to the same pool."
+        None, description="Header that selects the pool: requests with the same value go to the same pool."
     )
-    cookie: v.CookieName | None = Field(None, description="The cookie that names the client's pool; the proxy sets it.")
-    ttl: v.Duration = Field(q.Duration(3_600_000), description="The lifetime of the cookie.")
+    cookie: v.CookieName | None = Field(None, description="Cookie that names the client's pool; the proxy sets it.")
+    ttl: v.Duration = Field(q.Duration(3_600_000), description="Lifetime of the cookie.")
 
 
 class Mirror(Section):
     pool: v.Name = Field(description="Pool that gets the copies. Its responses are discarded.")
-    percent: v.Percent = Field(q.Percent(100), description="The share of requests that is copied.")
+    percent: v.Percent = Field(q.Percent(100), description="Share of requests that are copied.")
 
 
 class RouteTimeouts(Section):
@@ -75,15 +77,15 @@ class RouteTimeouts(Section):
     )
     attempt: v.Duration | None = Field(
         None,
-        description="Maximum time until the response to one attempt begins. After it, `retry.idempotent` tries "
-        "another replica; otherwise the client gets 504. Default: only the other limits apply.",
+        description="Maximum time until the response to one attempt begins. On timeout, the proxy tries another "
+        "replica if `retry.idempotent` is set; otherwise, the client gets 504. Default: only the other limits apply.",
     )
     idle: v.Duration = Field(q.Duration(300_000), description="Maximum time without a byte from the replica.")
 
 
 class Backoff(Section):
     base: v.Duration = Field(
-        q.Duration(25), description="Delay before the first retry. It doubles with each further retry."
+        q.Duration(25), description="Delay before the first retry. The delay doubles with each further retry."
     )
     max: v.Duration = Field(q.Duration(250), description="Maximum delay.")
 
@@ -94,26 +96,27 @@ BusyStatus = Literal[429, 503, 529]
 
 class Retry(Section):
     attempts: Annotated[int, Field(ge=0, le=10)] = Field(
-        2, description="Maximum number of retries of a request. Each goes to another replica."
+        2, description="Maximum number of retries of a request. Each retry goes to another replica."
     )
     when: list[RetryCondition] = Field(
         ["connect_failure", "refused_stream", "reset_before_request"],
-        description="Failures that are retried, before the model has processed the request. `replica_busy`: responses "
-        "of a replica that rejects a request, for example because its queue is full. Other responses are not retried.",
+        description="Failures that are retried. All occur before the model has processed the request. "
+        "`replica_busy` means that a replica's response rejects the request, for example because its queue is full. "
+        "Other responses are not retried.",
     )
     busy_statuses: Annotated[list[BusyStatus], Field(min_length=1)] = Field(
         [503],
-        description="Statuses of a busy replica, for `replica_busy`.",
+        description="Status codes that mean a busy replica, for `replica_busy`.",
     )
     idempotent: bool = Field(
         False,
-        description="Whether a request may run twice, for example for embeddings. If so, it is also retried after a "
-        "reset.",
+        description="Whether a request may run twice, for example a request for embeddings. If so, it is also "
+        "retried after a reset.",
     )
     budget: v.Percent | None = Field(
         None,
-        description="Maximum number of concurrent retries, as a share of the pool's requests in flight. The smallest "
-        "value of the pool's routes applies. Default: no limit.",
+        description="Maximum number of concurrent retries, as a share of the pool's requests in flight. If several "
+        "routes use the pool, their smallest value applies. Default: no limit.",
     )
     backoff: Backoff = Field(Backoff.default(), description="Delays before retries.")
 
@@ -147,71 +150,81 @@ class RateLimit(Section):
         str | HeaderKey,
         PlainValidator(_limit_by),
         OneOf({"enum": list(_BY)}, HeaderKey),
-    ] = Field(description="Requests that are counted together: by tenant, by client, by header value, or all.")
+    ] = Field(
+        description="Which requests are counted together: requests of the same tenant, from the same client or "
+        "with the same header value, or all requests."
+    )
     rate: v.Rate | None = Field(
-        None, description="Maximum number of requests in the given time; further requests get 429."
+        None, description="Maximum number of requests in a period of time; further requests get 429."
     )
     burst: v.Positive | None = Field(
-        None, description="Maximum number of requests at once. Default: the number of `rate`."
+        None, description="Maximum number of requests at once. Default: the number in `rate`."
     )
     concurrent: v.Positive | None = Field(
         None, description="Maximum number of requests in flight; further requests get 429."
     )
     tenants: dict[v.Name, v.Rate] = Field(
         {},
-        description="With `by: tenant`: rates of individual tenants, which replace `rate`. Each rate is also the "
-        "number of requests at once.",
+        description="With `by: tenant`: rates of individual tenants, which replace `rate`. The number in a rate is "
+        "also the tenant's maximum number of requests at once.",
     )
 
 
 class ApiKeys(Section):
     file: v.FilePath = Field(
-        description="File with a key a line: `sha256:HEX: TENANT`, or `KEY: TENANT`. If the file is missing, all keys "
-        "are rejected."
+        description="File with one key per line: `sha256:HEX: TENANT` or `KEY: TENANT`. If the file is missing, "
+        "all keys are rejected."
     )
     CHOICES: ClassVar = (Choice(("header", "headers"), required=False),)
 
-    header: v.HeaderName | None = Field(None, description="Only header that may contain the key.")
+    header: v.HeaderName | None = Field(None, description="The only header that may contain the key.")
     headers: Annotated[list[v.HeaderName], Field(min_length=1, max_length=8)] = Field(
         ["authorization", "x-api-key"],
-        description="Headers that may contain the key; the first one in a request is used. A `Bearer ` in front of "
-        "the key is ignored. They are not forwarded to replicas unless `forward_credentials` is set.",
+        description="Headers that may contain the key; the first of them in a request is used. A `Bearer ` in "
+        "front of the key is ignored. These headers are not forwarded to replicas unless `forward_credentials` is "
+        "set.",
     )
     websocket_protocol: bool = Field(
         False,
-        description="Whether a WebSocket may have the key in `Sec-WebSocket-Protocol`, as browsers send it: "
-        "`openai-insecure-api-key.KEY`. It is used if none of the headers is sent, and is not forwarded to replicas.",
+        description="Whether a WebSocket request may contain the key in `Sec-WebSocket-Protocol`, as browsers send "
+        "it: `openai-insecure-api-key.KEY`. This key is used if the request has none of the headers. It is not "
+        "forwarded to replicas.",
     )
 
 
 class Jwt(Section):
     issuer: v.Issuer = Field(description="Required `iss` of a token.")
-    jwks_file: v.FilePath = Field(description="The issuer's public keys, a JSON Web Key Set.")
+    jwks_file: v.FilePath = Field(description="File with the issuer's public keys, a JSON Web Key Set.")
     audiences: list[v.Issuer] = Field([], description="Accepted values of `aud`. Default: any.")
-    tenant_claim: v.Claim | None = Field(None, description="Claim with the tenant. Default: none.")
+    tenant_claim: v.Claim | None = Field(None, description="Claim that contains the tenant. Default: none.")
 
 
 class Basic(Section):
     file: v.FilePath = Field(
-        description="File with a line for each user: `USER: PASSWORD`. The user is the tenant. If the file is "
-        "missing, all requests are rejected."
+        description="File with one user per line: `USER: PASSWORD`. The user name is also the tenant. If the file "
+        "is missing, all requests are rejected."
     )
-    realm: v.Realm = Field("restricted", description="Realm, which browsers show.")
+    realm: v.Realm = Field("restricted", description="Realm that browsers show.")
 
 
 class External(Section):
     url: v.CheckUrl = Field(
-        description="URL of the service that decides. It gets a request without the body (nginx: GET; Envoy: the "
-        "client's method, with a query), with `x-original-uri`, `x-original-method` and `x-forwarded-for`."
+        description="URL of the authorization service. It receives a request without a body (nginx: GET; Envoy: "
+        "the client's method, with a query) and with the headers `x-original-uri`, `x-original-method` and "
+        "`x-forwarded-for`."
     )
-    timeout: v.Duration = Field(q.Duration(500), description="Timeout of its answer; after it, the client gets 503.")
-    send: list[v.HeaderName] = Field(["authorization", "cookie"], description="Request headers that the service gets.")
+    timeout: v.Duration = Field(
+        q.Duration(500), description="Timeout for the service's response. On timeout, the client gets 503."
+    )
+    send: list[v.HeaderName] = Field(
+        ["authorization", "cookie"], description="Request headers that are sent to the service."
+    )
     accept: list[v.HeaderName] = Field(
         [],
-        description="Headers of its answer that are forwarded to the replica. Headers of these names from clients are "
-        "removed.",
+        description="Headers of the service's response that are forwarded to the replica. If a client sends "
+        "headers with these names, they are removed.",
     )
-    tenant_header: v.HeaderName | None = Field(None, description="Header of `accept` with the tenant.")
+    tenant_header: v.HeaderName | None = Field(None, description="Header from `accept` that contains the tenant.")
 
     @model_validator(mode="after")
     def _accepts_tenant(self) -> Self:
@@ -225,20 +238,23 @@ class Auth(Section):
         json_schema_extra={"anyOf": [{"required": [name]} for name in ("api_keys", "jwt", "basic", "external")]}
     )
 
-    api_keys: ApiKeys | None = Field(None, description="API keys of clients. With `jwt`, one of the two is enough.")
+    api_keys: ApiKeys | None = Field(
+        None, description="API keys of clients. If `jwt` is also set, a request needs only one of the two."
+    )
     jwt: Jwt | None = Field(
-        None, description="Signed tokens (JWT) of clients. With `api_keys`, one of the two is enough."
+        None,
+        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only one of the two.",
     )
     basic: Basic | None = Field(
-        None, description="Users and passwords of clients (HTTP Basic). Cannot be combined with `api_keys` and `jwt`."
+        None, description="Users and passwords of clients (HTTP Basic). Cannot be combined with `api_keys` or `jwt`."
     )
     external: External | None = Field(
         None,
-        description="External service that authorizes each request. Cannot be combined with the others, and HAProxy "
+        description="External service that authorizes each request. Cannot be combined with other methods. HAProxy "
         "does not support it.",
     )
     forward_tenant: v.HeaderName | None = Field(
-        None, description="Header with the tenant for the replica. It is removed from requests of clients."
+        None, description="Header that passes the tenant to the replica. If a client sends this header, it is removed."
     )
     forward_credentials: bool = Field(False, description="Whether the replica receives the key, token or password.")
 
@@ -257,18 +273,18 @@ class Auth(Section):
 class HeaderRules(Section):
     set: v.HeaderTexts = Field(
         {},
-        description="Headers to set; they replace headers of the same name. A value may contain `{client_ip}`, "
-        "`{request_id}`, `{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}`. A header with an empty value is "
-        "removed.",
+        description="Headers to set. They replace existing headers with the same name. A value may contain "
+        "`{client_ip}`, `{request_id}`, `{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}`. A header with "
+        "an empty value is removed.",
     )
     remove: list[v.HeaderName] = Field(
-        [], description="Headers to remove; the cookies of `affinity` and `sticky_split` stay."
+        [], description="Headers to remove. The cookies of `affinity` and `sticky_split` are kept."
     )
 
 
 class Headers(Section):
-    request: HeaderRules = Field(HeaderRules.default(), description="Changes to the headers of the request.")
-    response: HeaderRules = Field(HeaderRules.default(), description="Changes to the headers of the response.")
+    request: HeaderRules = Field(HeaderRules.default(), description="Changes to the request headers.")
+    response: HeaderRules = Field(HeaderRules.default(), description="Changes to the response headers.")
 
 
 class Respond(Section):
@@ -277,13 +293,14 @@ class Respond(Section):
         Choice(("body", "redirect", "models"), required=False),
     )
 
-    status: Annotated[int, Field(ge=200, le=599)] | None = Field(None, description="The status of the response.")
-    body: v.Body = Field("", description="The body of the response.")
-    redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL by https.")
+    status: Annotated[int, Field(ge=200, le=599)] | None = Field(None, description="Status code of the response.")
+    body: v.Body = Field("", description="Body of the response.")
+    redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL with https.")
     models: bool = Field(
         False,
-        description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`: the names "
-        "in `match.model` of its routes, and `model` of their pools. It requires the credentials of `auth`.",
+        description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`. These "
+        "are the names in `match.model` of the listener's routes and in `model` of their pools. The credentials of "
+        "`auth` are required.",
     )
 
     @model_validator(mode="after")
@@ -294,66 +311,74 @@ class Respond(Section):
 
 
 class Step(Section):
-    percent: v.Percent = Field(description="The share of the pool `to`; the other pools keep their proportions.")
+    percent: v.Percent = Field(
+        description="Share of requests for the pool `to`. The proportions of the other pools do not change."
+    )
     hold: v.Duration | None = Field(None, description="Duration of the step.")
 
 
 class MaxLatency(Section):
     metric: Literal["first_byte", "total"] = Field(
         "first_byte",
-        description="The time to the first byte of the response, or to the last, as the proxies measure it.",
+        description="Latency to compare: the time to the first byte of the response or to the last one, as "
+        "measured by the proxies.",
     )
     percentile: Literal["p50", "p90", "p95", "p99"] = Field(
-        "p95", description="The percentile of the requests in one interval."
+        "p95", description="Percentile of the latencies in one interval."
     )
     ratio: v.PositiveNumber = Field(
-        1.2, description="The highest latency of the new pool, as a multiple of the old one's in the same interval."
+        1.2,
+        description="Maximum latency of the new pool, as a multiple of the old pool's latency in the same interval.",
     )
 
 
 class AnalysisMetric(Section):
     name: v.Name = Field(description="Name of the metric in `status`, in the log and in the audit log.")
-    source: v.Url = Field(description="URL of a Prometheus, or of a server with its HTTP API.")
+    source: v.Url = Field(description="URL of a Prometheus server, or of a server with the same HTTP API.")
     query: v.Text = Field(
-        description="PromQL with one non-negative value; lower is better. `{pool}` is the name of the pool."
+        description="PromQL query that returns one non-negative value; lower is better. `{pool}` is the name of "
+        "the pool."
     )
     max_ratio: v.PositiveNumber = Field(
-        description="Maximum ratio of the new pool's value to the old one's. With a higher ratio, an evaluation fails."
+        description="Maximum ratio of the new pool's value to the old pool's value. If the ratio is higher, an "
+        "evaluation fails."
     )
 
 
 class Analysis(Section):
-    interval: v.Duration = Field(q.Duration(30_000), description="The time between two evaluations.")
+    interval: v.Duration = Field(q.Duration(30_000), description="Time between two evaluations.")
     min_requests: v.Positive = Field(
         1000,
-        description="Minimum number of requests. With fewer, an evaluation neither passes nor fails, unless nearly "
-        "all requests of the new pool fail.",
+        description="Minimum number of requests in an evaluation. With fewer requests, it neither passes nor "
+        "fails, unless nearly all requests to the new pool fail.",
     )
     max_error_rate: v.Percent = Field(
         q.Percent(1),
-        description="An evaluation fails if the new pool has significantly more errors than the old ones, and more "
-        "than this share (or 1.5 times the old rate and a quarter of this share). Above this share, it never passes.",
+        description="An evaluation fails if the new pool's error rate is significantly above the old rate and "
+        "above this share (or above 1.5 times the old rate and a quarter of this share). Above this share, an "
+        "evaluation never passes.",
     )
     max_latency: MaxLatency | None = Field(
         None,
         description="Latency limits. An evaluation fails if the new pool is significantly slower. Default: not "
         "evaluated.",
     )
-    failures: v.Positive = Field(3, description="The number of failed evaluations in a row that triggers `on_failure`.")
+    failures: v.Positive = Field(3, description="Number of consecutive failed evaluations that trigger `on_failure`.")
     on_failure: Literal["rollback", "pause"] = Field(
-        "rollback", description="Action after `failures` failed evaluations in a row."
+        "rollback", description="Action when `failures` consecutive evaluations have failed."
     )
     metrics: list[AnalysisMetric] = Field([], description="PromQL metrics to compare the pools, in addition to errors.")
 
 
 class Rollout(Section):
-    to: v.Name = Field(description="Pool of the `split` to which the traffic moves.")
+    to: v.Name = Field(description="Pool of the `split` to which the rollout shifts traffic.")
     mode: Literal["manual", "timed", "analysis"] = Field(
         "analysis",
-        description="End of a step: by an operator, after `hold`, or after `hold` with good evaluations.",
+        description="How a step ends. With `manual`, an operator ends it. With `timed`, it ends after `hold`. With "
+        "`analysis`, it ends after `hold` if the evaluations are good.",
     )
-    steps: Annotated[list[Step], Field(min_length=1)] = Field(description="The steps, in their order.")
-    analysis: Analysis | None = Field(None, description="The criteria of the mode `analysis`.")
+    steps: Annotated[list[Step], Field(min_length=1)] = Field(description="Steps of the rollout, in order.")
+    analysis: Analysis | None = Field(None, description="Criteria of the mode `analysis`.")
 
 
 class Route(Section):
@@ -364,53 +389,57 @@ class Route(Section):
     )
     match: Match = Field(
         Match.default(),
-        description="The requests that the route takes. The most specific route wins, whatever its position.",
+        description="Requests that the route matches. The most specific route wins, regardless of its position in "
+        "the file.",
     )
-    pool: v.Name | None = Field(None, description="The pool that requests go to.")
+    pool: v.Name | None = Field(None, description="Pool that gets the requests.")
     split: dict[v.Name, v.Count] | None = Field(
-        None, description="The pools that requests go to, with their relative weights."
+        None, description="Pools that get the requests, with their relative weights."
     )
-    respond: Respond | None = Field(None, description="Response of the proxy itself.")
-    rewrite: Rewrite | None = Field(None, description="Changes to path and host before the request is forwarded.")
+    respond: Respond | None = Field(None, description="Response that the proxy itself sends.")
+    rewrite: Rewrite | None = Field(None, description="Changes to the path and host before the request is forwarded.")
     pin: list[Pin] = Field(
-        [], description="Requests with a given header or cookie go to a given pool; the first pin that matches decides."
+        [], description="Pools for requests with a given header or cookie; the first pin that matches decides."
     )
     sticky_split: StickySplit | None = Field(None, description="Keep each client on one pool of the split.")
     mirror: Mirror | None = Field(None, description="Send copies of requests to another pool.")
     fallback: v.Name | None = Field(
-        None, description="The pool that serves only while the route's own pools have no healthy replica."
+        None, description="Pool that is used only while the route's own pools have no healthy replica."
     )
     queue_priority: Literal["high", "normal", "low"] = Field(
-        "normal", description="The priority of a request that waits for a free replica."
+        "normal", description="Priority of a request while it waits for a free replica."
     )
     websocket: bool = Field(False, description="Whether clients may upgrade to WebSocket.")
-    timeouts: RouteTimeouts = Field(RouteTimeouts.default(), description="The timeouts of a request.")
-    retry: Retry = Field(Retry.default(), description="Which failures are retried, and how often.")
+    timeouts: RouteTimeouts = Field(RouteTimeouts.default(), description="Timeouts for requests.")
+    retry: Retry = Field(
+        Retry.default(), description="Settings for retries: which failures are retried, and how often."
+    )
     rate_limit: list[RateLimit] = Field(
-        [], description="Limits for all proxies together. Each proxy gets its part by `instances`, rounded up."
+        [], description="Limits across all proxies. Each proxy gets its share according to `instances`, rounded up."
     )
     allow_from: Annotated[list[v.Network], Field(min_length=1)] | None = Field(
         None,
-        description="Networks of clients that may send requests; others get 403. Default: the list of the listener.",
+        description="Client networks that may send requests; other clients get 403. Default: the listener's list.",
     )
     deny_from: list[v.Network] | None = Field(
         None,
-        description="Networks of clients that get 403, before `allow_from`; `[]` removes the listener's list. "
-        "Default: the list of the listener.",
+        description="Client networks that get 403; checked before `allow_from`. `[]` removes the listener's list. "
+        "Default: the listener's list.",
     )
     auth: Auth | None = Field(None, description="Authentication of clients. Default: none.")
     access_log: Literal["on", "off"] = Field(
-        "on", description="Whether requests of the route are in the access log of the listener."
+        "on", description="Whether the listener's access log includes the route's requests."
     )
-    headers: Headers = Field(Headers.default(), description="Headers that are set or removed.")
+    headers: Headers = Field(Headers.default(), description="Headers to set or remove.")
     regions: list[v.Place] = Field(
         [],
         description="Data residency: the route uses only replicas in these regions, even if all of them are down. "
-        "This applies to `split`, `pin`, `fallback` and `mirror` too.",
+        "This also applies to `split`, `pin`, `fallback` and `mirror`.",
     )
     rollout: Rollout | None = Field(
         None,
-        description="Moves `split` step by step, under `lbctl serve`; `render` writes the split of the file (LB702).",
+        description="Shifts the traffic of `split` step by step, with `lbctl serve`. `render` writes the split "
+        "from the file (LB702).",
     )
 
     @property

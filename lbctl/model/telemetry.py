@@ -21,16 +21,18 @@ Signal = Literal[
 class Source(Section):
     kind: Kind = Field(description="Kind of the metrics source.")
     url: v.Url = Field(
-        description="URL of the metrics. `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced with "
-        "values of the replica, here and in `query` and `match_labels`."
+        description="URL of the metrics. `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced "
+        "with the replica's values, here and in `query` and `match_labels`."
     )
-    signal: Signal | None = Field(None, description="`custom`, `prometheus`: signal of the metric.")
-    metric: v.Metric | None = Field(None, description="`custom`: name of the metric.")
-    query: v.Text | None = Field(None, description="`prometheus`: PromQL query.")
+    signal: Signal | None = Field(None, description="For `custom` and `prometheus`: signal that the metric provides.")
+    metric: v.Metric | None = Field(None, description="For `custom`: name of the metric.")
+    query: v.Text | None = Field(None, description="For `prometheus`: PromQL query.")
     unit: v.Label | None = Field(
-        None, description="`custom`, `prometheus`: unit of the metric. Default: the unit of the signal."
+        None, description="For `custom` and `prometheus`: unit of the metric. Default: the unit of the signal."
     )
-    match_labels: dict[v.Metric, v.LabelMatch] = Field({}, description="Labels that a line must have.")
+    match_labels: dict[v.Metric, v.LabelMatch] = Field(
+        {}, description="Labels that a line of the metrics page must have."
+    )
 
 
 class Telemetry(Section):
@@ -51,14 +53,14 @@ class Adaptive(Section):
     )
     act_above: v.Percent = Field(
         q.Percent(25),
-        description="Minimum difference between a replica's speed and its peers' speed for a change of weight.",
+        description="Minimum difference between a replica's speed and its peers' speed that changes its weight.",
     )
     release_below: v.Percent = Field(
-        q.Percent(15), description="Difference below which the replica returns to its capacity."
+        q.Percent(15), description="Difference in speed below which the replica's weight returns to its capacity."
     )
     across_types: v.Percent = Field(
         q.Percent(45),
-        description="Minimum difference between types of GPU. Smaller differences do not change weights.",
+        description="Minimum difference in speed between GPU types. Smaller differences do not change weights.",
     )
 
 
@@ -70,9 +72,9 @@ class MaxStep(Section):
 class Weighting(Section):
     strategy: Literal["static", "adaptive", "composite"] | None = Field(
         None,
-        description="`static`: the capacity. `adaptive`: the capacity × evidence of speed. `composite`: a score of "
-        "load signals. Default: `adaptive` if a source provides evidence and the algorithm is not `hash`, otherwise "
-        "`static`.",
+        description="`static`: the capacity. `adaptive`: the capacity times the evidence of speed. `composite`: a "
+        "score of load signals. Default: `adaptive` if a source provides evidence and the algorithm is not `hash`, "
+        "otherwise `static`.",
     )
     adaptive: Adaptive = Field(Adaptive.default(), description="Thresholds of `adaptive`.")
     composite: dict[Signal, v.PositiveNumber] = Field(
@@ -80,6 +82,6 @@ class Weighting(Section):
         description="For `composite`: coefficient of each signal, on any scale. A higher signal gives a lower weight.",
     )
     max_step: MaxStep = Field(MaxStep.default(), description="Maximum change of a weight in one interval.")
-    deadband: v.Percent = Field(q.Percent(10), description="Minimum change of a weight that is published.")
+    deadband: v.Percent = Field(q.Percent(10), description="Minimum weight change that is published.")
     floor: v.PositivePercent = Field(q.Percent(5), description="Minimum weight, as a share of the capacity.")
     ceiling: v.PositiveWidePercent = Field(q.Percent(400), description="Maximum weight, as a share of the capacity.")

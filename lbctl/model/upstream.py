@@ -13,8 +13,8 @@ from lbctl.model.section import OneOf, Section, refuse
 
 
 class HeaderFile(Section):
-    prefix: v.TextOrNone = Field("", description='Text in front of the content of the file, for example "Bearer ".')
-    file: v.FilePath = Field(description="File with the secret. White space at its ends is removed.")
+    prefix: v.TextOrNone = Field("", description='Text in front of the file\'s content, for example "Bearer ".')
+    file: v.FilePath = Field(description="File with the secret. White space at both ends is removed.")
 
 
 _TEXT: TypeAdapter[str] = TypeAdapter(v.HeaderValue, config=ConfigDict(defer_build=True))
@@ -48,21 +48,20 @@ UpstreamHeader = Annotated[
 class Credentials(Section):
     header: v.HeaderName = Field(description="Header with the key, for example authorization.")
     file: v.FilePath = Field(
-        description='The file with the whole value of the header, "Bearer " included. It is read without the white '
-        "space at its ends."
+        description='File with the whole header value, including "Bearer ". White space at both ends is removed.'
     )
 
 
 class Upstream(Section):
     host: v.Host = Field(
-        description="Host name of the API, for the Host header, for SNI, and to verify the certificate. "
-        "`tls.server_name` replaces it for TLS."
+        description="Host name of the API, for the Host header, for SNI, and to verify the certificate. For TLS, "
+        "`tls.server_name` replaces it."
     )
     path_prefix: v.UrlPath | None = Field(
-        None, description="Prefix of the path, after the route's `rewrite`. Default: none."
+        None, description="Prefix that is added to the path after the route's `rewrite`. Default: none."
     )
     headers: Annotated[dict[v.HeaderName, UpstreamHeader], *v.HeaderMap.__metadata__] = Field(
         {},
-        description="Headers for each request to this pool: a text, or `{file: PATH}` for a secret. Credentials of "
-        "clients never reach the pool.",
+        description="Headers for each request to this pool; a value is text, or `{file: PATH}` for a secret. "
+        "Clients' credentials never reach the pool.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
@@ -16,15 +17,15 @@ _INTRODUCTION = f"""\
 {_NOTE}
 # Every key of a fleet file
 
-Each section of the file has a page, with one table for each object. In a title, `*` is a name that you choose. Keys in
-**bold** are required. Where the default is –, the description states the effect of a missing key.
+Each section of the file has a page, with one table for each object. In a title, `*` represents a name that you choose.
+Keys in **bold** are required. If the default is –, the description states the effect of a missing key.
 
-The last column lists the proxies that support the key: all, some, or one from a version on. "By `serve`" means that
-`lbctl serve` does it in place of a proxy that it drives. [The capability table](capabilities.md) states what happens on
-the other proxies, and `lbctl render` reports it.
+The last column lists the proxies that support the key, with the minimum version if there is one. "By `serve`" means
+that `lbctl serve` does the work for the proxies that it manages. [The capability table](capabilities.md) describes what
+happens on the other proxies, and `lbctl render` reports it.
 
-[How a fleet file is read](configuration.md) has the rules for files and values.
-[examples/fleet.yaml](../../examples/fleet.yaml) has all keys in one file.
+[How a fleet file is read](configuration.md) explains the rules for files and values.
+[examples/fleet.yaml](../../examples/fleet.yaml) shows all keys in one file.
 """
 _SECTION_INTRODUCTION = """\
 {note}
@@ -39,6 +40,7 @@ _EMPTY = "Nothing"
 _EXAMPLES = {"body": "$.FIELD"}
 """The example value of a key in a map that is written out."""
 _MAX_INTEGER = 2**31 - 1
+_PLURALS = {"a token issuer or audience": "token issuers or audiences"}
 
 
 class _Book:
@@ -74,7 +76,7 @@ class _Book:
 
     def _glossary(self) -> str:
         rows = [f"| {kind} | {grammar} |" for kind, grammar in sorted(self._words.items())]
-        return "\n".join(["## Kinds of values", "", "| kind | how it is written |", "|---|---|", *rows, ""])
+        return "\n".join(["## Kinds of values", "", "| kind | syntax |", "|---|---|", *rows, ""])
 
     def _in_order(self, path: str, section: dict[str, Any]) -> Iterator[str]:
         for name, below, _ in _objects(path, section):
@@ -106,11 +108,11 @@ class _Book:
         if "$ref" in told:
             return self._link(path, _name(told))
         if "oneOf" in told:
-            return ", ".join(self._alternative(path, each) for each in told["oneOf"])
+            return " or ".join(", ".join(self._alternative(path, each) for each in told["oneOf"]).rsplit(", ", 1))
         if told.get("type") == "array":
-            return f"a list: {self._value(path, told['items'])}"
+            return f"a list of {_plural(self._value(path, told['items']))}"
         if told.get("type") == "object":
-            return f"a map: names to {self._value(path, told['additionalProperties'])}"
+            return f"a map from names to {_plural(self._value(path, told['additionalProperties']))}"
         return self._kind(told["grammar"]) if "grammar" in told else _words(told)
 
     def _alternative(self, path: str, told: dict[str, Any]) -> str:
@@ -145,6 +147,16 @@ def texts() -> dict[str, str]:
 def pages() -> dict[str, Callable[[], str]]:
     """Return, for each path in the repository, the function that makes its text."""
     return {name: partial(texts().__getitem__, name) for name in texts()}
+
+
+def _plural(value: str) -> str:
+    """Return the plural of a kind of value, such as 'a whole number from 1 to 9'. Links and choices do not change."""
+    if value in _PLURALS:
+        return _PLURALS[value]
+    if not value.startswith(("a ", "an ")):
+        return value
+    head, *rest = re.split(r"(?= from | above | of | with |, at | or `)", value.partition(" ")[2], maxsplit=1)
+    return f"{head}{'es' if head.endswith('s') else 's'}{''.join(rest).replace(', at', ', each at')}"
 
 
 def _section(page: str) -> str:
@@ -215,12 +227,10 @@ def _words(told: dict[str, Any]) -> str:
     if told["type"] == "boolean":
         return "`true`, `false`"
     what = "a whole number" if told["type"] == "integer" else "a number"
-    low = f"above {told['exclusiveMinimum']}" if "exclusiveMinimum" in told else f"from {told['minimum']} on"
-    return (
-        f"{what} {low}"
-        if told["maximum"] == _MAX_INTEGER
-        else f"{what} {low.removesuffix(' on')} to {told['maximum']:,}"
-    )
+    if told["maximum"] == _MAX_INTEGER:
+        return f"{what}, at least {told['minimum']}"
+    low = f"above {told['exclusiveMinimum']}, up" if "exclusiveMinimum" in told else f"from {told['minimum']}"
+    return f"{what} {low} to {told['maximum']:,}"
 
 
 def _plain(value: Any) -> str:
@@ -247,9 +257,9 @@ def _who(path: str) -> str:
 def _able(kind: str, feature: Feature) -> str:
     capability = target(kind).capabilities[feature.id]
     if feature.id in target(kind).done_by_control_plane:
-        return f"{target(kind).title} by `serve`"
+        return f"{target(kind).title} (by `serve`)"
     if isinstance(capability, Since):
-        return f"{target(kind).title} from {'.'.join(map(str, capability.version))}"
+        return f"{target(kind).title} {'.'.join(map(str, capability.version))} or later"
     return target(kind).title if isinstance(capability, Rendered) and not capability.in_part else ""
 
 

@@ -40,7 +40,7 @@ def test_every_key_has_a_description() -> None:
 def test_description_for_editors_includes_the_grammar() -> None:
     active = schema()["definitions"]["Active"]["properties"]
     assert active["interval"]["description"] == (
-        "The time between two checks of a replica. A duration: for example 250ms, 5s, 10m, 1h."
+        "Time between two checks of a replica. A duration: for example 250ms, 5s, 10m, 1h."
     )
     assert "grammar" not in active["interval"]
     assert schema()["definitions"]["PartialActive"]["properties"]["interval"] == active["interval"]
@@ -55,11 +55,11 @@ def test_every_key_has_a_row() -> None:
 def test_row_has_value_default_meaning_and_proxies() -> None:
     rows = {re.findall(r"`(\w+)`", row)[0]: row for row in tables()["`pools.*.health.active`"]}
     assert (
-        rows["interval"] == "| `interval` | a duration | `10s` | The time between two checks of a replica. | "
-        "nginx by `serve`, HAProxy, Envoy |"
+        rows["interval"] == "| `interval` | a duration | `10s` | Time between two checks of a replica. | "
+        "nginx (by `serve`), HAProxy, Envoy |"
     )
     (window, *_) = [row for row in tables()["`pools.*.slow_start`"] if "`window`" in row]
-    assert window.endswith("| nginx by `serve`, HAProxy, Envoy |")
+    assert window.endswith("| nginx (by `serve`), HAProxy, Envoy |")
     (rate, *_) = [row for row in tables()["`pools.*.affinity`"] if "`cookie`" in row]
-    assert rate.endswith("| nginx from 1.29.6, HAProxy, Envoy |")
+    assert rate.endswith("| nginx 1.29.6 or later, HAProxy, Envoy |")
     assert all(row.count(" | ") == 4 for rows in tables().values() for row in rows)

@@ -17,23 +17,21 @@ HeaderName = Annotated[
     str,
     *text(
         r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}",
-        "a header's name",
-        "letters, digits, - and _, with a letter or digit first",
+        "a header name",
+        "letters, digits, - and _; it starts with a letter or digit",
         lower=True,
     ),
 ]
 CookieName = Annotated[
     str,
-    *text(
-        r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", "a cookie's name", "letters, digits, - and _, with no - at the beginning"
-    ),
+    *text(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", "a cookie name", "letters, digits, - and _; it does not start with -"),
 ]
-QueryName = Annotated[str, *text(r"[A-Za-z0-9_]{1,64}", "a query parameter", "letters, digits and _")]
+QueryName = Annotated[str, *text(r"[A-Za-z0-9_]{1,64}", "a query parameter name", "letters, digits and _")]
 JsonPath = Annotated[
     str,
     *text(
         r"\$(\.[A-Za-z_][A-Za-z0-9_]{0,63}){1,8}",
-        "a path into the JSON body",
+        "a JSON body field",
         "for example $.user or $.metadata.session",
     ),
 ]
@@ -41,7 +39,10 @@ _HEADER_VALUE = r"[!-~]([ -~]{0,1022}[!-~])?"
 HEADER_VALUE = f"^(?:{_HEADER_VALUE})$"
 """A pattern of header values, for JSON Schema."""
 HeaderValue = Annotated[
-    str, *text(_HEADER_VALUE, "a header's value", "printable ASCII without spaces at its ends, at most 1024")
+    str,
+    *text(
+        _HEADER_VALUE, "a header value", "printable ASCII without leading or trailing spaces, at most 1024 characters"
+    ),
 ]
 
 
@@ -60,13 +61,13 @@ def unique_headers(value: object) -> object:
 
 
 HeaderMap = Annotated[dict[HeaderName, HeaderValue], BeforeValidator(unique_headers)]
-Method = Annotated[str, *text(r"[A-Z]{1,20}", "an HTTP method", "in capitals, for example GET or POST")]
+Method = Annotated[str, *text(r"[A-Z]{1,20}", "an HTTP method", "in upper case, for example GET or POST")]
 HostPattern = Annotated[
     str,
     *text(
         r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,30}",
-        "a pattern of hosts",
-        'a name, or "*." before one; no port',
+        "a host pattern",
+        'a host name, or "*." and a host name; without a port',
         lower=True,
     ),
 ]
@@ -75,7 +76,7 @@ Host = Annotated[
     *text(
         r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,30}(:[0-9]{1,5})?",
         "a host",
-        "a name, with or without a port",
+        "a host name, with or without a port",
         lower=True,
     ),
 ]
@@ -95,13 +96,13 @@ def _url_path(pattern: str, noun: str, hint: str) -> Any:
     return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))
 
 
-UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it begins with /, without empty segments, % and spaces")]
+UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it starts with / and has no empty segments, % or spaces")]
 CheckPath = Annotated[
     str,
     *_url_path(
         rf"{_SEGMENTS}(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*)?",
         "a path with an optional query",
-        "it begins with /, and a query may follow",
+        "it starts with /; a query may follow",
     ),
 ]
 
@@ -111,12 +112,14 @@ def _regex(value: object) -> str:
         raise refuse("LB013", f"{show(value)} is not a regular expression", quoting_hint(value))
     problem = check_regex(value)
     if problem:
-        raise refuse("LB013", f"{show(value)}: {problem}", "RE2 syntax; it must match the whole path")
+        raise refuse("LB013", f"{show(value)}: {problem}", "use RE2 syntax; the expression must match the whole path")
     return value
 
 
 Regex = Annotated[
-    str, PlainValidator(_regex), schema(r"[!-~]{1,1024}", "a regular expression: RE2, for the whole path")
+    str,
+    PlainValidator(_regex),
+    schema(r"[!-~]{1,1024}", "a regular expression: in RE2 syntax; it must match the whole path"),
 ]
 
 
@@ -129,7 +132,7 @@ def _body(value: object) -> str:
         raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
     if len(value.encode()) > _MAX_BODY_BYTES or not value.replace("\n", "").replace("\t", "").isprintable():
         raise refuse(
-            "LB013", f"{show(value)} cannot be a body", "printable text with tabs and newlines, at most 12,000 bytes"
+            "LB013", f"{show(value)} cannot be a body", "write printable text, tabs and newlines, at most 12,000 bytes"
         )
     return value
 
@@ -141,7 +144,7 @@ Body = Annotated[
         {
             "type": "string",
             "maxLength": _MAX_BODY_BYTES,
-            "grammar": "text: at most 12,000 bytes, with tabs and newlines",
+            "grammar": "text: printable, with tabs and newlines; at most 12,000 bytes",
         }
     ),
 ]
@@ -167,7 +170,7 @@ HeaderText = Annotated[
         {
             "type": "string",
             "pattern": HEADER_VALUE,
-            "grammar": f"a header's value: printable ASCII; of words in braces only {_WRITTEN_VARIABLES}",
+            "grammar": f"a header value with variables: printable ASCII; the variables are {_WRITTEN_VARIABLES}",
         }
     ),
 ]

@@ -21,19 +21,23 @@ _FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^
 
 
 def _file(value: object) -> str:
-    hint = "letters, digits, spaces and . _ / @ + = : , ~ -; not - at the start of a name"
+    hint = "use letters, digits, spaces and . _ / @ + = : , ~ -; a name must not start with -"
     if isinstance(value, str) and value.startswith("~"):
-        hint = "~ is not replaced by a home directory: write the path from / on, for example /home/NAME/FILE"
+        hint = "~ is not replaced by a home directory: write an absolute path, for example /home/NAME/FILE"
     if not isinstance(value, str) or not re.fullmatch(_FILE, value):
         raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
     parts = value.split("/")
     if ":" in parts[0]:
-        raise refuse("LB013", f"{show(value)} is not the path of a file", "a colon only behind a /; no scheme as data:")
+        raise refuse(
+            "LB013",
+            f"{show(value)} is not the path of a file",
+            "a colon is only allowed after a /; schemes such as data: are not supported",
+        )
     if any(part.startswith("-") or part != part.strip() for part in parts) or value.endswith("/"):
         raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
     if ".." in parts:
         raise refuse(
-            "LB502", f"{show(value)} has .. in it", "without it: an absolute path, or one below the fleet's directory"
+            "LB502", f"{show(value)} has .. in it", "write an absolute path, or a path below the fleet's directory"
         )
     return value
 
@@ -43,7 +47,7 @@ def _absolute(value: object) -> str:
         raise refuse(
             "LB145",
             f"{show(value)} is not an absolute path, and a proxy starts in another directory",
-            "a path that begins with /, such as /run/haproxy/admin.sock",
+            "write a path that starts with /, for example /run/haproxy/admin.sock",
         )
     return _file(value)
 
@@ -52,10 +56,12 @@ FilePath = Annotated[
     str,
     PlainValidator(_file),
     schema(
-        _FILE_WHOLE, "a file: its path; a relative one from the file that names it, and below the fleet's directory"
+        _FILE_WHOLE,
+        "a file: a path; a relative path starts at the directory of the fleet file that contains it "
+        "and stays below the fleet's directory",
     ),
 ]
-AbsolutePath = Annotated[str, PlainValidator(_absolute), schema(f"(?=/){_FILE_WHOLE}", "a socket: its absolute path")]
+AbsolutePath = Annotated[str, PlainValidator(_absolute), schema(f"(?=/){_FILE_WHOLE}", "a socket: an absolute path")]
 _IPV4 = r"[0-9]{1,3}(\.[0-9]{1,3}){3}"
 _NETWORK = rf"({_IPV4}|([0-9A-Fa-f]{{0,4}}:){{2,8}}([0-9A-Fa-f]{{0,4}}|{_IPV4}))(/[0-9]{{1,3}})?"
 
@@ -75,13 +81,15 @@ _PLACEHOLDER = re.compile(r"\{(address|host|port|name|device)\}")
 
 
 def _url(value: object) -> str:
-    hint = "as http://{host}:{port}/metrics"
+    hint = "for example http://{host}:{port}/metrics"
     if not isinstance(value, str) or not re.fullmatch(rf"{_URL_CHARACTER}{{1,1024}}", value):
         raise refuse("LB013", f"{show(value)} is not a URL", hint)
     filled = _PLACEHOLDER.sub("1", value)
     if "{" in filled or "}" in filled:
         raise refuse(
-            "LB013", f"{show(value)} holds an unknown word in braces", "{address} {host} {port} {name} {device}"
+            "LB013",
+            f"{show(value)} holds an unknown word in braces",
+            "use {address}, {host}, {port}, {name} or {device}",
         )
     try:
         parts = urlsplit(filled)
@@ -91,20 +99,20 @@ def _url(value: object) -> str:
     if parts.scheme not in {"http", "https"} or not host:
         raise refuse("LB013", f"{show(value)} is not an http or https URL", hint)
     if parts.username is not None or parts.password is not None:
-        raise refuse("LB504", "a URL must not hold a user or password", hint)
+        raise refuse("LB504", "a URL must not contain a user or password", hint)
     return value
 
 
 Url = Annotated[
     str,
     PlainValidator(_url),
-    schema(rf"https?://{_URL_CHARACTER}{{1,1000}}", "a URL: http or https, without a password"),
+    schema(rf"https?://{_URL_CHARACTER}{{1,1000}}", "a URL: with http or https, without a password"),
 ]
 _CHECK_URL = rf"http://({_IPV4}|\[[0-9A-Fa-f:.]+\])(:{PORT})?(/[A-Za-z0-9._~/-]*)?"
 
 
 def _check_url(value: object) -> str:
-    hint = "an IP address, as http://127.0.0.1:9191/check"
+    hint = "write an IP address, for example http://127.0.0.1:9191/check"
     if not isinstance(value, str) or len(value) > 1024 or not re.fullmatch(_CHECK_URL, value):
         raise refuse("LB144", f"{show(value)} is not the URL of a service that proxies can ask", hint)
     try:
@@ -114,7 +122,7 @@ def _check_url(value: object) -> str:
     return value
 
 
-CheckUrl = Annotated[str, PlainValidator(_check_url), schema(_CHECK_URL, "a URL: http, with an IP address")]
+CheckUrl = Annotated[str, PlainValidator(_check_url), schema(_CHECK_URL, "a URL: with http and an IP address")]
 _STORE_HOST = rf"([A-Za-z0-9._-]{{1,253}}|\[[0-9A-Fa-f:.]{{2,45}}\])(:{PORT})?"
 _STORE_HOSTS = rf"{_STORE_HOST}(,{_STORE_HOST}){{0,8}}"
 _STORE = (
@@ -126,12 +134,12 @@ _STORE = (
 
 
 def _store_url(value: object) -> str:
-    hint = "as redis://store.example:6379/0, etcds://etcd.example:2379 or kubernetes://NAMESPACE/NAME"
+    hint = "for example redis://store.example:6379/0, etcds://etcd.example:2379 or kubernetes://NAMESPACE/NAME"
     if isinstance(value, str) and "@" in value:
-        hint = "`user: NAME` and `password: {file: …}` beside it"
-        raise refuse("LB504", "a URL must not hold a user or password", hint)
+        hint = "write `user: NAME` and `password: {file: …}` next to `url`"
+        raise refuse("LB504", "a URL must not contain a user or password", hint)
     if isinstance(value, str) and re.fullmatch(rf"rediss?://{_STORE_HOSTS}(/.*)?", value) and "," in value:
-        hint = "several hosts: redis+sentinel://HOST,HOST/NAME/DATABASE for those of Sentinel"
+        hint = "for several Sentinel hosts, write redis+sentinel://HOST,HOST/NAME/DATABASE"
     if not isinstance(value, str) or not re.fullmatch(_STORE, value):
         raise refuse("LB013", f"{show(value)} is not the URL of a store", hint)
     try:
@@ -144,5 +152,5 @@ def _store_url(value: object) -> str:
 StoreUrl = Annotated[
     str,
     PlainValidator(_store_url),
-    schema(f"({_STORE})", "the URL of a store, without a password"),
+    schema(f"({_STORE})", "a store URL, without a password"),
 ]

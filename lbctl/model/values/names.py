@@ -14,17 +14,15 @@ from lbctl.model.values.grammar import schema, text
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 Name = Annotated[
     str,
-    *text(NAME.pattern, "a name", "lower-case letters, digits and . _ -, at most 63; it begins with a letter or digit"),
+    *text(NAME.pattern, "a name", "lower-case letters, digits and . _ -, at most 63; it starts with a letter or digit"),
 ]
-Place = Annotated[
-    str, *text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "the name of a region or zone", "letters, digits, . _ -")
-]
+Place = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "a region or zone name", "letters, digits and . _ -")]
 Gpu = Annotated[
     str, *text(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", "a GPU type", "for example H100-SXM; `lbctl gpus` lists them")
 ]
 _MODEL = r"[^\x00- \x7f*](?:[^\x00-\x1f\x7f*]{0,253}[^\x00- \x7f*])?"
 _MODEL_PATTERN = rf"{_MODEL}|[^\x00- \x7f*][^\x00-\x1f\x7f*]{{0,254}}\*"
-_MODEL_HINT = "printable text, at most 255 characters, without * and without spaces at its ends"
+_MODEL_HINT = "printable text without * and without leading or trailing spaces, at most 255 characters"
 _PATTERN_HINT = "printable text, at most 255 characters; a * at the end matches any text"
 
 
@@ -42,58 +40,64 @@ def _model(pattern: str, noun: str, hint: str) -> tuple[PlainValidator, object]:
     return PlainValidator(validate), schema(pattern, f"{noun}: {hint}")
 
 
-ModelName = Annotated[str, *_model(_MODEL, "a model's name", _MODEL_HINT)]
-ModelPattern = Annotated[str, *_model(_MODEL_PATTERN, "a pattern of model names", _PATTERN_HINT)]
+ModelName = Annotated[str, *_model(_MODEL, "a model name", _MODEL_HINT)]
+ModelPattern = Annotated[str, *_model(_MODEL_PATTERN, "a model name pattern", _PATTERN_HINT)]
 Label = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", "a label", "letters, digits and . _ / -")]
 LabelValue = Annotated[
-    str, *text(r"[A-Za-z0-9._/:@+ -]{0,253}", "a label's value", "letters, digits, spaces and . _ / : @ + -")
+    str, *text(r"[A-Za-z0-9._/:@+ -]{0,253}", "a label value", "letters, digits, spaces and . _ / : @ + -")
 ]
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 PORT_NAME = re.compile(r"(?!.*--)(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?", re.ASCII)
 """Name of a port in Kubernetes."""
 KubernetesName = Annotated[
     str,
-    *text(_DNS_LABEL, "a name in Kubernetes", "lower-case letters, digits and -, at most 63, without - at its ends"),
+    *text(
+        _DNS_LABEL, "a Kubernetes name", "lower-case letters, digits and -, at most 63; it does not start or end with -"
+    ),
 ]
 KubernetesLabel = Annotated[
     str,
     *text(
         rf"({_DNS_LABEL}(\.{_DNS_LABEL}){{0,30}}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?",
-        "the name of a label in Kubernetes",
-        "as nvidia.com/gpu.product",
+        "a Kubernetes label name",
+        "for example nvidia.com/gpu.product",
     ),
 ]
 KubernetesContext = Annotated[
-    str, *text(r"[A-Za-z0-9._:/@+=,~-]{1,253}", "the name of a context", "letters, digits and . _ : / @ + = , ~ -")
+    str, *text(r"[A-Za-z0-9._:/@+=,~-]{1,253}", "a kubeconfig context name", "letters, digits and . _ : / @ + = , ~ -")
 ]
 Device = Annotated[
     str,
     *text(
         r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}(:[0-9]{1,3})?",
         "a device",
-        'an index "0", a UUID GPU-…, or "0:3" for the MIG slice with GPU instance 3 of GPU 0',
+        'an index such as "0", a UUID such as GPU-…, or a MIG slice such as "0:3" (GPU instance 3 of GPU 0)',
     ),
 ]
-Account = Annotated[
-    str, *text(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", "a user or group of the system", "letters, digits and _ . -")
-]
+Account = Annotated[str, *text(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", "a system user or group", "letters, digits and _ . -")]
 Word = Annotated[str, *text(r"[!-~]{1,512}", "a word", "printable ASCII without spaces, at most 512 characters")]
 Issuer = Annotated[
     str,
-    *text(r"[A-Za-z0-9._~:/?#\[\]@!&()*+,;=-]{1,512}", "an issuer or audience", "a URL or a word of URL characters"),
+    *text(
+        r"[A-Za-z0-9._~:/?#\[\]@!&()*+,;=-]{1,512}",
+        "a token issuer or audience",
+        "a URL, or a word that consists of URL characters",
+    ),
 ]
 Realm = Annotated[
     str,
-    *text(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?", "a realm", "letters, digits, spaces, . _ : / @ + -"),
+    *text(
+        r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?", "a realm", "letters, digits, spaces and . _ : / @ + -"
+    ),
 ]
 Claim = Annotated[str, *text(r"[A-Za-z0-9_]{1,64}", "a claim", "letters, digits and _")]
 _SERVICE = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}"
-Service = Annotated[str, *text(_SERVICE, "a service's name", "letters, digits and _ . / -")]
-ServiceOrNone = Annotated[str, *text(f"({_SERVICE})?", "a service's name", "letters, digits and _ . / -")]
+Service = Annotated[str, *text(_SERVICE, "a service name", "letters, digits and _ . / -")]
+ServiceOrNone = Annotated[str, *text(f"({_SERVICE})?", "a service name", "letters, digits and _ . / -")]
 NodePattern = Annotated[
-    str, *text(r"[A-Za-z0-9._*?/:-]{1,253}", "a pattern of node ids", "letters, digits, . _ / : - and * ?")
+    str, *text(r"[A-Za-z0-9._*?/:-]{1,253}", "a node ID pattern", "letters, digits and . _ / : - * ?")
 ]
-LabelMatch = Annotated[str, *text(r"[ -~]{0,253}", "a metric label's value", "printable ASCII, at most 253 characters")]
-Metric = Annotated[str, *text(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}", "a metric's name", "letters, digits, _ and :")]
+LabelMatch = Annotated[str, *text(r"[ -~]{0,253}", "a metric label value", "printable ASCII, at most 253 characters")]
+Metric = Annotated[str, *text(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}", "a metric name", "letters, digits, _ and :")]
 StoreUser = Annotated[str, *text(r"[A-Za-z0-9._@-]{1,128}", "a user", "letters, digits and . _ @ -")]
-KeyPrefix = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", "a prefix of keys", "as lbctl:prod")]
+KeyPrefix = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", "a key prefix", "for example lbctl:prod")]

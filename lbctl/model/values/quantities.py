@@ -74,21 +74,21 @@ HeaderBytes = Annotated[
     schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB)", "a size from 4KiB to 1MiB"),
 ]
 _ABOVE_ZERO = r"(?!0+(\.0+)?%)"
-Percent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 100), schema(_PERCENT, "a percent: from 0% to 100%")]
+Percent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 100), schema(_PERCENT, "a percentage: from 0% to 100%")]
 PositivePercent = Annotated[
     q.Percent,
     _bounded(q.parse_percent, 0, 100, above=True),
-    schema(_ABOVE_ZERO + _PERCENT, "a percent: above 0%, to 100%"),
+    schema(_ABOVE_ZERO + _PERCENT, "a percentage: above 0%, up to 100%"),
 ]
 PositiveWidePercent = Annotated[
     q.Percent,
     _bounded(q.parse_percent, 0, 10_000, above=True),
-    schema(_ABOVE_ZERO + _WIDE_PERCENT, "any percent above 0%: over 100% too"),
+    schema(_ABOVE_ZERO + _WIDE_PERCENT, "a percentage above 0%: may be above 100%"),
 ]
 Temperature = Annotated[
     q.Temperature,
     quantity(q.parse_temperature),
-    schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "degrees Celsius: for example 90C"),
+    schema(r"[0-9]{1,15}(\.[0-9]{1,6})?C", "a temperature: in degrees Celsius, for example 90C"),
 ]
 Rate = Annotated[
     q.Rate,
@@ -113,7 +113,7 @@ def _bind(value: object) -> q.Endpoint:
     return address
 
 
-Bind = Annotated[q.Endpoint, quantity(_bind), schema(_BIND, 'an own address: ip:port, "[v6]:port" or unix:/path')]
+Bind = Annotated[q.Endpoint, quantity(_bind), schema(_BIND, 'a listen address: ip:port, "[v6]:port" or unix:/path')]
 Version = Annotated[
     tuple[int, ...],
     quantity(q.parse_version),

@@ -52,7 +52,7 @@ _CASES = {
     ),
     "header": (
         f"server {{ location / {{ {_PASS} proxy_set_header -x a; }} }}",
-        ["routes.default.headers.request.set.-x: '-x' is not a header's name"],
+        ["routes.default.headers.request.set.-x: '-x' is not a header name"],
     ),
 }
 

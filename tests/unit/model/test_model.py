@@ -23,12 +23,12 @@ ROUTES = {
     "{pool: a, listeners: ▶[]}": ("LB016", "at least one entry is needed"),
     "{pool: a, listeners: ▶l}": ("LB013", "write [ … ] or lines that begin with -"),
     "{pool: a, match: ▶/v1}": ("LB013", 'write {path_prefix: "/v1"}'),
-    "{pool: a, match: {hosts: [▶a.example:80]}}": ("LB013", 'a name, or "*." before one; no port'),
+    "{pool: a, match: {hosts: [▶a.example:80]}}": ("LB013", 'a host name, or "*." and a host name; without a port'),
     "{pool: a, match: {path: ▶v1}}": ("LB013", ""),
     "{pool: a, match: {path: ▶/v1//x}}": ("LB013", ""),
     "{pool: a, match: {path: ▶/v1/../x}}": ("LB013", "write the path that clients send"),
     "{pool: a, match: {path: ▶/v1/%2e}}": ("LB013", ""),
-    "{pool: a, match: {path_regex: ▶/(?=x)}}": ("LB013", "RE2 syntax; it must match the whole path"),
+    "{pool: a, match: {path_regex: ▶/(?=x)}}": ("LB013", "use RE2 syntax; the expression must match the whole path"),
     "{pool: a, ▶match: {path: /x, path_prefix: /y}}": ("LB015", "keep one of path, path_prefix or path_regex"),
     "{pool: a, match: {headers: {▶-x: y}}}": ("LB013", ""),
     "{pool: a, match: {headers: {X-A: y, ▶x-a: z}}}": ("LB008", "keep one"),
@@ -78,7 +78,7 @@ POOLS = {
     "telemetry: {sources: [{kind: vllm, url: ▶ftp://a/}]}": ("LB013", ""),
     'telemetry: {sources: [{kind: vllm, url: ▶"http://{hots}/"}]}': (
         "LB013",
-        "{address} {host} {port} {name} {device}",
+        "use {address}, {host}, {port}, {name} or {device}",
     ),
     "telemetry: {sources: [{kind: vllm, url: ▶http://user:secret@a/}]}": ("LB504", ""),
     'tls: {ca: ▶"data:x"}': ("LB013", ""),
@@ -90,9 +90,9 @@ DEVICES = {
     "▶0": 'quote it: "0"',
     "▶true": "quote it",
     '▶"0:3:1"': "GPU instance 3 of GPU 0",
-    '▶"0:"': 'an index "0"',
-    '▶"0:x"': 'an index "0"',
-    '▶":3"': 'an index "0"',
+    '▶"0:"': 'an index such as "0"',
+    '▶"0:x"': 'an index such as "0"',
+    '▶":3"': 'an index such as "0"',
 }
 
 
@@ -144,15 +144,15 @@ def test_names_of_other_proxies_suggest_the_right_one(replica: str, hint: str) -
 @pytest.mark.parametrize(
     ("proxy", "code", "message"),
     [
-        ("config: ▶~/h.cfg", "LB013", "write the path from / on"),
+        ("config: ▶~/h.cfg", "LB013", "write an absolute path"),
         (
             "config: ▶../h.cfg",
             "LB502",
-            "has .. in it (without it: an absolute path, or one below the fleet's directory)",
+            "has .. in it (write an absolute path, or a path below the fleet's directory)",
         ),
         ("config: ▶/etc/../h.cfg", "LB502", "has .. in it"),
         ("runtime_api: ▶~/h.sock", "LB145", "is not an absolute path, and a proxy starts in another directory"),
-        ("runtime_api: ▶../h.sock", "LB145", "(a path that begins with /, such as /run/haproxy/admin.sock)"),
+        ("runtime_api: ▶../h.sock", "LB145", "(write a path that starts with /, for example /run/haproxy/admin.sock)"),
         ("runtime_api: ▶/run/../h.sock", "LB502", "has .. in it"),
     ],
 )
