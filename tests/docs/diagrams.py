@@ -257,7 +257,7 @@ DIAGRAMS = {
     "pools": Diagram(
         [
             Row([Box("Clients", plain=True)]),
-            Row([Box("Listener", "an address where clients connect")]),
+            Row([Box("Listener", "an address that clients connect to")]),
             Row([Box("Route", "selects requests by host, path and model")]),
             Row([Box("Pool llama", "the current model", columns=2), Box("Pool next", "a new model")]),
             Row(
@@ -303,10 +303,19 @@ DIAGRAMS = {
     ),
     "proxies": Diagram(
         [
-            Row([Box("Retry budget?", "or time limit of a request, or traces")]),
-            Row([Box("Envoy", plain=True), Box("Queues?", "in front of replicas, or only hashes of keys", columns=3)]),
+            Row([Box("Retry budget?", "or a time limit for the whole request, or traces")]),
             Row(
-                [None, Box("HAProxy", plain=True), Box("Models in bodies?", "or JWT, or weights in seconds", columns=2)]
+                [
+                    Box("Envoy", plain=True),
+                    Box("Queues?", "in front of replicas, or key files with only hashes", columns=3),
+                ]
+            ),
+            Row(
+                [
+                    None,
+                    Box("HAProxy", plain=True),
+                    Box("Models in bodies?", "or JWT, or weight changes within seconds", columns=2),
+                ]
             ),
             Row([None, None, Box("Envoy or HAProxy", plain=True), Box("Any proxy", plain=True)]),
         ],
@@ -325,7 +334,7 @@ DIAGRAMS = {
                 [
                     Box("Active checks", "proxies, serve"),
                     Box("Passive checks", "proxies"),
-                    Box("Deep health", "serve, by metrics"),
+                    Box("Deep health", "serve, from metrics"),
                     Box("Drains", "operators"),
                 ]
             ),
@@ -333,8 +342,8 @@ DIAGRAMS = {
             Row(
                 [
                     Box("Gets its share", "in, slow, hot", plain=True),
-                    Box("Gets less", "ramping, on trial", plain=True),
-                    Box("Gets nothing new", "down, ejected, drained", plain=True),
+                    Box("Gets a smaller share", "ramping, on trial", plain=True),
+                    Box("Gets no new requests", "down, ejected, drained", plain=True),
                 ]
             ),
         ],
@@ -343,18 +352,21 @@ DIAGRAMS = {
                 Arrow(source, "State of the replica")
                 for source in ("Active checks", "Passive checks", "Deep health", "Drains")
             ],
-            *[Arrow("State of the replica", effect) for effect in ("Gets its share", "Gets less", "Gets nothing new")],
+            *[
+                Arrow("State of the replica", effect)
+                for effect in ("Gets its share", "Gets a smaller share", "Gets no new requests")
+            ],
         ],
     ),
     "deep-health": Diagram(
         [
-            Row([Box("In", "weight as decided", columns=2)]),
+            Row([Box("In service", "weight as decided", columns=2)]),
             Row([Box("Ejected", "stall, XID or memory"), Box("On trial", "weight at the floor")], gap=110),
         ],
         [
-            Arrow("In", "Ejected", "fault"),
-            Arrow("Ejected", "In", "progress"),
-            Arrow("On trial", "In", "progress"),
+            Arrow("In service", "Ejected", "fault"),
+            Arrow("Ejected", "In service", "progress"),
+            Arrow("On trial", "In service", "progress"),
             Arrow("Ejected", "On trial", "ejection_time"),
             Arrow("On trial", "Ejected", "another fault"),
         ],
@@ -362,9 +374,13 @@ DIAGRAMS = {
     "live-weights": Diagram(
         [
             Row(
-                [Box("Replicas", "engines and GPUs", plain=True), Box("Measure", "speed at the present batch")], gap=60
+                [Box("Replicas", "engines and GPUs", plain=True), Box("Measure", "speed at the current batch size")],
+                gap=60,
             ),
-            Row([Box("Proxies", "share requests by weight", plain=True), Box("Propose", "compare with peers")], gap=60),
+            Row(
+                [Box("Proxies", "distribute requests by weight", plain=True), Box("Propose", "compare with peers")],
+                gap=60,
+            ),
             Row([Box("Publish", "changes above the deadband"), Box("Limit", "floor, ceiling, max_step")], gap=60),
         ],
         [
@@ -378,9 +394,9 @@ DIAGRAMS = {
     ),
     "shares": Diagram(
         [
-            Row([Box("Declared", "capacities and drains of the files")]),
-            Row([Box("Decided", "with weights, health, overrides, drains")]),
-            Row([Box("Acknowledged", "the part that every proxy has applied")]),
+            Row([Box("Declared", "capacities and drains in the fleet files")]),
+            Row([Box("Decided", "by weights, health, overrides and drains")]),
+            Row([Box("Acknowledged", "the share that every proxy has applied")]),
             Row([Box("Observed", "requests of the last minute, as counted by proxies")]),
         ],
         [
@@ -396,8 +412,8 @@ DIAGRAMS = {
             Row(
                 [
                     None,
-                    Box("Named replica", "by the picker", plain=True),
-                    Box("Another replica", "by otherwise", plain=True),
+                    Box("Picked replica", "chosen by the picker", plain=True),
+                    Box("Another replica", "chosen by otherwise", plain=True),
                 ],
                 gap=52,
             ),
@@ -405,10 +421,10 @@ DIAGRAMS = {
         [
             Arrow("lbctl serve", "Picker", "table"),
             Arrow("Client", "Proxy", "1 request"),
-            Arrow("Proxy", "Picker", "2 ask"),
-            Arrow("Picker", "Proxy", "3 name"),
-            Arrow("Proxy", "Named replica", "4 send"),
-            Arrow("Proxy", "Another replica", "no name", dashed=True),
+            Arrow("Proxy", "Picker", "2 query"),
+            Arrow("Picker", "Proxy", "3 reply"),
+            Arrow("Proxy", "Picked replica", "4 send"),
+            Arrow("Proxy", "Another replica", "timeout", dashed=True),
         ],
     ),
     "rollouts": Diagram(
@@ -416,26 +432,31 @@ DIAGRAMS = {
             Row([Box("Waiting", "until the target pool has an available replica")]),
             Row([Box("Step", "every proxy gets the new split")]),
             Row([Box("Hold", "in analysis mode: compares the new pool with the old ones")]),
-            Row([Box("Promoted", "the last split stays"), Box("Rolled back", "the split of the file holds")]),
+            Row([Box("Promoted", "the last split stays"), Box("Rolled back", "the split in the file applies")]),
         ],
         [
             Arrow("Waiting", "Step", "start"),
-            Arrow("Step", "Hold", "a proxy has\nthe step"),
+            Arrow("Step", "Hold", "a proxy has\napplied it"),
             Arrow("Hold", "Step", "not worse:\nnext step"),
-            Arrow("Hold", "Promoted", "last step\nis over"),
+            Arrow("Hold", "Promoted", "last step\nis done"),
             Arrow("Hold", "Rolled back", "worse, or no\nreplica left", dashed=True),
         ],
     ),
     "high-availability": Diagram(
         [
-            Row([Box("Envoys", "connect to any member", columns=3, plain=True), Box("nginx, HAProxy", plain=True)]),
+            Row(
+                [
+                    Box("Envoy proxies", "connect to any member", columns=3, plain=True),
+                    Box("nginx, HAProxy", plain=True),
+                ]
+            ),
             Row([Box("Follower 1", "publishes"), Box("Follower 2", "publishes"), Box("Leader", "decides", columns=2)]),
             Row([Box("Store", "Redis, etcd or Kubernetes: lease, decisions, history", plain=True)]),
         ],
         [
-            Arrow("Follower 1", "Envoys", "xDS"),
-            Arrow("Follower 2", "Envoys", "xDS"),
-            Arrow("Leader", "Envoys", "xDS"),
+            Arrow("Follower 1", "Envoy proxies", "xDS"),
+            Arrow("Follower 2", "Envoy proxies", "xDS"),
+            Arrow("Leader", "Envoy proxies", "xDS"),
             Arrow("Leader", "nginx, HAProxy", "drives"),
             Arrow("Store", "Follower 1", "reads"),
             Arrow("Store", "Follower 2", "reads"),
@@ -446,19 +467,19 @@ DIAGRAMS = {
         [
             Row(
                 [
-                    Box("Any user", "reads, changes nothing", plain=True),
-                    Box("Operator", "holds a token", plain=True),
+                    Box("Any user", "can only read", plain=True),
+                    Box("Operator", "has a token", plain=True),
                     Box("Envoy", "same user as serve", plain=True),
                 ],
-                group="the machine of lbctl serve",
+                group="machine that runs lbctl serve",
             ),
             Row(
                 [Box("lbctl serve", "its state directory is readable only by its own user")],
-                group="the machine of lbctl serve",
+                group="machine that runs lbctl serve",
             ),
             Row(
                 [
-                    Box("API client", "holds a token", plain=True),
+                    Box("API client", "has a token", plain=True),
                     Box("Remote Envoy", "has a certificate", plain=True),
                     Box("Store", "shared by members", plain=True),
                 ],
