@@ -20,7 +20,7 @@ import yaml
 from lbctl.base.diagnostics import Severity
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES, Feature
-from lbctl.targets.target import NotYet, Rendered, Since, Unsupported
+from lbctl.targets.target import Capability, NotYet, Rendered, Since, Unsupported
 
 FOLDER = Path(__file__).with_name("codes")
 _SECTIONS = {
@@ -168,10 +168,12 @@ def _fleets(page: CodePage) -> Iterator[tuple[str, str]]:
 
 
 def _wrapped(prose: str) -> str:
-    paragraphs = prose.split("\n\n")
-    return "\n\n".join(
-        textwrap.fill(paragraph, _WIDTH, break_on_hyphens=False, break_long_words=False) for paragraph in paragraphs
-    )
+    return "\n".join(map(_filled, prose.split("\n")))
+
+
+def _filled(line: str) -> str:
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.fill(line, _WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _feature(feature: Feature) -> CodePage:
@@ -187,23 +189,28 @@ def _feature(feature: Feature) -> CodePage:
         f"{feature.title}: not supported by the proxy",
         "warning",
         unsupported + (protects if feature.protects else ""),
-        advice=" ".join((advice, *_answers(feature))),
+        advice="\n".join((f"{advice}\n", *_answers(feature))),
     )
 
 
 def _answers(feature: Feature) -> Iterator[str]:
+    """Yield a list item for each different answer of the kinds of proxies."""
+    kinds: dict[str, list[str]] = {}
     for kind in KINDS:
-        support = target(kind).capabilities[feature.id]
-        match support:
-            case Unsupported():
-                yield f"{kind}: {support.reason}; instead: {support.instead}."
-            case Since():
-                version = ".".join(map(str, support.version))
-                older = f"{support.below.reason}; instead: {support.below.instead}"
-                yield f"{kind}: supported since version {version}; {older}."
-            case NotYet():
-                yield f"{kind}: not rendered yet."
-            case Rendered(in_part=True):
-                yield f"{kind}: supported in part; {support.note}."
-            case Rendered():
-                yield f"{kind}: supported{'; ' + support.note if support.note else ''}."
+        kinds.setdefault(_answer(target(kind).capabilities[feature.id]), []).append(kind)
+    yield from (f"- {', '.join(same)}: {answer}." for answer, same in kinds.items())
+
+
+def _answer(support: Capability) -> str:
+    match support:
+        case Unsupported():
+            return f"not supported ({support.reason}); instead: {support.instead}"
+        case Since():
+            version = ".".join(map(str, support.version))
+            return f"supported since version {version}; {support.below.reason}; instead: {support.below.instead}"
+        case NotYet():
+            return "not rendered yet"
+        case Rendered(in_part=True):
+            return f"supported in part; {support.note}"
+        case Rendered():
+            return f"supported{'; ' + support.note if support.note else ''}"

@@ -232,7 +232,8 @@ def test_every_page_has_advice_or_a_reason() -> None:
 def test_pages_of_unsupported_settings_advise_for_each_kind() -> None:
     for feature in FEATURES:
         if feature.code.startswith("LB4"):
-            assert [kind for kind in KINDS if f"{target(kind).kind}:" not in pages()[feature.code].advice] == []
+            items = re.findall(r"^- ([a-z, ]+): ", pages()[feature.code].advice, re.MULTILINE)
+            assert sorted(", ".join(items).split(", ")) == sorted(KINDS)
 
 
 @pytest.mark.parametrize("code", ["LB001", "LB210", "LB457", "lb921", "LB499"])
