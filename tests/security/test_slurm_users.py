@@ -50,7 +50,7 @@ def test_jobs_of_other_users_are_not_replicas(options: tuple[str, ...], expected
         "by default the jobs of the user that runs it"
     )
     is_told = not options and os.geteuid() == 0
-    assert ("give --user or --account" in process.stderr) == is_told
+    assert ("set --user or --account" in process.stderr) == is_told
 
 
 @pytest.mark.parametrize("comment", ["port=0", "port=99999", "a\\nb", "x\\n103|--help|port=1", "a\\n103|gpu9;id|"])

@@ -90,5 +90,5 @@ def test_file_is_kept_without_a_valid_answer(slurm: _Slurm, squeue: str) -> None
     slurm.command("squeue", f"#!/bin/sh\n{squeue}\n")
     process = slurm.run("--ports", "2")
     assert (process.returncode, slurm.output.read_text()) == (1, "[]\n")
-    assert "stays as it is" in process.stderr
+    assert "is not changed" in process.stderr
     assert [file.name for file in slurm.directory.glob(".targets*")] == []
