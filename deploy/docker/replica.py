@@ -1,4 +1,4 @@
-"""A simulated model server: `replica.py PORT` answers every POST, and has metrics like vLLM."""
+"""A simulated model server: `replica.py PORT` answers every POST request and provides metrics like vLLM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 SECONDS = 0.05
-"""Seconds until an answer."""
+"""Seconds that each request takes."""
 METRICS = """\
 vllm:num_requests_running{{model_name="m"}} {running}
 vllm:num_requests_waiting{{model_name="m"}} 0
@@ -26,13 +26,13 @@ class Engine:
         self._tokens = 0
 
     def answer(self) -> None:
-        """Work on one request."""
+        """Process one request."""
         self._count(1, 0)
         time.sleep(SECONDS)
         self._count(-1, 20)
 
     def page(self) -> str:
-        """Return the metrics."""
+        """Return the metrics page."""
         return METRICS.format(running=self._running, cache=min(1.0, self._running / 32), tokens=self._tokens)
 
     def _count(self, running: int, tokens: int) -> None:
@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(self.engine.page() if self.path == "/metrics" else "ok\n", "text/plain")
 
     def do_POST(self) -> None:
-        """Answer what a client asks."""
+        """Answer a completion request."""
         self.rfile.read(int(self.headers.get("content-length") or 0))
         self.engine.answer()
         self._send('{"choices": [{"message": {"role": "assistant", "content": "hello"}}]}\n', "application/json")
@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body.encode())
 
     def log_message(self, *_: object) -> None:
-        """Log nothing: the proxy does."""
+        """Log nothing, because the proxy logs the requests."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""ExecStop of the Envoy: refuse new connections, and wait for its requests and streams.
+"""ExecStop command of Envoy: refuse new connections, and wait for its requests and streams to end.
 
     python3 drain.py SOCKET SECONDS
 
@@ -11,11 +11,11 @@ import sys
 import time
 
 _INTERVAL = 0.5
-"""Seconds between two reads of the number of requests in flight."""
+"""Seconds between two checks of the number of requests in flight."""
 
 
 class Admin(http.client.HTTPConnection):
-    """A connection to the admin interface."""
+    """A connection to Envoy's admin interface."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=5)
@@ -29,7 +29,7 @@ class Admin(http.client.HTTPConnection):
 
 
 def ask(path: str, question: str, method: str = "GET") -> str:
-    """Return the answer of Envoy's admin interface."""
+    """Send a request to Envoy's admin interface, and return the response."""
     admin = Admin(path)
     try:
         admin.request(method, question)
@@ -46,10 +46,10 @@ def running(path: str) -> int:
 
 
 def main() -> None:
-    """Stop accepting connections, and wait for the requests in flight."""
+    """Stop accepting connections, and wait for the requests in flight to end."""
     path, seconds = sys.argv[1], float(sys.argv[2])
     until = time.monotonic() + seconds
-    ask(path, "/healthcheck/fail", "POST")  # answers close their connection, clients of HTTP/2 get GOAWAY
+    ask(path, "/healthcheck/fail", "POST")  # responses close their connection, and HTTP/2 clients get GOAWAY
     ask(path, "/drain_listeners", "POST")
     while running(path) and time.monotonic() < until:
         time.sleep(_INTERVAL)

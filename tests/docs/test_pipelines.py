@@ -184,7 +184,7 @@ def test_action_rejects_an_error_at_its_line(repository: Repository) -> None:
     action = Action(repository, targets="haproxy")
     assert failed_steps(action) == {"Validate", "Lint", "Render and check"}
     assert re.search(r"^::error file=fleet/fleet\.yaml,line=\d+,col=\d+,title=LB011::", action.output["Validate"], re.M)
-    assert action.summary.read_text() == "**lbctl diff:** no comparison with main: the log of the job has the reason\n"
+    assert action.summary.read_text() == "**lbctl diff:** no comparison with main: see the job log for the reason\n"
     assert "LB011" in action.output["Show the effect of the change"]
 
 

@@ -1,4 +1,4 @@
-"""preStop hook of the Envoy: ask clients to connect elsewhere, and wait for the requests in flight.
+"""preStop hook of Envoy: ask clients to connect elsewhere, and wait for the requests in flight to end.
 
 The Service needs a moment to remove the pod. Until then, Envoy accepts new connections.
 
@@ -10,11 +10,11 @@ import time
 import urllib.request
 
 SETTLE = 10.0
-"""Seconds for which a Service may still send new connections here."""
+"""Seconds during which the Service may still send new connections to this pod."""
 
 
 def ask(admin: str, path: str, method: str = "GET") -> str:
-    """Return the answer of Envoy's admin interface."""
+    """Send a request to Envoy's admin interface, and return the response."""
     with urllib.request.urlopen(urllib.request.Request(f"http://{admin}{path}", method=method), timeout=5) as answer:
         return answer.read().decode()
 
@@ -27,11 +27,11 @@ def running(admin: str) -> int:
 
 
 def main() -> None:
-    """Fail the health check, and return when no request is in flight or the time is over."""
+    """Fail the health check, and return when no request is in flight or the time limit is reached."""
     admin, seconds = sys.argv[1], float(sys.argv[2])
     settle = float(sys.argv[3]) if len(sys.argv) > 3 else SETTLE
     until = time.monotonic() + seconds
-    ask(admin, "/healthcheck/fail", "POST")  # answers now have `connection: close`, HTTP/2 clients get GOAWAY
+    ask(admin, "/healthcheck/fail", "POST")  # responses have `connection: close`, and HTTP/2 clients get GOAWAY
     time.sleep(min(settle, seconds))
     while running(admin) and time.monotonic() < until:
         time.sleep(0.5)
