@@ -73,7 +73,7 @@ def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], Listening]]:
     picker_bind = address(control.picker.bind)
     asked = dict.fromkeys((picker_http(picker_bind), picker_asked(picker_bind)))
     places: list[tuple[Endpoint, str, Path]] = [
-        (control.xds.bind, "xDS of lbctl serve", ("control", "xds", "bind")),
+        (control.xds.bind, "the xDS server of lbctl serve", ("control", "xds", "bind")),
         (control.api.bind, "the API of lbctl serve", ("control", "api", "bind")),
         (control.picker.bind, "the picker", picker),
         *(

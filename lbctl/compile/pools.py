@@ -65,7 +65,7 @@ def _pool(
     """
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
-        ctx.error("LB505", "a client certificate needs its key, and the key its certificate", (*path, "tls"))
+        ctx.error("LB505", "a client certificate needs its key, and the key needs its certificate", (*path, "tls"))
     check_addresses(ctx, name, pool, own)
     replicas = _replicas(ctx, name, pool, table)
     discovery = discovery_of(ctx, name, pool.discovery, table)

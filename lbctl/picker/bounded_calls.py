@@ -188,7 +188,7 @@ async def _answer(method: Any, context: BoundedContext) -> None:
 
 def _failed(error: BaseException) -> None:
     """Log the exception of a task of a call. The call itself does not depend on the task."""
-    log.warn("a call of the picker could not be ended", why=error)
+    log.warn("a call to the picker could not be ended", why=error)
 
 
 class UnfinishedQuestions:
@@ -206,7 +206,7 @@ class UnfinishedQuestions:
         """Add bytes to the query of a client's call. The first bytes begin the query."""
         if call not in self._held:
             if len(self._calls) >= self._max_questions:
-                self._end_one(f"more than {self._max_questions} questions wait for their body")
+                self._end_one(f"more than {self._max_questions} picker requests are waiting for their body")
             self._calls.add(client, call)
             self._held[call] = 0
             reason = f"no body within {BODY_TIMEOUT:g} seconds"
@@ -214,7 +214,7 @@ class UnfinishedQuestions:
         self._held[call] += size
         self._held_bytes += size
         while self._held_bytes > self._max_held:
-            self._end_one(f"questions that wait for their body take more than {self._max_held >> 20} MiB")
+            self._end_one(f"picker requests waiting for their body take more than {self._max_held >> 20} MiB")
 
     def leave(self, client: Hashable, call: Call) -> None:
         """Note that the query of a call is complete, or that the call has ended."""

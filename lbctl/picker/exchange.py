@@ -129,7 +129,7 @@ class Exchange:
         async for message in messages:
             parsed = parse(message)
             if parsed is None:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of a picker")
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a picker message")
             elif parsed[0] in self._peer_ids:
                 self._merge(*parsed)
             del message, parsed  # they may be large, and the next message may never come

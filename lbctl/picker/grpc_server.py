@@ -98,7 +98,7 @@ class GrpcServer:
 
     async def _process(self, _: object, context: BoundedContext) -> None:
         if self._key is not None and not self._key.admits(_key_of(context)):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the metadata {HEADER} is not the key of this picker")
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the metadata {HEADER} is not this picker's key")
         stream = ProcessorStream(self._picking)
         self.streams += 1
         try:

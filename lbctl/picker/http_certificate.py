@@ -31,7 +31,7 @@ class HttpCertificate:
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Set the context of a new connection. It is also called if the client does not send a server name."""
-        assert self._newest is not None, "it is called by a context"
+        assert self._newest is not None, "this method is called by a context"
         connection.context = self._newest
 
 

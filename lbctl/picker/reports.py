@@ -61,4 +61,4 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             samples=tuple(DecisionSample(**item) for item in values["samples"]),
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise wire.WireError(f"a report is not as this version of lbctl writes it: {error}") from None
+        raise wire.WireError(f"a report is not in the format of this version of lbctl: {error}") from None

@@ -93,7 +93,7 @@ class SpopProtocol:
             return self._accept(frame.payload, end)
         if frame.kind == spop_frames.HAPROXY_DISCONNECT:
             return Reply(spop_frames.disconnect(_NORMAL, "bye"), end, keep=False)
-        raise MalformedError("not a frame that is expected here")
+        raise MalformedError("this frame is not expected here")
 
     def rejection(self, error: MalformedError) -> bytes:
         """Return the frame that ends the connection."""

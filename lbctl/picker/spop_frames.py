@@ -130,7 +130,7 @@ def _value(data: bytes, at: int) -> tuple[Value, int]:
         return _varint(data, at)
     if size := _IP_BYTES.get(kind):
         return _slice(data, at, size)
-    raise MalformedError("not a type of a value")
+    raise MalformedError("not a known value type")
 
 
 def _string(data: bytes, at: int) -> tuple[bytes, int]:

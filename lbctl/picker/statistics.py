@@ -108,18 +108,18 @@ def page(statistics: Statistics, gauges: Mapping[str, float]) -> bytes:
 
 
 def _lines(statistics: Statistics, gauges: Mapping[str, float]) -> Iterator[str]:
-    yield "# HELP lbctl_pick_decisions_total Decisions of the picker.\n# TYPE lbctl_pick_decisions_total counter\n"
+    yield "# HELP lbctl_pick_decisions_total Number of picker decisions.\n# TYPE lbctl_pick_decisions_total counter\n"
     for (pool, reason), count in sorted(statistics.reasons.items()):
         yield f'lbctl_pick_decisions_total{{pool="{_quoted(pool)}",reason="{_quoted(reason)}"}} {count}\n'
-    yield "# HELP lbctl_pick_lost_ends_total Requests whose end was not reported.\n"
+    yield "# HELP lbctl_pick_lost_ends_total Number of requests whose end was not reported.\n"
     yield "# TYPE lbctl_pick_lost_ends_total counter\n"
     for pool, count in sorted(statistics.lost.items()):
         yield f'lbctl_pick_lost_ends_total{{pool="{_quoted(pool)}"}} {count}\n'
-    yield "# HELP lbctl_task_failures_total Failures of the long-lived tasks of the picker.\n"
+    yield "# HELP lbctl_task_failures_total Number of failures of the picker's long-lived tasks.\n"
     yield "# TYPE lbctl_task_failures_total counter\n"
     for task, count in sorted(statistics.task_failures.items()):
         yield f'lbctl_task_failures_total{{task="{_quoted(task)}"}} {count}\n'
-    yield "# HELP lbctl_pick_seconds How long decisions take.\n# TYPE lbctl_pick_seconds histogram\n"
+    yield "# HELP lbctl_pick_seconds Duration of the picker's decisions.\n# TYPE lbctl_pick_seconds histogram\n"
     for pool, histogram in sorted(statistics.times.items()):
         yield from _histogram(_quoted(pool), histogram)
     for name, value in gauges.items():

@@ -129,7 +129,7 @@ def table_of(values: Mapping[str, Any], now: float) -> PoolTable:
             SlowStart(**values["slow_start"]) if values["slow_start"] else None,
         )
     except (LookupError, TypeError, ValueError) as error:
-        raise WireError(f"a pool is not as this version of lbctl writes it: {error}") from None
+        raise WireError(f"a pool is not in the format of this version of lbctl: {error}") from None
 
 
 def changed_table(table: PoolTable, values: Mapping[str, Any], now: float) -> PoolTable:
@@ -138,7 +138,7 @@ def changed_table(table: PoolTable, values: Mapping[str, Any], now: float) -> Po
         changed = {item.name: item for item in _candidates(values["changed"], now)}
         left = frozenset(values["left"])
     except (LookupError, TypeError, ValueError) as error:
-        raise WireError(f"a change is not as this version of lbctl writes it: {error}") from None
+        raise WireError(f"a change is not in the format of this version of lbctl: {error}") from None
     rest = {item.name: item for item in table.candidates if item.name not in left}
     return replace(table, candidates=_sorted({**rest, **changed}.values()))
 
@@ -154,7 +154,7 @@ def samples_of(values: Mapping[str, Any]) -> Iterator[EngineSample]:
     try:
         yield from (EngineSample(*row) for row in values["samples"])
     except (LookupError, TypeError) as error:
-        raise WireError(f"a sample is not as this version of lbctl writes it: {error}") from None
+        raise WireError(f"a sample is not in the format of this version of lbctl: {error}") from None
 
 
 def proxy_samples(new: Iterable[ProxySample]) -> bytes | None:
@@ -168,14 +168,14 @@ def proxy_samples_of(values: Mapping[str, Any]) -> list[ProxySample]:
     try:
         return [ProxySample(*row) for row in values["samples"]]
     except (LookupError, TypeError) as error:
-        raise WireError(f"a sample is not as this version of lbctl writes it: {error}") from None
+        raise WireError(f"a sample is not in the format of this version of lbctl: {error}") from None
 
 
 def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the pickers of a line of kind `peers`: id → address. Raises WireError."""
     peers = values.get("peers")
     if not isinstance(peers, dict) or not all(isinstance(item, str) for item in peers.values()):
-        raise WireError("the other pickers are not as this version of lbctl writes them")
+        raise WireError("the list of pickers is not in the format of this version of lbctl")
     return peers
 
 
@@ -206,7 +206,7 @@ def question_of(values: Mapping[str, Any]) -> PickerQuestion:
     if not isinstance(place, list) or len(place) != 2 or not all(item is None or _is_text(item) for item in place):
         raise WireError("place: not a list of a region and a zone")
     if not isinstance(headers, dict) or not all(_is_text(name) and _are_texts(headers[name]) for name in headers):
-        raise WireError("headers: not an object of lists of texts")
+        raise WireError("headers: not an object of lists of strings")
     if type(length) is not int or not 0 <= length <= _MAX_LENGTH:
         raise WireError(f"length: not an integer from 0 to {_MAX_LENGTH}")
     if not _is_text(tenant):

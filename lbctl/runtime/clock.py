@@ -46,7 +46,7 @@ class SteadyClock:
         elif abs(jump - self._reported) > _TOLERANCE:
             self._reported = jump
             log.warn(
-                "the clock of this machine was changed; timeouts continue with the elapsed time until the next start",
+                "the clock of this machine was changed; until the next start, timeouts count the elapsed time",
                 seconds=round(jump),
             )
         return elapsed + self._offset

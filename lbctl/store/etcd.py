@@ -116,7 +116,7 @@ class EtcdStore:
 
     def _foreign(self, name: str) -> UnusableError:
         return UnusableError(
-            f"{self.location} has a key that lbctl has not written ({self._prefix}{name}): choose another "
+            f"{self.location} has a key that lbctl did not write ({self._prefix}{name}): choose another "
             "control.store.key_prefix, or delete that key"
         )
 
@@ -245,7 +245,7 @@ class EtcdStore:
             await self._lease("member", ttl, anew=True)
         request = _put(f"{self._prefix}members/{member}", f"{self.instance} {value}", self._leases["member"])
         if not await self._transact([], [request]):
-            raise StoreError(f"{self.location} does not take an announcement")
+            raise StoreError(f"{self.location} does not accept an announcement")
 
     async def members(self) -> tuple[Presence, ...]:
         """Return the announcements that have not expired, sorted by name."""

@@ -85,7 +85,8 @@ class EtcdClient:
         try:
             return read(answer)
         except ValueError as error:
-            raise self._unreachable(self._servers[0], f"does not answer as etcd does: {reason_of(error)}") from None
+            problem = f"does not answer like an etcd server: {reason_of(error)}"
+            raise self._unreachable(self._servers[0], problem) from None
 
     async def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
         if self._store.password_file is not None and not self._token:
@@ -123,7 +124,7 @@ class EtcdClient:
                     message = parse_object(line)
                     result: Answer = member(message, "result", dict)
                     if "error" in message or result.get("canceled"):
-                        raise self._unreachable(server, f"has ended the watch: {str(message)[:_MAX_SHOWN]}")
+                        raise self._unreachable(server, f"ended the watch: {str(message)[:_MAX_SHOWN]}")
                     yield [(member(event, "type", str), _row(event, "kv")) for event in records(result, "events")]
         except TimeoutError:
             return
@@ -143,7 +144,7 @@ class EtcdClient:
         answer = await self._post("auth/authenticate", {"name": self._store.user or _USER, "password": password})
         token = str(answer.get("token") or "")
         if not token.isascii() or not token.isprintable():
-            raise self._unreachable(self._servers[0], "answers with what is not a token")
+            raise self._unreachable(self._servers[0], "did not return a token")
         self._token = token
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

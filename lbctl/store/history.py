@@ -96,7 +96,7 @@ def read_texts(value: str) -> tuple[SourceText, ...]:
     except zlib.error as error:
         raise ValueError(str(error)) from error
     if not decompressor.eof:
-        raise ValueError("the compressed files have no end")
+        raise ValueError("the compressed files are incomplete")
     rows = parse(content, MAX_TEXT_VALUES)
     return tuple(
         SourceText(_text(name), _text(data).encode(errors="surrogateescape"), _text(root)) for name, root, data in rows
@@ -130,9 +130,9 @@ def read_rollback(value: str) -> ActiveRollback | None:
 def _entry(row: dict[str, Any]) -> ServedFleet:
     cause, revision = row["cause"], row["revision"]
     if cause["action"] not in get_args(Action):
-        raise ValueError(f"there is no action {cause['action']!r}")
+        raise ValueError(f"{cause['action']!r} is not a known action")
     if not isinstance(revision["dirty"], bool):
-        raise TypeError("a revision is dirty or not")
+        raise TypeError("`dirty` of a revision must be true or false")
     return ServedFleet(
         digest=_text(row["digest"]),
         at=_number(row["at"]),
@@ -154,5 +154,5 @@ def _text(value: object) -> str:
 def _number(value: object) -> float:
     """Return a finite number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is not a finite number from 0")
+        raise ValueError(f"{value!r} is not a finite number of at least 0")
     return float(value)

@@ -125,7 +125,7 @@ class KubernetesStore:
                     await self._client.create(CONFIG_MAPS, self._object(part), {}, {EPOCH: str(epoch)})
                 else:
                     await self._patch(part, held.version, {"metadata": {"annotations": {EPOCH: str(epoch)}}})
-        raise ConflictError(f"{self._object(part)} is changed all the time by somebody else")
+        raise ConflictError(f"another client keeps changing {self._object(part)}")
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -166,7 +166,7 @@ class KubernetesStore:
                     held = None
                     continue
                 return held.version
-        raise ConflictError(f"{self._object(name)} is changed all the time by somebody else")
+        raise ConflictError(f"another client keeps changing {self._object(name)}")
 
     async def _led_part(self, name: str, epoch: int) -> ConfigMapPart:
         """Return the current ConfigMap. If it has been deleted or restored, it gets the leader's epoch again."""
@@ -215,7 +215,7 @@ class KubernetesStore:
         parsed = objects.parsed(value)
         if parsed is None:
             raise UnusableError(
-                f"{self.location} has a ConfigMap that lbctl has not written ({self._object(part)}): choose another "
+                f"{self.location} has a ConfigMap that lbctl did not write ({self._object(part)}): choose another "
                 "name in control.store.url, or delete that ConfigMap"
             )
         return parsed

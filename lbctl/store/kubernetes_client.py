@@ -61,7 +61,7 @@ class ObjectClient:
         try:
             load()
         except ClusterError as error:
-            raise UnusableError(f"the store kubernetes:// has no cluster: {error}") from None
+            raise UnusableError(f"the store kubernetes:// cannot find its cluster: {error}") from None
 
     @property
     def server_time(self) -> float:
@@ -137,7 +137,7 @@ def _shaped(value: object) -> Object:
     try:
         result: Object = shaped(value, _SHAPE)
     except InvalidJsonError as error:
-        raise ClusterError(f"an object has a wrong type: {error}") from None
+        raise ClusterError(f"an object has the wrong type: {error}") from None
     if not result.get("metadata", {}).get("resourceVersion"):
         raise ClusterError("an object has no resourceVersion")
     return result
@@ -145,11 +145,11 @@ def _shaped(value: object) -> Object:
 
 def _error_of(error: ApiError, name: str) -> StoreError:
     if error.status in (_CONFLICT, _NOT_FOUND):
-        return ConflictError(f"{name} has been changed by somebody else: {error}")
+        return ConflictError(f"another client has changed {name}: {error}")
     if error.status in _DENIED:
         return UnusableError(
-            f"Kubernetes refuses the account, see the Role of docs/how-to/deploy-in-kubernetes.md: {error}"
+            f"Kubernetes rejects the account, see the Role in docs/how-to/deploy-in-kubernetes.md: {error}"
         )
     if error.status in _INVALID:
-        return StoreError(f"Kubernetes refuses a change of {name}: {error}")
+        return StoreError(f"Kubernetes rejects a change to {name}: {error}")
     return StoreUnreachableError(f"Kubernetes does not answer: {error}")

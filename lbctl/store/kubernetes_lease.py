@@ -80,7 +80,7 @@ class KubernetesLease:
             except ConflictError:
                 continue
             return
-        raise ConflictError(f"the lease of {self._location} is changed all the time by somebody else")
+        raise ConflictError(f"another client keeps changing the lease of {self._location}")
 
     async def release(self) -> None:
         """Release the lease, if this handle has it. Raises StoreError."""
@@ -147,6 +147,6 @@ class KubernetesLease:
             )  # fmt: skip
         except (ValueError, TypeError):
             raise UnusableError(
-                f"{self._location} has a leader that lbctl has not written (the Lease {self._name}): choose another "
+                f"{self._location} has a leader that lbctl did not write (the Lease {self._name}): choose another "
                 "name in control.store.url, or delete that Lease"
             ) from None

@@ -143,7 +143,7 @@ def _decompressed(data: bytes, most: int) -> bytes:
     inflater = zlib.decompressobj()
     value = inflater.decompress(data, max(1, most))
     if not inflater.eof:
-        raise zlib.error("too large, or cut off")
+        raise zlib.error("too large or truncated")
     return value
 
 
@@ -170,8 +170,8 @@ def dropped(part: ConfigMapPart, key: str, size: int) -> tuple[str, ...]:
         free += part.sizes[gone[-1]]
     if free < 0:
         raise StoreError(
-            f"{key} does not fit into a ConfigMap of Kubernetes, which holds {MAX_BYTES >> 10} KiB: it is {size >> 10} "
-            "KiB after compression. Use a store of another kind, as redis:// or etcd://"
+            f"{key} does not fit into a Kubernetes ConfigMap, which has at most {MAX_BYTES >> 10} KiB: "
+            f"it is {size >> 10} KiB after compression. Use another kind of store, such as redis:// or etcd://"
         )
     return tuple(gone)
 

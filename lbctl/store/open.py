@@ -44,7 +44,8 @@ def open_shared(store: Store, member: str) -> SignedStore:
     url = parse_store_url(store.url)
     kind = KINDS.get(url.kind)
     if kind is None:
-        raise UnusableError(f"there is no store {url.scheme}://; there are {', '.join(f'{name}://' for name in KINDS)}")
+        known = ", ".join(f"{name}://" for name in KINDS)
+        raise UnusableError(f"unknown store {url.scheme}://; lbctl supports {known}")
     try:
         module = import_module(kind.module)
     except ModuleNotFoundError as error:

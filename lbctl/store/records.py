@@ -163,7 +163,7 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
     if len(bad) > _MAX_NAMED:
         bad[_MAX_NAMED:] = [f"and {len(bad) - _MAX_NAMED:,} more"]
     if len(rows) > MAX_OVERRIDES:
-        bad.append(f"the {len(rows) - MAX_OVERRIDES:,} oldest, since there may be {MAX_OVERRIDES:,}")
+        bad.append(f"the {len(rows) - MAX_OVERRIDES:,} oldest, because the limit is {MAX_OVERRIDES:,}")
         good.sort(key=lambda item: item.key)
     return tuple(good), tuple(bad)
 
@@ -193,14 +193,14 @@ def read_audit(text: str) -> ChainedAuditRecord:
     """Parse the text of `write_audit`."""
     body = parse(text)
     if type(body["number"]) is not int:
-        raise TypeError("the number of a record is whole")
+        raise TypeError("the number of a record must be whole")
     return ChainedAuditRecord(body["number"], *(_text(body[item.name]) for item in fields(ChainedAuditRecord)[1:]))
 
 
 def _override(row: Mapping[str, Any]) -> Override:
     kind, value, until = row["kind"], row["value"], row["until"]
     if kind not in KINDS:
-        raise ValueError(f"there is no kind {kind!r}")
+        raise ValueError(f"{kind!r} is not a known kind")
     return Override(
         kind=kind,
         pool=_text(row["pool"]),
@@ -245,9 +245,9 @@ def _held_since(row: Mapping[str, Any]) -> float | None:
 
 def _ended(row: Mapping[str, Any]) -> EndedRollout:
     if row["phase"] not in PHASES:
-        raise ValueError(f"there is no phase {row['phase']!r}")
+        raise ValueError(f"{row['phase']!r} is not a known phase")
     if type(row["step"]) is not int or row["step"] < 0 or not 0 <= _time(row["percent"]) <= 100:
-        raise ValueError("a rollout has a step from 0 and a share from 0 to 100")
+        raise ValueError("a rollout needs a step of at least 0 and a share from 0 to 100")
     return EndedRollout(
         key=_text(row["key"]),
         base=_shares(row["base"]),
@@ -286,7 +286,7 @@ def _verdict(value: Any) -> Verdict:
     for verdict in VERDICTS:
         if value == verdict:
             return verdict
-    raise ValueError(f"there is no verdict {value!r}")
+    raise ValueError(f"{value!r} is not a known verdict")
 
 
 def _evaluation(row: Mapping[str, Any]) -> Evaluation:
@@ -356,7 +356,7 @@ def _text(value: object) -> str:
 def _time(value: object) -> float:
     """Return a finite number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is not a finite number from 0")
+        raise ValueError(f"{value!r} is not a finite number of at least 0")
     return float(value)
 
 

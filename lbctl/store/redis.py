@@ -118,7 +118,7 @@ class RedisStore:
             return int(epoch), instance, member
         except ValueError:
             raise UnusableError(
-                f"{self.location} has a leader that lbctl has not written ({self._keys[0]}): choose another "
+                f"{self.location} has a leader that lbctl did not write ({self._keys[0]}): choose another "
                 "control.store.key_prefix, or delete that key"
             ) from None
 
@@ -134,7 +134,7 @@ class RedisStore:
         Raises FencedError and ConflictError, and StoreError for a value that is too large for members to read.
         """
         if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
-            raise StoreError(f"{key} is larger than {size(MAX_VALUE_BYTES)}, which is the most that members read")
+            raise StoreError(f"{key} is larger than {size(MAX_VALUE_BYTES)}, the limit for the members")
         version = await self._change(scripts.PUT, key, expected_version, epoch, value)
         return StoreEntry(key, value, version)
 
@@ -169,7 +169,7 @@ class RedisStore:
     async def _change(self, script: str, key: str, expected: str, epoch: int, *value: str) -> str:
         answer = await self._run(script, str(epoch), key, expected, self._channel, *value)
         if not isinstance(answer, list) or len(answer) != 2:
-            raise StoreUnreachableError(f"{self.location} does not answer as Redis does")
+            raise StoreUnreachableError(f"{self.location} does not answer like a Redis server")
         result, current = answer
         if result == "FENCED":
             raise FencedError(f"the epoch {epoch} is over: the current one is {current or 'none'}")
@@ -209,7 +209,7 @@ class RedisStore:
     def _texts(self, rows: Any, columns: int) -> list[str]:
         """Return the rows of a response, concatenated. Raises StoreUnreachableError for any other response."""
         if not isinstance(rows, list) or len(rows) % columns or not all(isinstance(item, str) for item in rows):
-            raise StoreUnreachableError(f"{self.location} does not answer as Redis does")
+            raise StoreUnreachableError(f"{self.location} does not answer like a Redis server")
         return rows
 
     @contextmanager
@@ -220,9 +220,9 @@ class RedisStore:
         except StoreError:
             raise
         except UnicodeDecodeError:
-            raise UnusableError(f"{self.location} holds bytes that lbctl has not written") from None
+            raise UnusableError(f"{self.location} contains data that lbctl did not write") from None
         except (AuthenticationError, NoPermissionError) as error:
-            raise UnusableError(f"{self.location} refuses the password: {error}") from None
+            raise UnusableError(f"{self.location} rejects the password: {error}") from None
         except ResponseError as error:
             if "NOAUTH" in str(error).upper() or "WRONGPASS" in str(error).upper():
                 raise UnusableError(f"{self.location} needs a password: {error}") from None

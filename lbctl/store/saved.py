@@ -92,7 +92,7 @@ class SavedState:
                 self.lease = await self._store.acquire()
             except LeaseHeldError as held:
                 if held.holder != reported:
-                    waiting(f"{held}: waiting until that one ends")
+                    waiting(f"{held}: waiting for it to end")
                     reported = held.holder
                 await asyncio.sleep(_PAUSE)
                 continue
@@ -139,15 +139,15 @@ class SavedState:
 
     async def last_fleet(self) -> SavedFleet | None:
         """Load the last valid fleet; None if none was saved."""
-        fleet = await self._load(_FILES, records.read_fleet, "the last good fleet")
+        fleet = await self._load(_FILES, records.read_fleet, "the last valid fleet")
         if fleet is None:
             return None
-        served = await self._load(_SERVED, records.read_served, "the answers of discovery")
+        served = await self._load(_SERVED, records.read_served, "the discovery answers")
         if served is None:
             return fleet
         version, discovered, bad = served
         if bad:
-            self._lost(f"the state had answers of discovery that make no sense, and they are lost: {', '.join(bad)}")
+            self._lost(f"the state had invalid discovery answers, which are lost: {', '.join(bad)}")
         return replace(fleet, discovered=discovered, version=version)
 
     async def save_drains(self, drains: Mapping[tuple[str, str], float]) -> None:
@@ -156,7 +156,7 @@ class SavedState:
 
     async def drains(self) -> dict[tuple[str, str], float]:
         """Load the drains; empty if none were saved."""
-        return await self._load(_DRAINS, records.read_drains, "the times of the drains") or {}
+        return await self._load(_DRAINS, records.read_drains, "the start times of drains") or {}
 
     async def save_loop_output(self, output: LoopOutput, at: float) -> int:
         """Save the output of the control loop and return its length.
@@ -182,7 +182,7 @@ class SavedState:
             return ()
         overrides, bad = loaded
         if bad:
-            self._lost(f"the state had overrides that cannot be used, and they are lost: {'; '.join(bad)}")
+            self._lost(f"the state had invalid overrides, which are lost: {'; '.join(bad)}")
         return overrides
 
     # ── Rollouts and the audit ────────────────────────────────────────────────────────────────────────────────────────
@@ -332,7 +332,7 @@ class SavedState:
         try:
             return parse(entry.value)
         except records.UNREADABLE as error:
-            self._lost(f"the state in {self.location} cannot be understood, and is lost: {description} ({error!r})")
+            self._lost(f"the state in {self.location} cannot be read and is lost: {description} ({error!r})")
             return None
 
 

@@ -42,8 +42,8 @@ _MAX_REFUSED = 1000
 _MAX_SILENCE = 30.0
 """Seconds after which an unchanged announcement is dropped, even if the store still contains it."""
 _UNSIGNED = "it is not signed"
-_FORGED = "its signature is not of a key of this control plane"
-_REPLAYED = "it is older than the one that was read before"
+_FORGED = "it was not signed with a key of this control plane"
+_REPLAYED = "it is older than the version that was read before"
 
 
 class SignedStore:
@@ -99,7 +99,7 @@ class SignedStore:
         if lease.epoch > MAX_EPOCH:
             await self._store.release()
             raise UnusableError(
-                f"{self.location} has the epoch {lease.epoch:.0e}, which no member has written: delete the epoch "
+                f"{self.location} has the epoch {lease.epoch:.0e}, which no member wrote: delete the epoch "
                 "there, or choose another control.store.key_prefix, and restart the members"
             )
         return lease

@@ -72,11 +72,13 @@ def parse_keys(content: str, scope: str = "") -> Keyring:
     lines = list(_lines(content))
     keys = tuple(line.encode() for line in lines if line != UNSIGNED)
     if not keys or lines[0] == UNSIGNED:
-        raise ValueError(f"its first line is not a key; a new one: openssl rand -hex {MIN_KEY}")
+        raise ValueError(f"its first line is not a key; create a key with: openssl rand -hex {MIN_KEY}")
     if short := next((number for number, key in enumerate(keys, 1) if len(key) < MIN_KEY), 0):
-        raise ValueError(f"key {short} has fewer than {MIN_KEY} characters; a new one: openssl rand -hex {MIN_KEY}")
+        raise ValueError(
+            f"key {short} has fewer than {MIN_KEY} characters; create a key with: openssl rand -hex {MIN_KEY}"
+        )
     if len(keys) > _MAX_KEYS:
-        raise ValueError(f"it has {len(keys)} keys, and {_MAX_KEYS} are allowed: remove the old ones")
+        raise ValueError(f"it has {len(keys)} keys, but at most {_MAX_KEYS} are allowed: remove old keys")
     return Keyring(scope, keys, UNSIGNED in lines)
 
 

@@ -224,7 +224,7 @@ class SqliteStore:
         Raises StoreError if the database cannot be written yet.
         """
         if self._lease is not None and not self._lock.held():
-            raise FencedError(f"the directory {self.location} is not the one that this process has locked")
+            raise FencedError(f"the directory {self.location} is not the directory that this process locked")
         self._reopen()
 
     @contextmanager
@@ -245,11 +245,11 @@ class SqliteStore:
         """Open the database without the lease, and without creating or repairing it. Raises StoreError."""
         file = self.directory / DATABASE
         if not file.is_file():
-            raise StoreError(f"the state in {self.directory} is not there yet")
+            raise StoreError(f"the state in {self.directory} does not exist yet")
         database = _connect(file)
         if sqlite_schema.schema_of(database) != VERSION:
             database.close()
-            raise StoreError(f"the state in {self.directory} has another schema: its leader has to open it first")
+            raise StoreError(f"the state in {self.directory} has another schema version: the leader must open it first")
         return database
 
     def _open_leading(self) -> None:
@@ -263,7 +263,8 @@ class SqliteStore:
             self._database = _prepared(file)
             rest = _salvaged(aside, self._database)
             self._notes.append(
-                f"the database {file} cannot be used ({damage}): it is now {aside.name}, and a new one was made {rest}"
+                f"the database {file} cannot be used ({damage}): it was renamed to {aside.name}, and a new database "
+                f"was created {rest}"
             )
 
 
@@ -347,7 +348,7 @@ def _salvaged(aside: Path, database: sqlite3.Connection) -> str:
     finally:
         for place in beside:
             place.unlink(missing_ok=True)
-    content = f"with what is good of it: {', '.join(sorted(copied))}" if copied else "empty"
+    content = f"with its intact entries: {', '.join(sorted(copied))}" if copied else "empty"
     return f"{content}; lost: {', '.join(sorted(lost))}" if lost else content
 
 

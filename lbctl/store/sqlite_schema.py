@@ -34,7 +34,7 @@ def prepare(database: sqlite3.Connection) -> None:
     """Check the whole file and migrate its tables to the current schema. Raises DamagedError."""
     version = schema_of(database)
     if version > VERSION:
-        raise DamagedError(f"it was written by a later lbctl (schema {version})")
+        raise DamagedError(f"it was written by a later version of lbctl (schema {version})")
     problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         raise DamagedError(str(problem))
@@ -44,7 +44,7 @@ def prepare(database: sqlite3.Connection) -> None:
         _migrate(database)
     damaged = [str(row[0]) for row in _rows(database) if _entry(row) is None]
     if damaged:
-        raise DamagedError(f"the content of {', '.join(damaged)} is not what was written")
+        raise DamagedError(f"the content of {', '.join(damaged)} does not match its checksum")
     leader = database.execute("SELECT epoch, revision FROM leader").fetchone()
     if leader is None or not all(isinstance(item, int) for item in leader):
         raise DamagedError("it has no epoch")

@@ -78,7 +78,7 @@ def test_odd_value_is_rejected_by_the_name_of_its_field(kind: str) -> None:
     ],
 )  # fmt: skip
 def test_implausible_address_of_an_api_is_rejected(api: str) -> None:
-    assert "api is not an API's URL" in announcement(api=api).problem
+    assert "api is not an API URL" in announcement(api=api).problem
 
 
 @pytest.mark.parametrize("api", ["", "http://127.0.0.1:18080", "https://[::1]:1", "https://cp_1.example:65535"])

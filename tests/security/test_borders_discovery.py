@@ -36,7 +36,7 @@ def _problem(address: str, topology: Topology, binds: OwnBinds | None = None) ->
         ("127.0.0.1:18080", "the API of lbctl serve"),
         ("127.9.9.9:18080", "the API of lbctl serve"),
         ("[::1]:18080", "the API of lbctl serve"),
-        ("127.0.0.1:18000", "xDS of lbctl serve"),
+        ("127.0.0.1:18000", "the xDS server of lbctl serve"),
         ("127.0.0.1:18001", "the picker"),
         ("127.0.0.1:18002", "the picker"),
         ("127.0.0.1:9901", "the admin interface of e"),

@@ -20,7 +20,7 @@ from tests.support.member import Running, fleet_with, running, served, until, wr
 from tests.support.stores import STORES, RedisServer, opened, shared_server, write_foreign
 
 KEY_A, KEY_B = "a-key-of-this-control-plane-only", "the-next-key-of-the-same-members"
-UNSIGNED, FORGED, OLDER = "it is not signed", "its signature is not of a key", "it is older than the one"
+UNSIGNED, FORGED, OLDER = "it is not signed", "it was not signed with a key", "it is older than the version"
 
 
 class KeySpace:
@@ -168,7 +168,7 @@ def test_epoch_that_no_member_has_written_is_named(space: KeySpace) -> None:
     async def work() -> None:
         member = space.member("cp-1", KEY_A)
         write_foreign(shared_server(space.scheme), space.prefix, "epoch", str(10**17))
-        with pytest.raises(UnusableError, match=r"epoch 1e\+17, which no member|a leader that lbctl has not written"):
+        with pytest.raises(UnusableError, match=r"epoch 1e\+17, which no member|a leader that lbctl did not write"):
             await member.acquire()
         if space.scheme != "kubernetes":
             assert await member.leader() == "", "it does not keep the lease"

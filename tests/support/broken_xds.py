@@ -151,11 +151,11 @@ BROKEN: list[tuple[str, str, Callable[[Any], None], str, tuple[str, ...]]] = [
     (RDS, "public", _no_path, "match.path_specifier one of these must be given", ("routes", "chat")),
     (RDS, "public", _no_action, "action one of these must be given", ("routes", "chat")),
     (RDS, "public", _empty_action, "cluster_specifier one of these must be given", ("routes", "chat")),
-    (RDS, "public", _a_line_in_a_header, "holds characters that a header cannot have", ("routes", "rest")),
+    (RDS, "public", _a_line_in_a_header, "contains characters that are not allowed in a header", ("routes", "rest")),
     (RDS, "public", _no_backoff, "base_interval must be more than 0s", ("routes", "rest")),
     (LDS, "public", _no_filter_name, "filters[0].name must have at least 1", ("listeners", "public")),
-    (LDS, "public", _duplicate_chains, "must be told apart", ("listeners", "public")),
-    (LDS, "public", _not_a_message, "type_url is no message that this can be", ("listeners", "public")),
+    (LDS, "public", _duplicate_chains, "must be unique", ("listeners", "public")),
+    (LDS, "public", _not_a_message, "type_url is not a message type that is allowed here", ("listeners", "public")),
     (LDS, "public", _error_in_packed_message, "typed_config.stat_prefix must have at least 1", ("listeners", "public")),
 ]
 """Type, name, change, words of the problem, and the path of the problem."""

@@ -75,7 +75,7 @@ class _Peer(ResponseHandler):
             super().feed_data(data, size)
         elif self.transport is not None:
             self.abort()
-            self.set_exception(aiohttp.ClientPayloadError(f"more than {MAX_INTERIM} interim answers"))
+            self.set_exception(aiohttp.ClientPayloadError(f"more than {MAX_INTERIM} interim responses"))
 
 
 def _peer(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
@@ -112,7 +112,7 @@ def _socket(info: AddrInfoType) -> socket.socket:
     try:
         usable_answer([str(ipaddress.ip_address(str(address[0]).partition("%")[0]))])
     except (UnresolvedError, ValueError):
-        raise RefusedAddressError(None, f"{address[0]} is an address that no replica can have") from None
+        raise RefusedAddressError(None, f"{address[0]} is not a valid replica address") from None
     return socket.socket(family, kind, protocol)
 
 

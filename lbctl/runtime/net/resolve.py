@@ -81,8 +81,8 @@ def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
     refused = tuple(str(item) for item in sorted(parsed - set(allowed), key=int))
     family = [item for item in allowed if item.version == 4] or allowed
     if not family:
-        reason = f"no replica can have these: {', '.join(refused)}" if refused else "the name has no address"
-        raise UnresolvedError(reason)
+        invalid = f"these addresses are not valid for a replica: {', '.join(refused)}"
+        raise UnresolvedError(invalid if refused else "the name has no address")
     return DnsAnswer(tuple(str(item) for item in family), refused)
 
 
@@ -99,7 +99,7 @@ async def _by_resolvers(name: str, resolvers: Sequence[Address], timeout: float)
             if addresses:
                 return addresses
     except dns.resolver.NXDOMAIN:
-        raise UnresolvedError("there is no such name") from None
+        raise UnresolvedError("the name does not exist") from None
     except (dns.exception.DNSException, OSError, ValueError) as error:
         raise UnresolvedError(reason_of(error)) from None
     return []

@@ -51,7 +51,7 @@ def own_listeners(binds: OwnBinds, topology: Topology) -> Listeners:
 def _places(binds: OwnBinds, topology: Topology) -> Iterator[tuple[Address, str]]:
     control = topology.control
     picker = binds.picker or control.picker_bind
-    yield binds.xds or control.xds_bind, "xDS of lbctl serve"
+    yield binds.xds or control.xds_bind, "the xDS server of lbctl serve"
     yield binds.api or control.api_bind, "the API of lbctl serve"
     yield picker, "the picker"
     if not picker.path:

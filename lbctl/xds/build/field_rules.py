@@ -119,7 +119,7 @@ class FieldRules:
     def _unpack(self, packed: Any, field_path: str) -> Examined:
         unpacked = _unpacked(packed)
         if unpacked is None:
-            return Examined([(f"{field_path}type_url", "is no message that this can be")], set())
+            return Examined([(f"{field_path}type_url", "is not a message type that is allowed here")], set())
         return self._examine(self._kind(unpacked), unpacked, field_path)
 
     def _compile(self, descriptor: Descriptor) -> _Kind:
@@ -302,7 +302,7 @@ def _many(field: FieldDescriptor, rules: Any) -> tuple[tuple[_Check, ...], tuple
         return counts, _checks(inner["value"], rules.map.values), _checks(inner["key"], rules.map.keys)
     counts = _counts(rules.repeated.min_items, rules.repeated.max_items)
     if rules.repeated.unique:
-        counts = (*counts, lambda value: "" if len(set(value)) == len(value) else "must not repeat itself")
+        counts = (*counts, lambda value: "" if len(set(value)) == len(value) else "must not contain duplicates")
     return counts, _checks(field, rules.repeated.items), ()
 
 
@@ -351,7 +351,7 @@ def _defined(numbers: frozenset[int]) -> _Check:
 
 
 def _header_check(pattern: re.Pattern[str]) -> _Check:
-    return lambda value: "" if pattern.fullmatch(value) else "holds characters that a header cannot have"
+    return lambda value: "" if pattern.fullmatch(value) else "contains characters that are not allowed in a header"
 
 
 def _nanoseconds(value: Any) -> int:

@@ -20,8 +20,8 @@ def pair_problem(certificate: bytes, key: bytes) -> str:
             context.load_cert_chain(chain, private, password=_no_password)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                return "the certificate and the key do not belong together"
-            return _reason("these are no certificate and key in PEM", error)
+                return "the certificate and the key do not match"
+            return _reason("these are not a certificate and a key in PEM", error)
     return ""
 
 
@@ -31,10 +31,10 @@ def authority_problem(authority: bytes) -> str:
     try:
         context.load_verify_locations(cadata=authority.decode("ascii"))
     except UnicodeDecodeError:
-        return "this is no certificate in PEM"
+        return "this is not a PEM certificate"
     except (ssl.SSLError, ValueError) as error:
-        return _reason("this is no certificate in PEM", error)
-    return "" if context.cert_store_stats()["x509"] else "it holds no certificate"
+        return _reason("this is not a PEM certificate", error)
+    return "" if context.cert_store_stats()["x509"] else "it contains no certificate"
 
 
 def crl_problem(lists: bytes) -> str:
@@ -44,7 +44,7 @@ def crl_problem(lists: bytes) -> str:
         try:
             context.load_verify_locations(cafile=name)
         except ssl.SSLError as error:
-            return _reason("not a revocation list in PEM", error)
+            return _reason("not a PEM revocation list", error)
     return "" if context.cert_store_stats()["crl"] else "contains no revocation list"
 
 

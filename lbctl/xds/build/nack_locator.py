@@ -45,7 +45,7 @@ def short(message: str) -> str:
         cause = _CAUSE.search(detail.strip().removesuffix(")"))
         shortened = f"{cause[1]}.{cause[2]}: {cause[3]}" if cause else detail
     elif dump:
-        shortened = f"{before} a rule of the message is broken, and Envoy's words end before it says which"
+        shortened = f"{before} a rule of the message is violated, but Envoy's error is cut off before it names the rule"
     else:
         shortened = message
     shortened = " ".join(shortened.split())

@@ -39,7 +39,7 @@ from lbctl.xds.resource import CDS, Resource, Resources
 REFUSED = "LB921"
 _OTHER_REGION = ""
 """A region without replicas. It differs from None, because a zone of the same name in another region is not local."""
-_NACK_HINT = "it is not sent again before it changes; if the cause was elsewhere and has gone: lbctl reload"
+_NACK_HINT = "it is sent again only after it changes; if the cause was elsewhere and is fixed: lbctl reload"
 
 
 class UnsoundError(Exception):
@@ -99,7 +99,10 @@ class CachedSnapshot:
         resource = self._find(type_url, name)
         path = nack_locator.place(resource, message) if resource else ()
         diagnostic = Diagnostic(
-            REFUSED, f"Envoy refuses what was sent for this: {self.redacted(message)}", path=path, hint=_NACK_HINT
+            REFUSED,
+            f"Envoy rejects the configuration sent for this: {self.redacted(message)}",
+            path=path,
+            hint=_NACK_HINT,
         )
         return self.loaded.compiled.sources.with_position(diagnostic)
 

@@ -58,12 +58,12 @@ def _rules() -> FieldRules:
 
 def unsound(reason: str, path: Path) -> Diagnostic:
     """Return LB920: Envoy would reject the message built from the value at `path`, for this reason."""
-    return Diagnostic(UNSOUND, f"an Envoy would refuse what is made of this: {reason}", path=path)
+    return Diagnostic(UNSOUND, f"Envoy would reject the configuration generated from this: {reason}", path=path)
 
 
 def unreadable(file: str, path: Path) -> Diagnostic:
     """Return LB922: a file whose content is meant for the proxies cannot be read."""
-    message = f"{show(file)} cannot be read, and the proxies are to get what is in it"
+    message = f"{show(file)} cannot be read, but the proxies need its content"
     return Diagnostic(UNREADABLE, message, path=path, hint="put the file there, readable for lbctl")
 
 
@@ -71,7 +71,7 @@ def missing(needs: Iterable[tuple[Reference, Path]], defined: Container[Referenc
     """Yield LB920 for each reference to a resource that does not exist."""
     for (type_url, name), path in needs:
         if (type_url, name) not in defined:
-            yield unsound(f"it refers to {name!r}, and there is none ({SHORT[type_url].upper()})", path)
+            yield unsound(f"it refers to {name!r}, which does not exist ({SHORT[type_url].upper()})", path)
 
 
 def _problem(type_url: str, message: Message, path: Path, field_path: str, reason: str) -> Diagnostic:
@@ -126,7 +126,7 @@ def _duplicates(message: Any) -> Iterator[Broken]:
 
 def _duplicated(field_path: str, names: Iterable[str | bytes]) -> Iterator[Broken]:
     counted = Counter(names)
-    yield from ((field_path, f"must be told apart: {name!r} is used {n} times") for name, n in counted.items() if n > 1)
+    yield from ((field_path, f"must be unique: {name!r} is used {n} times") for name, n in counted.items() if n > 1)
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,7 +161,7 @@ def _address_problems(message: Any) -> Iterator[Broken]:
     used_addresses: set[tuple[str, int]] = set()
     for index, group in enumerate(message.endpoints):
         if group.priority != index:
-            yield f"endpoints[{index}].priority", f"must be {index}: no rank may be left out"
+            yield f"endpoints[{index}].priority", f"must be {index}: priorities must be consecutive"
         for number, item in enumerate(group.lb_endpoints):
             reason = _address_problem(item.endpoint.address, used_addresses)
             if reason:

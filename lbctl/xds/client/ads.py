@@ -36,8 +36,8 @@ _REFUSALS = frozenset(
 )
 _PREAMBLE = re.compile(r"failed to connect to all addresses; last error: [A-Z_]+: (?:ipv[46]:\S+: )?")
 _HINTS = (
-    ("Socket closed", " (it may need TLS, or a client's certificate)"),
-    ("WRONG_VERSION_NUMBER", " (it does not speak TLS)"),
+    ("Socket closed", " (it may need TLS or a client certificate)"),
+    ("WRONG_VERSION_NUMBER", " (it does not use TLS)"),
 )
 _CONNECTION_CUT = "Internal error from Core"
 """Details that gRPC reports for a connection that ends during a write."""
@@ -85,7 +85,7 @@ async def read(server: XdsAddress, reader: Reader, patience: float = 5.0) -> Asy
                 await _write(call, requests)
                 yield changes
         except DecodeError as error:
-            raise UnreachableError(f"{server.address} answers, and this is no ADS: {error}") from None
+            raise UnreachableError(f"{server.address} answers, but not as an ADS server: {error}") from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         except GeneratorExit:
@@ -158,13 +158,13 @@ def _channel(server: XdsAddress) -> grpc.aio.Channel:
 
 def _stream_error(server: XdsAddress, code: grpc.StatusCode, details: str | None) -> Exception:
     if details == _CONNECTION_CUT:
-        return UnreachableError(f"{server.address} has ended the connection")
+        return UnreachableError(f"{server.address} closed the connection")
     reason = _PREAMBLE.sub("", details or "") or code.name.lower().replace("_", " ")
     if code in _REFUSALS:
-        return RefusedError(f"{server.address} refuses this node: {reason}")
+        return RefusedError(f"{server.address} rejects this node: {reason}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnreachableError(f"{server.address} answers, and does not serve ADS: {reason}")
+        return UnreachableError(f"{server.address} answers but does not serve ADS: {reason}")
     if code is grpc.StatusCode.OK:
-        return UnreachableError(f"{server.address} has ended the stream")
+        return UnreachableError(f"{server.address} ended the stream")
     hint = next((hint for pattern, hint in _HINTS if pattern in reason), "")
     return UnreachableError(f"{server.address}: {reason}{hint}")

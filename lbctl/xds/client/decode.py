@@ -43,7 +43,7 @@ def decode(type_url: str, body: bytes) -> Message:
     """Decode a message of the type that the URL names. Raises DecodeError."""
     kind = _class(type_url)
     if kind is None:
-        raise DecodeError(f"{type_url} is not a type that is known here")
+        raise DecodeError(f"{type_url} is not a known type")
     return parse(kind, body)
 
 

@@ -185,9 +185,9 @@ def _resources(response: DiscoveryResponse, wanted: _Subscription) -> dict[str, 
     for packed in response.resources:
         item = _received(packed, response, received)
         if not item.name:
-            raise DecodeError(f"a resource of {response.type_url} has no name")
+            raise DecodeError(f"a resource in a response for {response.type_url} has no name")
         if item.name in resources:
-            raise DecodeError(f"{item.name} is twice in one response")
+            raise DecodeError(f"{item.name} appears twice in one response")
         resources[item.name] = item
     return {name: item for name, item in resources.items() if wanted.names is None or name in wanted.names}
 
@@ -202,7 +202,7 @@ def _received(packed: Packed, response: DiscoveryResponse, received: Mapping[byt
         envelope = parse(Wrapped, packed.value)
         name, packed = envelope.name, envelope.resource or Packed()
     if packed.type_url != response.type_url:
-        raise DecodeError(f"a response of {response.type_url} holds a {packed.type_url or 'nothing'}")
+        raise DecodeError(f"a response for {response.type_url} contains a {packed.type_url or 'nothing'}")
     before = received.get(packed.value)
     if before and name in ("", before.name):
         return replace(before, version=response.version_info)

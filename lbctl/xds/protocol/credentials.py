@@ -103,7 +103,7 @@ class ServerCredentials:
         if problem and problem != self.problem:
             _LOG.error("xds: keeping the current certificate: %s", problem)
         elif self.problem and not problem:
-            _LOG.warning("xds: the certificate equals its files again")
+            _LOG.warning("xds: the certificate matches its files again")
         self.problem = problem
 
     def _paths(self) -> tuple[Path, ...]:
@@ -145,7 +145,7 @@ class ServerCredentials:
         try:
             context.load_cert_chain(self._tls.certificate, self._tls.key, password=_no_password)
         except ssl.SSLError as error:
-            raise CredentialsError(f"{pair} are no pair: {error.reason or error}") from None
+            raise CredentialsError(f"{pair} do not match: {error.reason or error}") from None
         except (OSError, ValueError) as error:
             raise CredentialsError(f"{pair} cannot be used: {error}") from None
         if self._tls.client_ca is not None:
@@ -156,7 +156,7 @@ def _check_authorities(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(path)
     except (ssl.SSLError, OSError) as error:
-        raise CredentialsError(f"{path} holds no certificate authority: {error}") from None
+        raise CredentialsError(f"{path} contains no certificate authority: {error}") from None
 
 
 def _no_password() -> str:

@@ -16,7 +16,9 @@ def identity_of(node: XdsNode | None, context: Context) -> NodeIdentity:
     if node is None or not node.id:
         raise StreamError("the first request of a stream must name its node, with an id")
     if not all(len(text) <= _MAX_IDENTITY and text.isprintable() for text in astuple(node)):
-        raise StreamError(f"what the node says of itself is not printable, or longer than {_MAX_IDENTITY} characters")
+        raise StreamError(
+            f"a field of the node's identity is not printable, or has more than {_MAX_IDENTITY} characters"
+        )
     return NodeIdentity(node, certificate_names(context))
 
 

@@ -37,7 +37,7 @@ def assign(topology: Topology, node: XdsNode, sans: frozenset[str]) -> Proxy | R
     served = xds_proxies(topology, xds_kinds())
     matches = [(rank, item) for item in served.named if (rank := _rank(item, node.id))]
     if not matches:
-        reason = f"no entry of proxies is for the node {show(node.id)}"
+        reason = f"no entry in `proxies` matches the node {show(node.id)}"
         return _with_locality(served.unnamed, node) if served.unnamed else RefusedNode(reason)
     best = max(rank for rank, _ in matches)
     chosen = [item for rank, item in matches if rank == best]
@@ -64,8 +64,8 @@ def _matches(wanted: str, san: str) -> bool:
 
 
 def _denial(proxy: Proxy, sans: frozenset[str]) -> str:
-    shown_names = f"says {', '.join(show(san) for san in sorted(sans)[:5])}" if sans else "is missing or says no name"
-    return f"proxies.{proxy.name} is for client certificates that say {proxy.node_san!r}; this one {shown_names}"
+    shown_names = f"has {', '.join(show(san) for san in sorted(sans)[:5])}" if sans else "is missing or has no name"
+    return f"proxies.{proxy.name} accepts client certificates with the name {proxy.node_san!r}; this one {shown_names}"
 
 
 @lru_cache(maxsize=4096)

@@ -69,22 +69,22 @@ def _check_encoding(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise BindError(f"cannot listen on unix:{path}: gRPC takes only paths that are UTF-8") from None
+        raise BindError(f"cannot listen on unix:{path}: gRPC accepts only UTF-8 paths") from None
 
 
 def _check_length(path: Path) -> None:
     longest = max(len(bytes(path)), len(bytes(path.parent)) + _BESIDE)
     if longest > MAX_PATH_BYTES:
         raise BindError(
-            f"cannot listen on unix:{path}: a path of a Unix socket has at most {MAX_PATH_BYTES} bytes, and this "
-            f"directory is {longest - MAX_PATH_BYTES} too long"
+            f"cannot listen on unix:{path}: the path of a Unix socket has at most {MAX_PATH_BYTES} bytes, and this "
+            f"directory makes it {longest - MAX_PATH_BYTES} bytes too long"
         )
 
 
 def _check_free(path: Path) -> None:
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise BindError(f"cannot listen on unix:{path}: there is a file, and it is no socket")
+            raise BindError(f"cannot listen on unix:{path}: the path exists and is not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(_CONNECT_TIMEOUT)
             probe.connect(str(path))
@@ -92,4 +92,4 @@ def _check_free(path: Path) -> None:
         return
     except OSError as error:
         raise BindError(f"cannot listen on unix:{path}: {reason_of(error)}") from None
-    raise BindError(f"cannot listen on unix:{path}: another process does")
+    raise BindError(f"cannot listen on unix:{path}: another process already listens there")

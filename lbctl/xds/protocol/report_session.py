@@ -29,8 +29,8 @@ _LOG = logging.getLogger(__name__)
 _READ_INTERVAL = 0.5
 """Minimum seconds between two reports that are read from a stream."""
 _IN_CLEAR = RefusedNode(
-    "reports are only taken by the Unix socket or with client certificates, since every user of the machine could send "
-    "them over TCP"
+    "reports are accepted only over the Unix socket or with client certificates, because any user of the machine could "
+    "send them over TCP"
 )
 
 
@@ -67,7 +67,7 @@ class ReportSession(ABC):
                 self._forget()
 
     async def _receive(self, timer: asyncio.TimerHandle) -> Status | None:
-        """Process reports until the stream ends. Return the final status; None if the client has ended the stream.
+        """Process reports until the stream ends. Return the final status; None if the client ended the stream.
 
         The first report cancels the timer. No report is kept longer than it is needed.
         """

@@ -51,12 +51,12 @@ class Revocations:
         subject = x509.load_pem_x509_certificate(certificate)
         mine = [item for item in self.lists if item.issuer == subject.issuer]
         if not mine:
-            return "there is no revocation list of its authority"
+            return "its certificate authority has no revocation list"
         if any(subject.serial_number in item.serials for item in mine):
             return "it is revoked"
         now = datetime.now(UTC)
         if all(item.next_update is not None and item.next_update < now for item in mine):
-            return "the revocation list of its authority has expired"
+            return "the revocation list of its certificate authority has expired"
         return ""
 
 
@@ -66,13 +66,14 @@ def read(lists: bytes, authorities: bytes) -> Revocations:
         found = tuple(x509.load_pem_x509_crl(block) for block in _blocks(lists))
         known = x509.load_pem_x509_certificates(authorities)
     except ValueError:
-        raise RevocationError("not a revocation list in PEM") from None
+        raise RevocationError("not a PEM revocation list") from None
     if not found:
         raise RevocationError("contains no revocation list")
     for item in found:
         keys = [authority.public_key() for authority in known if authority.subject == item.issuer]
         if not any(_signed(item, key) for key in keys):
-            raise RevocationError(f"no authority of client_ca has signed the list of {item.issuer.rfc4514_string()}")
+            issuer = item.issuer.rfc4514_string()
+            raise RevocationError(f"no authority in client_ca has signed the revocation list of {issuer}")
     return Revocations(tuple(map(_searchable, found)))
 
 
@@ -127,7 +128,7 @@ class RevokedClients(grpc.aio.ServerInterceptor):
 
     async def _refuse(self, context: _Context) -> None:
         if reason := self.refusal(context):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the client certificate is refused: {reason}")
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the client certificate is rejected: {reason}")
 
     def refusal(self, context: _Context) -> str:
         """Return why the client of a call is rejected; empty if it is accepted."""

@@ -228,7 +228,7 @@ class XdsServer:
         for revoked in self._revoked:
             for session in self._all_sessions():
                 if reason := revoked.refusal(session.context):
-                    session.end(grpc.StatusCode.UNAUTHENTICATED, f"the client certificate is refused: {reason}")
+                    session.end(grpc.StatusCode.UNAUTHENTICATED, f"the client certificate is rejected: {reason}")
         return problem
 
     async def stop(self, grace: float) -> None:
@@ -314,7 +314,7 @@ class XdsServer:
     async def _check_limit(self, context: Context) -> None:
         """End a stream that exceeds the limit."""
         if self.streams >= self._limits.streams:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limits.streams} streams are open already")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limits.streams} streams are already open")
 
 
 def _bind_failure(address: Address) -> str:

@@ -31,12 +31,12 @@ _LOG = logging.getLogger(__name__)
 _MAX_MESSAGE = 4000
 _MAX_FINDINGS = 20
 _IN_CLEAR = (
-    "LB527: what this node is to get holds API keys, private keys or other credentials: they are not sent over TCP "
-    "without client certificates, since every user of the machine could read them; connect by {}"
+    "LB527: the configuration of this node contains API keys, private keys or other credentials: they are not sent "
+    "over TCP without client certificates, because any user of the machine could read them; connect through {}"
 )
 _NO_KEY = (
-    "the key of questions to the picker is not sent over TCP without client certificates, so this node does not ask "
-    "it; connect by {}"
+    "the key for picker requests is not sent over TCP without client certificates, so this node does not use the "
+    "picker; connect through {}"
 )
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
 _HELD = 1.0
@@ -107,7 +107,7 @@ class StreamSession:
             self._close()
 
     async def _receive(self) -> Status | None:
-        """Process requests until the stream ends. Return the final status; None if the client has ended the stream.
+        """Process requests until the stream ends. Return the final status; None if the client ended the stream.
 
         No request is kept longer than it is needed: it may be large, and the next one may never arrive.
         """
@@ -285,7 +285,7 @@ class StreamSession:
     def _guarded_ways(self) -> str:
         """Return a description of the connections on which clients may receive secrets."""
         socket = self._server.socket
-        return f"unix:{socket}, or by {_MTLS}" if socket else _MTLS
+        return f"unix:{socket} or {_MTLS}" if socket else _MTLS
 
     def _note_withheld(self, entry: StreamEntry) -> None:
         reason = _NO_KEY.format(self._guarded_ways)

@@ -115,7 +115,7 @@ class UnreadMessages:
         shut_down(closed)
         if closed:
             fields = {"connections": len(closed), "peer": next(f"{host}:{port}" for host, port in closed)}
-            _LOG.warning("closed connections of clients whose messages do not end", extra={"fields": fields})
+            _LOG.warning("closed connections of clients that did not finish their messages", extra={"fields": fields})
         return len(closed)
 
     def _grown(self) -> int:

@@ -140,7 +140,7 @@ def test_reports_over_plain_tcp_are_refused() -> None:
         time.sleep(3)
         assert {(row["observed"], row["in_flight"]) for row in _rows(control).values()} == {(None, None)}
         pool = next(item for item in control.get("pools")["pools"] if item["name"] == "pool")
-        assert "only taken by the Unix socket" in pool["unable"]["edge"]
+        assert "accepted only over the Unix socket" in pool["unable"]["edge"]
         assert control.proxies["edge"]["reports_refused"] == pool["unable"]["edge"]
         assert edge.stat("load_reporter.requests") <= 2
 

@@ -37,7 +37,7 @@ def test_unknown_names_of_one_stream_are_limited(delta: bool) -> None:
             assert await client.fetch(CDS) == ["a"]
             await client.ask(EDS, *(f"nobody-{number}" for number in range(2000)))
             assert await is_exhausted(client)
-            assert "do not exist" in await client.call.details()
+            assert "unknown resource names" in await client.call.details()
             await until(lambda: used_budget(xds) == 0)
 
     asyncio.run(scenario())

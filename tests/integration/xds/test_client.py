@@ -170,8 +170,8 @@ def test_equal_content_is_acknowledged_without_a_change() -> None:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (response(CDS, "2", "b", cluster("llama"), cluster("llama")), "llama is twice"),
-        (response(CDS, "2", "b", cluster("new"), routes("table")), "holds a .*RouteConfiguration"),
+        (response(CDS, "2", "b", cluster("llama"), cluster("llama")), "llama appears twice"),
+        (response(CDS, "2", "b", cluster("new"), routes("table")), "contains a .*RouteConfiguration"),
         (response(CDS, "2", "b", cluster("")), "no name"),
     ],
 )
@@ -422,7 +422,7 @@ def test_a_refused_node_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer(content(), refuse=(grpc.StatusCode.PERMISSION_DENIED, "proxies.edge is for others")) as server:
         assert get(server) == 1
     printed = capsys.readouterr()
-    assert "refuses this node: proxies.edge is for others" in printed.err
+    assert "rejects this node: proxies.edge is for others" in printed.err
     assert printed.out == ""
 
 
@@ -460,7 +460,7 @@ def test_get_works_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture
         assert "cannot read /nowhere/ca.crt" in capsys.readouterr().err
     with AdsServer({}) as server:
         assert get(server, "--tls-ca", str(authority.ca)) == 4
-        assert "it does not speak TLS" in capsys.readouterr().err
+        assert "it does not use TLS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

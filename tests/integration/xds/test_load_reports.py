@@ -175,7 +175,7 @@ def test_a_node_without_the_required_certificate_is_refused() -> None:
         async with served(BOUND) as (_, received, client):
             await client.hello()
             assert await client.code() == grpc.StatusCode.PERMISSION_DENIED
-            assert "is missing or says no name" in await client.call.details()
+            assert "is missing or has no name" in await client.call.details()
             assert received.reports == []
 
     asyncio.run(scenario())

@@ -156,7 +156,7 @@ def test_a_socket_in_use_and_a_file_are_not_replaced(tmp_path: Path) -> None:
             with pytest.raises(BindError, match="another process"):
                 async with running(bind=Address(path=str(path))):
                     pass
-            with pytest.raises(BindError, match="no socket"):
+            with pytest.raises(BindError, match="not a socket"):
                 async with running(bind=Address(path=str(file))):
                     pass
             xds.publish(CachedSnapshot("e1", cluster("a")))
@@ -166,7 +166,7 @@ def test_a_socket_in_use_and_a_file_are_not_replaced(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("name", "reason"), [("d" * 120, "at most 107 bytes"), ("caf\udce9", "paths that are UTF-8")])
+@pytest.mark.parametrize(("name", "reason"), [("d" * 120, "at most 107 bytes"), ("caf\udce9", "only UTF-8 paths")])
 def test_an_impossible_socket_path_is_reported(tmp_path: Path, name: str, reason: str) -> None:
     async def scenario() -> None:
         directory = tmp_path / name

@@ -79,9 +79,8 @@ def test_bootstrap_has_the_admin_address_of_the_node(
     assert bootstrap["admin"]["address"]["socket_address"]["port_value"] == 9901
     assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other")
     assert run(["bootstrap", "--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other"]) == 0
-    assert (
-        "no entry of proxies is for the node 'other': serve will not send it any resources" in capsys.readouterr().err
-    )
+    warning = "no entry in `proxies` matches the node 'other': serve will not send it any resources"
+    assert warning in capsys.readouterr().err
     file.write_text(fleet_text(proxies={"edge": {**edge, "instances": 2}}), encoding="utf-8")
     assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "edge-1")
 

@@ -414,7 +414,7 @@ def test_certificate_must_match_its_key(doctor: Doctor) -> None:
     assert doctor.code == 3
     assert rows["listeners.gateway.tls.client_ca"]["state"] == "failed"
     pair = rows["listeners.gateway.tls.certificates[0].certificate"]
-    assert pair["message"] == "the certificate and the key do not belong together"
+    assert pair["message"] == "the certificate and the key do not match"
     tls["key"] = one.key.name
     del given["listeners"]["gateway"]["tls"]["client_ca"]
     one.key.chmod(0o644)
@@ -432,7 +432,7 @@ def test_certificate_must_match_its_key(doctor: Doctor) -> None:
     [
         ({}, "status 404"),
         ({"/metrics": "<html>"}, "an HTML page"),
-        ({"/metrics": "up 1\n"}, "no metric of vLLM"),
+        ({"/metrics": "up 1\n"}, "no vLLM metric"),
     ],
 )
 def test_source_without_metrics_is_reported_with_the_reason(pages: Fleet, words: str, doctor: Doctor) -> None:

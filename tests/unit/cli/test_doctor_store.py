@@ -102,7 +102,7 @@ def test_foreign_keys_and_a_missing_server_are_failures(scheme: str) -> None:
     _do(_opened(chosen, scheme, "x"), spoil)
     (result,) = _checks(chosen, scheme)
     assert (result.state, result.absent) == ("failed", False)
-    assert "has not written" in result.message
+    assert "did not write" in result.message
     (result,) = _checks(_settings(scheme, port=9), scheme, port=9)
     assert (result.state, result.absent) == ("failed", True)
 

@@ -28,5 +28,5 @@ def test_line_of_a_report_has_the_order_of_earlier_versions() -> None:
 
 @pytest.mark.parametrize("values", [{}, {"reasons": 1}, {"reasons": [["chat"]], "times": []}])
 def test_incomplete_report_is_rejected(values: dict[str, object]) -> None:
-    with pytest.raises(wire.WireError, match="a report is not as this version"):
+    with pytest.raises(wire.WireError, match="a report is not in the format of this version"):
         reports.report_of(values)

@@ -119,7 +119,7 @@ def test_hello_is_rejected_with_a_reason(items: dict[str, bytes], reason: str) -
     picker = _Picker()
     with pytest.raises(MalformedError, match=f"^{reason}$"):
         picker.send(spop.frame(spop.HELLO, payload))
-    with pytest.raises(MalformedError, match="not a frame that is expected here"):
+    with pytest.raises(MalformedError, match="this frame is not expected here"):
         picker.query()
 
 
@@ -144,14 +144,14 @@ def test_connection_is_accepted_before_there_are_tables() -> None:
 @pytest.mark.parametrize("kind", [0, spop.NOTIFY, 4, 101, 102, 103, 255])
 def test_only_a_hello_begins_a_connection(kind: int) -> None:
     picker = _Picker()
-    with pytest.raises(MalformedError, match="not a frame that is expected here"):
+    with pytest.raises(MalformedError, match="this frame is not expected here"):
         picker.send(spop.frame(kind, spop.notify([("key", string(KEY)), ("target", string("/pick/chat"))])[11:]))
     assert picker.service.queries == []
 
 
 @pytest.mark.parametrize("frame", [spop.hello(), spop.hello(check=True), spop.frame(0, b""), spop.frame(101, b"")])
 def test_accepted_connection_gets_no_second_hello(frame: bytes) -> None:
-    with pytest.raises(MalformedError, match="not a frame that is expected here"):
+    with pytest.raises(MalformedError, match="this frame is not expected here"):
         _accepted().send(frame)
 
 

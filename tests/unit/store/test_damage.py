@@ -122,8 +122,8 @@ def test_database_of_schema_1_is_migrated(directory: StateDirectory) -> None:
         ("UPDATE drains SET since = 'now'", "drains", {"drains": {}}),
         ("UPDATE live SET body = '[]'", "weights", {"output": None}),
         ("UPDATE live SET body = '{'", "weights", {"output": None}),
-        ("UPDATE fleet SET body = '[]'", "last good fleet", {"fleet": None}),
-        ("UPDATE fleet SET body = x'ff00'", "last good fleet", {"fleet": None}),
+        ("UPDATE fleet SET body = '[]'", "last valid fleet", {"fleet": None}),
+        ("UPDATE fleet SET body = x'ff00'", "last valid fleet", {"fleet": None}),
     ],
 )  # fmt: skip
 def test_migration_drops_only_invalid_rows(
@@ -190,7 +190,7 @@ def test_newest_overrides_are_kept_beyond_the_limit(directory: StateDirectory) -
     state = directory.state()
     kept = state.overrides()
     assert (len(kept), min(item.since for item in kept)) == (MAX_OVERRIDES, 8.0)
-    assert "the 7 oldest, since there may be 20,000" in state.lost[0]
+    assert "the 7 oldest, because the limit is 20,000" in state.lost[0]
 
 
 def test_report_names_at_most_ten_invalid_overrides(directory: StateDirectory) -> None:

@@ -77,7 +77,7 @@ def test_foreign_objects_are_reported_and_not_touched(api: ApiServer) -> None:
     async def work(store: SignedStore, name: str) -> None:
         theirs: Object = {"data": {"main.yaml": "version: 1"}}
         api.put(MAPS, f"{name}.fleet", theirs)
-        with pytest.raises(UnusableError, match=rf"has not written \({name}\.fleet\)"):
+        with pytest.raises(UnusableError, match=rf"did not write \({name}\.fleet\)"):
             await store.acquire()
         assert await store.leader() == ""
         assert api.objects(MAPS)[f"{name}.fleet"]["data"] == theirs["data"]
@@ -120,7 +120,7 @@ def test_only_the_leader_recreates_a_deleted_configmap(api: ApiServer) -> None:
 def test_missing_permission_is_reported(api: ApiServer, resource: str) -> None:
     async def work(store: SignedStore, _: str) -> None:
         api.forbidden.add(resource)
-        with pytest.raises(UnusableError, match=f"Role of docs/how-to/deploy-in-kubernetes.*{resource}"):
+        with pytest.raises(UnusableError, match=f"Role in docs/how-to/deploy-in-kubernetes.*{resource}"):
             await store.acquire()
         api.forbidden.clear()
 
@@ -130,9 +130,9 @@ def test_missing_permission_is_reported(api: ApiServer, resource: str) -> None:
 def test_without_a_cluster_the_store_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = store_of("kubernetes", "x")
     monkeypatch.setenv("KUBECONFIG", "a:b")
-    with pytest.raises(UnusableError, match="KUBECONFIG names several files"):
+    with pytest.raises(UnusableError, match="KUBECONFIG lists several files"):
         open_shared(settings, "cp-1")
     monkeypatch.delenv("KUBECONFIG")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(UnusableError, match="runs in no pod"):
+    with pytest.raises(UnusableError, match="does not run in a pod"):
         open_shared(settings, "cp-1")

@@ -209,7 +209,7 @@ def test_second_process_waits_and_takes_over_after_a_kill(
     first = holder(tmp_path)
     assert line_of(first) == "locked"
     second = holder(tmp_path)
-    assert line_of(second) == f"{tmp_path} is in use by the process {first.pid}: waiting until that one ends"
+    assert line_of(second) == f"{tmp_path} is in use by the process {first.pid}: waiting for it to end"
     first.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     assert line_of(second) == "locked"
@@ -226,7 +226,7 @@ def test_replaced_lock_file_does_not_admit_a_second_process(
         if replacement:
             (tmp_path / "lock").write_text(replacement)
         second = holder(tmp_path)
-        assert "waiting until that one ends" in line_of(second)
+        assert "waiting for it to end" in line_of(second)
         second.kill()
         first.save_drains({("p", replacement): 1.5})
     first.close()
@@ -240,7 +240,7 @@ def test_nothing_is_acknowledged_after_the_directory_is_gone(
     state.save_drains({("p", "r"): 1.5})
     shutil.rmtree(tmp_path / "state")
     for _ in range(2):
-        with pytest.raises(StoreError, match="not the one that this process has locked"):
+        with pytest.raises(StoreError, match="not the directory that this process locked"):
             state.save_drains({("p", "r"): 2.5})
         opened(tmp_path / "state").close()
 
@@ -265,7 +265,7 @@ def test_waiting_for_the_lock_can_be_cancelled(tmp_path: Path, opened: Callable[
     messages: list[str] = []
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(SavedState(SqliteStore.open(tmp_path), print).lead(messages.append), 0.7))
-    assert messages == [f"{tmp_path} is in use by the process {os.getpid()}: waiting until that one ends"]
+    assert messages == [f"{tmp_path} is in use by the process {os.getpid()}: waiting for it to end"]
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +308,7 @@ def test_database_of_a_later_version_is_set_aside(tmp_path: Path, opened: Callab
     database.execute("PRAGMA user_version = 7")
     database.close()
     store = opened(tmp_path)
-    assert "it was written by a later lbctl (schema 7)" in store.lost[0]
+    assert "it was written by a later version of lbctl (schema 7)" in store.lost[0]
 
 
 def test_last_three_damaged_databases_are_kept(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
@@ -356,7 +356,7 @@ def test_full_disk_is_an_error_and_keeps_the_saved_state(tmp_path: Path, opened:
 
 
 def test_reading_before_the_first_leader_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="not there yet"):
+    with pytest.raises(StoreError, match="does not exist yet"):
         asyncio.run(SqliteStore.open(tmp_path).read())
 
 

@@ -162,7 +162,7 @@ class ApiClient:
         except TimeoutError:
             raise ClusterError(f"{cluster.server} does not answer") from None
         except TooLargeError as error:
-            raise ClusterError(f"{cluster.server} does not end {error}") from None
+            raise ClusterError(f"{cluster.server} did not end {error}") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ClusterError(f"{cluster.server}: {_network_reason(error)}") from None
 
@@ -206,7 +206,7 @@ def _tls(cluster: Cluster, access: CallerIdentity) -> ssl.SSLContext:
                 pair.write_text("\n".join(access.certificate))
                 context.load_cert_chain(pair)
     except (ssl.SSLError, ValueError):
-        raise ClusterError(f"{cluster.server}: its authority or the client certificate is no valid PEM") from None
+        raise ClusterError(f"{cluster.server}: its CA certificate or the client certificate is not valid PEM") from None
     return context
 
 
@@ -214,7 +214,7 @@ def _network_reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not trusted: {reason_of(error.certificate_error)}"
     if isinstance(error, aiohttp.ClientPayloadError):
-        return "the connection was closed in the middle of an answer"
+        return "the connection was closed in the middle of a response"
     inner = getattr(error, "os_error", None)
     return reason_of(inner if isinstance(inner, OSError) else error)
 
@@ -227,7 +227,7 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         return parse_object(data)
     except InvalidJsonError as error:
-        raise ClusterError(f"the API server does not answer with an object: {error}") from None
+        raise ClusterError(f"the API server did not return an object: {error}") from None
 
 
 def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:

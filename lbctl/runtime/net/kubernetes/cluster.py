@@ -111,7 +111,7 @@ class Cluster:
 def bearer(token: str, origin: str) -> str:
     """Return the header's value for a token. Raises ClusterError if the text is not a token."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ClusterError(f"{origin} holds no token")
+        raise ClusterError(f"{origin} contains no token")
     return f"Bearer {token}"
 
 
@@ -119,7 +119,7 @@ def in_cluster(directory: Path = _SERVICE_ACCOUNT, environment: Mapping[str, str
     """Return the cluster of the current pod, by its service account. Raises ClusterError outside a pod."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port.isdecimal():
-        raise ClusterError("this process runs in no pod (KUBERNETES_SERVICE_HOST is not set): name a kubeconfig")
+        raise ClusterError("this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set): set a kubeconfig")
     try:
         authority = _read_text(directory / "ca.crt")
     except OSError as error:

@@ -132,7 +132,7 @@ class Collection:
             async with asyncio.timeout(LIST_TIMEOUT):
                 await self._list()
         except TimeoutError:
-            raise ClusterError(f"no whole list of {self._key.resource} within {LIST_TIMEOUT:g} s") from None
+            raise ClusterError(f"no complete list of {self._key.resource} within {LIST_TIMEOUT:g} s") from None
 
     async def _list(self) -> None:
         query = {"limit": PAGES[self._key.metadata_only]}
@@ -208,7 +208,7 @@ class Collection:
         try:
             result: Object = shaped(value, {"metadata": _PAGE, "items": shape} if isinstance(shape, list) else shape)
         except InvalidJsonError as error:
-            raise ClusterError(f"an answer about {self._key.resource} has a wrong type: {error}") from None
+            raise ClusterError(f"an answer about {self._key.resource} has the wrong type: {error}") from None
         return result
 
     def _size_of(self, item: Object) -> int:
@@ -238,14 +238,14 @@ class Collection:
             self._on_change()
         if not quiet:
             if reason != self.error:
-                kept = "; what it said last is kept" if self.listed else ""
+                kept = "; its last answer stays in use" if self.listed else ""
                 _log.warning("Kubernetes does not answer for %s: %s%s", self._key.path, reason, kept)
             self.error, self.failed = reason, self._now()
         self._failures += 1
 
     def _explained(self, error: ApiError) -> str:
         if error.status == 403:
-            return f"{error} (RBAC: give get, list and watch of {self._key.resource})"
+            return f"{error} (RBAC: grant get, list and watch on {self._key.resource})"
         return str(error)
 
     async def _pause(self, least: float) -> None:

@@ -98,7 +98,7 @@ class ExecPlugin:
                 output = await whole(_pieces(process.stdout), MAX_OUTPUT_BYTES)
                 await process.wait()
         except TimeoutError:
-            raise self._error(f"has not ended within {self._timeout:g} s") from None
+            raise self._error(f"did not end within {self._timeout:g} s") from None
         except TooLargeError:
             raise self._error(f"has written more than {MAX_OUTPUT_BYTES >> 20} MiB") from None
         finally:
@@ -109,7 +109,7 @@ class ExecPlugin:
                     await process.wait()
             process._transport.close()  # type: ignore[attr-defined] # a child of the program may have its pipe open
         if process.returncode:
-            raise self._error(f"has ended with {process.returncode}; run it by hand to see why")
+            raise self._error(f"exited with code {process.returncode}; run it manually to see why")
         return output
 
     def _parse(self, output: bytes) -> tuple[CallerIdentity, float | None]:
@@ -118,14 +118,14 @@ class ExecPlugin:
             credential = parse_object(output)
             status = credential["status"]
             if credential["apiVersion"] != self._command.api_version:
-                raise self._error(f"has not written an ExecCredential of {self._command.api_version}")
+                raise self._error(f"did not return an ExecCredential of {self._command.api_version}")
             certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
             token, expiry = status.get("token"), status.get("expirationTimestamp")
             until = datetime.fromisoformat(expiry).timestamp() if expiry else None
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            raise self._error("has not written an ExecCredential") from None
+            raise self._error("did not return an ExecCredential") from None
         if not token and not (certificate and key):
-            raise self._error("has written neither a token nor a client certificate")
+            raise self._error("did not return a token or a client certificate")
         pair = (str(certificate), str(key)) if certificate and key else None
         return CallerIdentity(bearer(str(token), "its answer") if token else "", pair), until
 

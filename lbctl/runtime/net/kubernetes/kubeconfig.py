@@ -44,7 +44,7 @@ def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
     if not named:
         return in_cluster(environment=environment)
     if os.pathsep in named:
-        raise ClusterError(f"KUBECONFIG names several files, and lbctl reads one: {named}")
+        raise ClusterError(f"KUBECONFIG lists several files, but lbctl reads only one: {named}")
     return read(Path(named), of_operator=True)
 
 
@@ -66,7 +66,7 @@ def read(
     for item in diagnostics:
         raise ClusterError(f"{item.position}: {item.message}")
     if root is None:
-        raise ClusterError(f"{file}: this is no kubeconfig")
+        raise ClusterError(f"{file}: this is not a kubeconfig")
     return _Reader(file, root, of_operator or is_allowed(file), control_files).cluster(context)
 
 
@@ -82,7 +82,7 @@ class _Reader:
     def cluster(self, context: str | None) -> Cluster:
         name = context or _text(self._root, "current-context")
         if not name:
-            raise _error(self._root, "no context is chosen, and the file has no current-context")
+            raise _error(self._root, "no context is selected, and the file has no current-context")
         named = None if context else _child(self._root, "current-context")
         chosen = self._entry("contexts", "context", name, named or _child(self._root, "contexts"))
         cluster = self._entry("clusters", "cluster", _needed(chosen, "cluster"), _child(chosen, "cluster"))
@@ -121,7 +121,7 @@ class _Reader:
         except ValueError:
             usable = False
         if not usable:
-            raise _error(_child(cluster, "server") or cluster, f"{show(server)} is no URL of an API server")
+            raise _error(_child(cluster, "server") or cluster, f"{show(server)} is not the URL of an API server")
         return server
 
     def _credentials(self, user: Node, server: str) -> ClusterCredentials:
@@ -129,7 +129,7 @@ class _Reader:
             raise _error(provider, "auth-provider was removed from Kubernetes; use exec")
         certificate, key = self._pem(user, "client-certificate"), self._pem(user, "client-key")
         if (certificate is None) != (key is None):
-            raise _error(user, "a client certificate needs its key, and the key its certificate")
+            raise _error(user, "a client certificate needs its key, and the key needs its certificate")
         pair = (certificate, key) if certificate is not None and key is not None else None
         if (plugin := _child(user, "exec")) is not None:
             return ExecPlugin(self._command(plugin, server))
@@ -147,7 +147,7 @@ class _Reader:
         version = _needed(plugin, "apiVersion")
         if version not in API_VERSIONS:
             raise _error(
-                _child(plugin, "apiVersion") or plugin, f"{show(version)}: known are {', '.join(API_VERSIONS)}"
+                _child(plugin, "apiVersion") or plugin, f"{show(version)} is not one of {', '.join(API_VERSIONS)}"
             )
         if problem := _others_may_write(self._file):
             raise _error(plugin, f"a kubeconfig that runs a program must not be {problem}")
@@ -165,7 +165,7 @@ class _Reader:
             try:
                 return base64.b64decode(str(encoded.value), validate=True).decode()
             except (binascii.Error, UnicodeDecodeError):
-                raise _error(encoded, f"{key}-data is not PEM in base64") from None
+                raise _error(encoded, f"{key}-data is not base64-encoded PEM") from None
         named = _child(node, key)
         if named is None or not named.value:
             return None
@@ -180,10 +180,10 @@ class _Reader:
         if self._of_operator:
             return file
         if is_below(file, self._control_files):
-            problem = "belongs to the control plane, and no kubeconfig of a fleet may read it"
+            problem = "belongs to the control plane, and the kubeconfig of a fleet must not read it"
             raise _error(named, f"{show(str(named.value))} {problem}")
         if not (is_below(file, (str(self._file.parent),)) or is_allowed(file)):
-            problem = "is outside the directories from which this kubeconfig may read"
+            problem = "is outside the directories that this kubeconfig may read"
             raise _error(named, f"{show(str(named.value))} {problem} (add its directory to {VARIABLE})")
         return file
 
@@ -205,7 +205,7 @@ def _text(node: Node, key: str) -> str:
     if child is None or child.value is None:
         return ""
     if isinstance(child.value, dict | list):
-        raise _error(child, f"{key} is not a text")
+        raise _error(child, f"{key} is not a string")
     return str(child.value)
 
 

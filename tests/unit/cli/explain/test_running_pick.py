@@ -117,7 +117,7 @@ def test_beginning_of_a_long_or_compressed_body_is_sent(
     ("arguments", "message"),
     [
         (["plain"], "there is no pool 'plain' with the algorithm pick"),
-        (["empty"], "has no table of the pool yet"),
+        (["empty"], "has not received the pool yet"),
         (["llama", "--body", "/nowhere"], "/nowhere"),
         (["llama", "fleet.yaml"], "cannot be combined with"),
     ],
@@ -135,7 +135,7 @@ def test_impossible_body_length_is_refused(length: int, control: Picking) -> Non
         question = {"pool": "llama", "session": None, "body": None, "body_bytes": length}
         answer = requests.post(f"{url}/api/v1/picks/explain", json=question, timeout=10)
     assert answer.status_code == 400
-    assert "body_bytes must be a length from 0 to 9007199254740992" in answer.json()["error"]
+    assert "body_bytes must be a whole number from 0 to 9007199254740992" in answer.json()["error"]
 
 
 def test_failed_question_does_not_stop_the_picker(control: Picking, monkeypatch: pytest.MonkeyPatch) -> None:

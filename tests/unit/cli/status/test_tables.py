@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from lbctl.cli.status import tables
 from tests.support import api
 
-REASON = "reports are only taken by the Unix socket"
+REASON = "reports are accepted only over the Unix socket"
 
 
 def test_proxy_with_refused_reports_has_the_reason() -> None:

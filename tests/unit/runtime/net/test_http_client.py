@@ -33,5 +33,5 @@ def _answer_after(interim: int) -> bytes:
 
 def test_server_may_send_few_interim_answers() -> None:
     assert _answer_after(MAX_INTERIM) == b"ok"
-    with pytest.raises(aiohttp.ClientError, match="more than 16 interim answers"):
+    with pytest.raises(aiohttp.ClientError, match="more than 16 interim responses"):
         _answer_after(MAX_INTERIM + 1)

@@ -33,7 +33,7 @@ def test_mismatched_certificate_keeps_the_last_valid_pair(fleet: Fleet) -> None:
     (message,) = fleet.messages(outcome)
     assert message == (
         "fleet.yaml:5:40: warning LB931 listeners.public.tls.certificates[0].certificate: 'tls/server.crt' and "
-        "'tls/server.key': the certificate and the key do not belong together; the last valid certificate stays in use"
+        "'tls/server.key': the certificate and the key do not match; the last valid certificate stays in use"
     )
     (fleet.folder / "tls" / "server.key").write_bytes(pair.key.read_bytes())
     outcome = fleet.load()

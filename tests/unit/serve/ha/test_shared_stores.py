@@ -250,7 +250,7 @@ def test_name_belongs_to_one_process_until_it_is_silent(opener: Opener, monkeypa
     [
         (KEY, json.dumps({"lbctl": FORMAT + 1}), "later version"),
         (KEY, "something else", "another program"),
-        ("overrides", "[]", "has not written"),
+        ("overrides", "[]", "did not write"),
     ],
 )
 def test_keys_of_others_and_later_versions_are_not_touched(opener: Opener, key: str, value: str, message: str) -> None:
@@ -383,7 +383,7 @@ def test_foreign_lease_keys_are_reported(opener: Opener, name: str, value: str) 
         assert "lbctl" in election.problem
         assert opener.prefix.split(":")[1] in election.problem
         if name != "epoch":
-            with pytest.raises(UnusableError, match="has not written"):
+            with pytest.raises(UnusableError, match="did not write"):
                 await store.leader()
 
     opener.run(work)

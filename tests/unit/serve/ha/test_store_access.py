@@ -75,7 +75,7 @@ def test_user_of_redis_needs_only_its_keys_and_channel(password: str) -> None:
         url = f"redis://{HOST}:{server.port}"
         asyncio.run(use_store(url, user="lbctl", password_file=password))
         message = error_of(url, user="somebody", password_file=password)
-        assert "refuses the password" in message
+        assert "rejects the password" in message
         assert "of-lbctl" not in message
         assert "password" in error_of(url, password_file=password)
 

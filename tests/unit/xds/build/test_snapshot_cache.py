@@ -415,7 +415,7 @@ def test_a_thousand_builds_do_not_leak_resources() -> None:
 
 def test_a_missing_cluster_fails_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.xds.build.proxy_resources._clusters", lambda *_: iter(()))
-    with pytest.raises(UnsoundError, match="it refers to 'v1', and there is none"):
+    with pytest.raises(UnsoundError, match="it refers to 'v1', which does not exist"):
         built(FLEET)
 
 
@@ -623,7 +623,7 @@ _CLUSTER = _INSIDE.join(
             "inner",
             'goo.gle/debugproto  \nname: "inner"\nkey: "sk-1" (truncated)',
             ("listeners", "inner"),
-            "Envoy's words end",
+            "Envoy's error is cut off",
         ),
         (CDS, "v1|else|v2", "no such cluster", ("pools", "v1"), "no such cluster"),
         (EDS, "v1", "malformed IP address: 10.0.0.2.", ("pools", "v1"), "malformed"),

@@ -54,7 +54,7 @@ def test_a_broken_rule_is_reported_with_its_path(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (_priority_gap, "no rank may be left out"),
+        (_priority_gap, "priorities must be consecutive"),
         (_twice_in_one_place, "is used twice: 10.0.0.1, port 80"),
         (_weights_too_large, "sum is at most 4294967295"),
     ],
@@ -77,7 +77,7 @@ def test_a_dangling_reference_is_reported_at_its_source() -> None:
     needs = [((CDS, "gone"), ("listeners", "public")), ((CDS, "llama"), ("listeners", "public"))]
     (problem,) = validate.missing(needs, {(CDS, "llama")})
     assert problem.path == ("listeners", "public")
-    assert "it refers to 'gone', and there is none (CDS)" in problem.message
+    assert "it refers to 'gone', which does not exist (CDS)" in problem.message
 
 
 def test_references_of_every_kind_are_collected(tmp_path: Path) -> None:

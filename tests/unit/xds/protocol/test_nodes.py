@@ -72,7 +72,7 @@ def test_without_a_proxies_section_every_node_gets_the_fleet() -> None:
 
 def test_an_unmatched_node_is_refused_or_gets_the_fleet() -> None:
     refused = assign(topology_of(entry("a", "edge-*")), XdsNode("stray"), NONE)
-    assert refused == RefusedNode("no entry of proxies is for the node 'stray'")
+    assert refused == RefusedNode("no entry in `proxies` matches the node 'stray'")
     named_like_the_kind = entry("envoy", "edge-*")
     assigned = assign(topology_of(named_like_the_kind, unmatched="all"), XdsNode("stray"), NONE)
     assert isinstance(assigned, Proxy)

@@ -83,20 +83,20 @@ def test_repr_contains_no_secrets(tmp_path: Path) -> None:
     [
         (("current-context: prod", "current-context: prd"),
          "config:3:18: there is no context 'prd' (did you mean 'prod'?)"),
-        (("current-context: prod\n", ""), "config:1:1: no context is chosen, and the file has no current-context"),
+        (("current-context: prod\n", ""), "config:1:1: no context is selected, and the file has no current-context"),
         (("cluster: east, user", "cluster: eats, user"),
          "config:6:22: there is no cluster 'eats' (did you mean 'east'?)"),
         (("user: robot}\n- name: test", "user: robbie}\n- name: test"),
          "config:6:34: there is no user 'robbie' (known: robot)"),
-        (("https://10.0.0.1:6443/", "10.0.0.1:6443"), "config:11:21: '10.0.0.1:6443' is no URL of an API server"),
-        (("Q0E=,", "Q0E,"), "config:11:75: certificate-authority-data is not PEM in base64"),
+        (("https://10.0.0.1:6443/", "10.0.0.1:6443"), "config:11:21: '10.0.0.1:6443' is not the URL of an API server"),
+        (("Q0E=,", "Q0E,"), "config:11:75: certificate-authority-data is not base64-encoded PEM"),
         (("tls-server-name: api", 'proxy-url: "http://p"'), "config:11:92: proxy-url is not supported"),
-        (("{token: t0ken}", "{token: [t0ken]}"), "config:16:17: token is not a text"),
-        (("{token: t0ken}", '{token: ""}'), "config:16:17: this holds no token"),
+        (("{token: t0ken}", "{token: [t0ken]}"), "config:16:17: token is not a string"),
+        (("{token: t0ken}", '{token: ""}'), "config:16:17: this contains no token"),
         (("{token: t0ken}", "{auth-provider: {name: gcp}}"),
          "config:16:25: auth-provider was removed from Kubernetes; use exec"),
         (("{token: t0ken}", "{client-key-data: S0VZ}"),
-         "config:16:9: a client certificate needs its key, and the key its certificate"),
+         "config:16:9: a client certificate needs its key, and the key needs its certificate"),
         (("{token: t0ken}", "{client-certificate: none.crt, client-key-data: S0VZ}"),
          "config:16:30: 'none.crt' cannot be read: No such file or directory"),
         (("users:", "users: ["), "config:1"),
@@ -157,10 +157,10 @@ def test_expiring_token_is_not_cached(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("#!/bin/sh\necho s3cret; exit 3\n", "has ended with 3; run it by hand to see why"),
-        ("#!/bin/sh\necho s3cret\n", "has not written an ExecCredential"),
+        ("#!/bin/sh\necho s3cret; exit 3\n", "exited with code 3; run it manually to see why"),
+        ("#!/bin/sh\necho s3cret\n", "did not return an ExecCredential"),
         ('#!/bin/sh\necho \'{"apiVersion":"client.authentication.k8s.io/v1","status":{}}\'\n',
-         "has written neither a token nor a client certificate"),
+         "did not return a token or a client certificate"),
         ("no program", "cannot be started: Exec format error"),
     ],
 )  # fmt: skip
@@ -190,5 +190,5 @@ def test_pod_uses_its_service_account(tmp_path: Path) -> None:
 
 def test_outside_a_pod_a_kubeconfig_is_required() -> None:
     assert "KUBERNETES_SERVICE_HOST" not in os.environ
-    with pytest.raises(ClusterError, match="name a kubeconfig"):
+    with pytest.raises(ClusterError, match="set a kubeconfig"):
         in_cluster()
