@@ -1172,7 +1172,7 @@ class PickerStatus(Struct, frozen=True):
     reason: str | None
     """The reason why it does not run; None while it runs or starts."""
     open: int
-    """The number of picked requests that have not ended."""
+    """The number of picked requests that are still in flight."""
     following: int
     """Number of pickers that get the tables of this control plane, including pickers on other machines."""
 

@@ -95,9 +95,11 @@ def _with_mode(
     if state.freeze_reason is not None:
         mode, reason = "held", state.freeze_reason or "by an operator"
     elif stale > total / 2:
-        mode, reason = "blind", f"{stale} of {total} replicas have no fresh samples: weights return to the capacities"
+        mode = "blind"
+        reason = f"{stale} of {total} replicas have no fresh samples: weights return to the configured capacities"
     elif stale + suspicious > total / 2:
-        mode, reason = "frozen", f"{stale + suspicious} of {total} replicas look slow, hot or stale: weights stay"
+        mode = "frozen"
+        reason = f"{stale + suspicious} of {total} replicas look slow, hot or stale: weights do not change"
     if mode == state.mode:
         return replace(state, mode_reason=reason) if reason != state.mode_reason else state
     return replace(state, mode=mode, mode_reason=reason, mode_since=now)

@@ -184,7 +184,7 @@ def _failed_check(facts: ReplicaFacts) -> list[str]:
 
 def _check_of_lbctl(facts: ReplicaFacts) -> str:
     proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
-    return f"the active check of lbctl{proxies}"
+    return f"lbctl's active check{proxies}"
 
 
 def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
@@ -218,7 +218,7 @@ def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
     """Return the state of a replica of which nothing shows that it can be reached, or that it answers."""
     if facts.unanswered_for is not None:
         time = f"for more than {facts.unanswered_for:g} s"
-        return StateWithReason("unknown", f"requests are sent to it, and {time} none was answered without an error")
+        return StateWithReason("unknown", f"requests are sent to it, but {time} none has succeeded")
     checks = (facts.check, facts.connection)
     if facts.passed_by or any(item is not None and item.at is not None and not item.out for item in checks):
         return None

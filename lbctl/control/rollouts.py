@@ -67,7 +67,7 @@ class RolloutState:
     key: str
     """Digest of the target pool, its model and the steps."""
     base: Shares
-    """The split of the files when the rollout began."""
+    """The the split in the files when the rollout began."""
     phase: Phase = "waiting"
     """The phase of the whole rollout."""
     step: int = 0
@@ -175,9 +175,9 @@ def _superseded_by(state: RolloutState, files: _Files) -> str:
     if state.phase == "waiting":
         return ""
     if state.base != files.base:
-        return "the files have another split"
+        return "the files contain a different split"
     if state.runs and state.models not in ("", files.models):
-        return "the files have another model for an old pool"
+        return "the files set a different model for an old pool"
     return ""
 
 

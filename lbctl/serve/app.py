@@ -1,7 +1,7 @@
 """The process of `lbctl serve`: it starts, serves until a signal ends it, and shuts down in order.
 
 At the start the process locks the state (a second process waits for it) and reads the files; where they are invalid, it
-serves the last good fleet of the state. Only then does it listen for proxies, so that no proxy ever gets an incomplete
+serves the last valid fleet of the state. Only then does it listen for proxies, so that no proxy ever gets an incomplete
 fleet. SIGHUP makes it read the files again, SIGTERM ends it. `wiring` builds the parts that run here.
 """
 
@@ -168,7 +168,7 @@ class App:
         if services.live.served is None:
             if shared is None and not all(exists(path) for path in options.paths):
                 raise MissingPathError
-            hint = "a previously published fleet is in the directory that --state or control.state had at that time"
+            hint = "a previously published fleet is in the state directory that was set then (--state, control.state)"
             log.error(NO_FLEET, state=options.state, hint=hint)
             if self._endpoints.opened.api is None:
                 await self._open_api(services, (await asyncio.to_thread(read_control, options.paths)).source)

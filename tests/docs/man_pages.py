@@ -16,7 +16,7 @@ _SECTION = "1"
 _EXIT_CODE = re.compile(r"^\| (\d+) \| (.+) \|$", re.MULTILINE)
 _FILES = {
     "/etc/lbctl/fleet": "the fleet's files, where lbctl is installed as a service",
-    "/var/lib/lbctl": "the state of `lbctl serve`: the last good fleet, overrides, the token, the socket for Envoys",
+    "/var/lib/lbctl": "the state of `lbctl serve`: the last valid fleet, overrides, the token, the socket for Envoys",
 }
 
 

@@ -330,7 +330,7 @@ class NginxUpdater:
         done = await run(self._reload.command, _COMMAND_TIMEOUT)
         place = self._generations.config
         if done.code != 0:
-            return NginxResult("absent", f"no nginx runs with {place}: {done.last_line}")
+            return NginxResult("absent", f"no running nginx uses {place}: {done.last_line}")
         return NginxResult(
             "unconfirmed",
             f"no nginx that uses {place} is visible, so it is unknown whether the configuration was loaded",

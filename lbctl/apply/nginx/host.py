@@ -122,7 +122,7 @@ class HostCopy:
         return f"{folder}/*"
 
     def _files(self, pattern: str) -> Iterator[Path]:
-        """Yield the files that nginx would read for an `include`, the fragment among them if it is not there yet."""
+        """Yield the files that nginx would read for an `include`, the fragment among them if it does not exist yet."""
         names = {str(_plain(Path(name))) for name in glob.glob(pattern)}  # noqa: PTH207 -- the pattern may be absolute
         if fnmatch.fnmatchcase(str(_plain(self._config)), str(_plain(Path(pattern)))):
             names.add(str(_plain(self._config)))

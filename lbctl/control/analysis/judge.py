@@ -168,7 +168,11 @@ def _is_worse(
 
 def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
     """Return what is not known although the analysis needs it; empty where nothing is missing."""
-    missing = [f"{item.name}: {item.problem or 'no ratio to 0'}" for item in evaluation.metrics if item.ratio is None]
+    missing = [
+        f"{item.name}: {item.problem or 'a ratio to 0 is undefined'}"
+        for item in evaluation.metrics
+        if item.ratio is None
+    ]
     if missing:
         return "; ".join(missing)
     if silent:

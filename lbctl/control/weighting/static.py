@@ -10,4 +10,5 @@ from lbctl.ir.pools import Weighting
 
 def static(_rules: Weighting, subjects: Sequence[Subject], _stale: float, _now: float) -> list[Proposal]:
     """Propose the capacity for each replica."""
-    return [Proposal(estimate, 1.0, reason="static: its capacity is used") for _, _, _, estimate, _ in subjects]
+    reason = "static weighting: its capacity is used"
+    return [Proposal(estimate, 1.0, reason=reason) for _, _, _, estimate, _ in subjects]

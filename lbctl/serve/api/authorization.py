@@ -36,7 +36,7 @@ _QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" 
 """The paths that take a body and change nothing."""
 ACTOR: ContextVar[str] = ContextVar("actor", default="")
 """The name of the token of the request that is handled; empty where it needs none."""
-_AFAR = "the file of control.api.token_file, or api-token in the state directory, on the server's machine"
+_AFAR = "the file in control.api.token_file, or the file api-token in the state directory, on the server's machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class Authorization:
             and not self._access.bind.path
             and not is_served_host(request.host, self._access.bind.host)
         ):
-            raise RefusedRequest(403, "this Host is not allowed")
+            raise RefusedRequest(403, "this Host header is not allowed")
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != request.host:
-            raise RefusedRequest(403, "this Origin is not allowed")
+            raise RefusedRequest(403, "this Origin header is not allowed")
         return await handler(request)
 
     @web.middleware
@@ -104,7 +104,7 @@ class Authorization:
         """Return the token of the request, or the token of another member's caller. Raises RefusedRequest."""
         accepted = await self._accepted()
         if not accepted:
-            raise RefusedRequest(403, "this control plane has no token, so this is not allowed")
+            raise RefusedRequest(403, "this control plane has no token, so it does not allow this operation")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == SCHEME:
             return await self._forwarding(request, given.strip(), accepted)
@@ -157,7 +157,7 @@ def _check_role(principal: Principal, request: web.Request, *, reading: bool) ->
     """Raise RefusedRequest if the role of a token does not permit the request."""
     name = principal.name
     if principal.role == "picker" and _canonical(request) != _TABLES:
-        raise RefusedRequest(403, f"the token of {name} has the role picker: it may only read the tables for pickers")
+        raise RefusedRequest(403, f"the token of {name} has the role picker and can only read the tables for pickers")
     if principal.role == "read" and not reading:
         raise RefusedRequest(403, f"the token of {name} allows read access only")
     if principal.role == "read" and joins(request):

@@ -229,7 +229,7 @@ def _no_socket(reason: str) -> Diagnostic:
     """Return LB528: proxies of this machine can only use the TCP port."""
     return Diagnostic(
         "LB528",
-        f"{reason}; over TCP, proxies on this machine get no keys without client certificates",
+        f"{reason}; over TCP, proxies on this machine receive keys only if they use client certificates",
         path=("control", "state"),
         severity="warning",
         hint="use a state directory with a shorter path, or a unix: path for control.xds.bind",

@@ -48,7 +48,7 @@ class Gauges(Collector):
             labels=["pool", "replica"],
         )
         out = GaugeMetricFamily(
-            "lbctl_replica_out", "1 for a replica that is ejected by deep health.", labels=["pool", "replica", "reason"]
+            "lbctl_replica_out", "1 if deep health has ejected the replica.", labels=["pool", "replica", "reason"]
         )
         served = self._live.served
         if served is not None:
@@ -92,7 +92,7 @@ class Gauges(Collector):
             labels=["pool"],
         )
         queue = GaugeMetricFamily(
-            "lbctl_pool_queue", "The number of requests that wait in the pool's engines.", labels=["pool"]
+            "lbctl_pool_queue", "The number of requests waiting in the pool's engines.", labels=["pool"]
         )
         mode = GaugeMetricFamily(
             "lbctl_pool_mode",
@@ -132,7 +132,7 @@ class Gauges(Collector):
             "The number of sources whose last scrape failed, by reason.",
             labels=["pool", "kind", "reason"],
         )
-        watched = GaugeMetricFamily("lbctl_sources", "The number of sources that are scraped.", labels=["pool", "kind"])
+        watched = GaugeMetricFamily("lbctl_sources", "The number of scraped sources.", labels=["pool", "kind"])
         for pool in pools:
             counts: dict[tuple[str, str], int] = {}
             kinds: Counter[str] = Counter()

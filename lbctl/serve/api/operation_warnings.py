@@ -19,11 +19,11 @@ def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
     if reload is None or reload.valid:
         return
     if reload.result == "rolled_back":
-        yield "the files are ignored until they change, because a rollback has published an earlier fleet"
+        yield "the files are ignored until they change, because a rollback published an earlier fleet"
         return
     errors = [str(item) for item in reload.diagnostics if item.severity == "error"]
     first = f"; the first: {errors[0]}" if errors else ""
-    yield f"the last valid fleet is published, not the files: {reload.refused or reload.result}{first}"
+    yield f"the last valid fleet is published instead of the files: {reload.refused or reload.result}{first}"
 
 
 def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Collection[str]) -> Iterator[str]:
@@ -36,7 +36,7 @@ def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Colle
     for pool in sorted(about):
         effects = [text for route in routes if (text := _effect(route, pool, regions))]
         if effects:
-            yield f"pool {pool} has no available replica: {'; '.join(effects)}, until one returns"
+            yield f"pool {pool} has no available replica: {'; '.join(effects)}, until a replica becomes available"
 
 
 def _effect(route: Route, pool: str, regions: Mapping[str, list[str | None]]) -> str:
@@ -49,7 +49,7 @@ def _effect(route: Route, pool: str, regions: Mapping[str, list[str | None]]) ->
         return f"route {route.name} answers 503 to requests that are pinned to it" if pinned else ""
     part = "" if share == 1 else f" for {share * 100:.3g} % of its requests"
     if route.action.fallback and _is_fit(route, route.action.fallback, regions):
-        return f"route {route.name} goes to its fallback {route.action.fallback}{part}"
+        return f"route {route.name} uses its fallback {route.action.fallback}{part}"
     return f"route {route.name} answers 503{part}"
 
 

@@ -23,11 +23,11 @@ class PickGauges(Collector):
         if self._picker.bind is None:
             return
         state = self._picker.state
-        up = GaugeMetricFamily("lbctl_picker_up", "1 while the picker runs and reports.")
+        up = GaugeMetricFamily("lbctl_picker_up", "1 while the picker is running and sending reports.")
         up.add_metric([], int(self._picker.running))
         starts = CounterMetricFamily("lbctl_picker_starts", "The number of times that the picker was started.")
         starts.add_metric([], state.starts)
-        open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that have not ended.")
+        open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that are still in flight.")
         open_picks.add_metric([], self._picker.report.open)
         yield from (
             up,
@@ -41,7 +41,7 @@ class PickGauges(Collector):
 
     def _decisions(self) -> Metric:
         decisions = CounterMetricFamily(
-            "lbctl_pick_decisions", "The number of decisions of the picker, by the reason for the choice.",
+            "lbctl_pick_decisions", "The number of picker decisions, by the reason for the choice.",
             labels=["pool", "reason"],
         )  # fmt: skip
         for pool, reason, count in self._picker.report.reasons:
@@ -51,8 +51,8 @@ class PickGauges(Collector):
     def _lost_ends(self) -> Metric:
         lost = CounterMetricFamily(
             "lbctl_pick_lost_ends",
-            "The number of picked requests whose end was not reported, although no engine or proxy has them any "
-            "longer.",
+            "The number of picked requests whose end was not reported, although they are no longer in any engine or "
+            "proxy.",
             labels=["pool"],
         )
         for pool, count in self._picker.report.lost.items():
@@ -73,8 +73,8 @@ class PickGauges(Collector):
         """Yield the requests that proxies have sent without a pick: those that they report, less the picked ones."""
         fallbacks = GaugeMetricFamily(
             "lbctl_pick_fallbacks",
-            "The number of requests that proxies have sent by the algorithm `otherwise`, without a pick, since the "
-            "pool is picked; only if they report their requests.",
+            "The number of requests that proxies routed with the `otherwise` algorithm, without a pick, since the pool "
+            "started to use the picker; only for proxies that report their requests.",
             labels=["pool"],
         )
         for pool, count in self._picker.fallbacks.counts().items():
@@ -82,8 +82,8 @@ class PickGauges(Collector):
         yield fallbacks
         missed = GaugeMetricFamily(
             "lbctl_pick_missed_ratio",
-            "The minimum share of the last minute's requests of a picked pool that were sent without a pick; only with "
-            "20 requests or more, and if no other picker picks.",
+            "The minimum share of the last minute's requests to a pool with the algorithm pick that had no pick; only "
+            "with 20 requests or more, and if no other picker serves the pool.",
             labels=["pool"],
         )
         for pool, row in self._picker.recent().items():

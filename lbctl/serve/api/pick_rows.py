@@ -34,12 +34,12 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
         raise BadRequestError(f"the pool {question.pool!r}: {error}") from None
     length = len(content) if question.body_bytes is None else question.body_bytes
     if not 0 <= length <= _MAX_BODY_BYTES:
-        raise BadRequestError(f"body_bytes must be a length from 0 to {_MAX_BODY_BYTES}")
+        raise BadRequestError(f"body_bytes must be a whole number from 0 to {_MAX_BODY_BYTES}")
     caller = Caller(question.pool, place=Place(question.region, question.zone), tenant=question.tenant or "")
     asked = PickerQuestion(caller, headers, content, max(len(content), length))
     explanation = await picker.explain(question.pool, asked)
     if explanation is None:
-        raise NotSavedError("the picker of this control plane is not running, or has no table of the pool yet")
+        raise NotSavedError("the picker of this control plane is not running or has not received the pool yet")
     return explanation
 
 

@@ -145,7 +145,7 @@ def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         if outage and not (pool.fail_open and answers):
             yield _critical("pool_down", pool.name, outage, command)
         elif pool.shedding:
-            text = f"proxies reject the requests of pool {pool.name}: {pool.shedding}"
+            text = f"proxies reject requests for pool {pool.name}: {pool.shedding}"
             yield _critical("pool_shedding", pool.name, text, command)
         elif pool.failing:
             text = f"pool {pool.name} returns only errors"
@@ -163,11 +163,11 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
         if row.missed == row.requests and not row.in_flight:
             text = (
                 f"proxies do not use the picker for pool {pool.name}: {row.requests} requests in the last minute, "
-                "no pick (the log of serve names proxies without the picker's key)"
+                "none of them picked (the log of serve lists the proxies without the picker's key)"
             )
             yield _critical("picker_unasked", pool.name, text, command)
         elif row.missed > _MISSED * row.requests:
-            text = f"at least {row.missed / row.requests:.0%} of the requests of pool {pool.name} are not picked"
+            text = f"at least {row.missed / row.requests:.0%} of the requests for pool {pool.name} have no pick"
             yield _warning("picks_missed", pool.name, text, command)
 
 
@@ -270,7 +270,7 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
                 yield _warning("replica_errors", f"{pool.name}/{item.name}", text, command)
         is_refused = (pool.errors or 0.0) > _ERRORS and not failing and not pool.shedding
         if is_refused and any(item.state in FIT for item in pool.replicas):
-            text = f"the proxies reject requests of pool {pool.name}: more than {_ERRORS:.0%} of all requests fail"
+            text = f"the proxies reject requests for pool {pool.name}: more than {_ERRORS:.0%} of all requests fail"
             yield _warning("pool_errors", pool.name, text, command)
 
 
@@ -299,8 +299,8 @@ def _has_failed(analysis: schema.RolloutAnalysis | None) -> bool:
 
 def _of_sources(observed: Observed) -> Iterator[schema.Problem]:
     for pool, failing in observed.sources.pools.items():
-        sources = "1 source of metrics" if failing == 1 else f"{failing} sources of metrics"
-        text = f"{sources} of the pool {pool} {'fails' if failing == 1 else 'fail'}"
+        sources = "1 metrics source" if failing == 1 else f"{failing} metrics sources"
+        text = f"{sources} of pool {pool} {'is' if failing == 1 else 'are'} failing"
         yield _warning("metrics", pool, text, f"lbctl status signals --pool {pool}")
 
 

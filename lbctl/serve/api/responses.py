@@ -43,7 +43,7 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
         return json_response(schema.Error(answer.reason.lower()), answer.status, allow)
     except Exception:  # noqa: BLE001 -- an error of ours must not end the API
         log.failure("API request failed", path=request.path)
-        return json_response(schema.Error("internal error; the log has more"), 500)
+        return json_response(schema.Error("internal error; see the log for details"), 500)
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:
@@ -60,7 +60,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RefusedRequest(400, "the body is not a JSON object")
     if not is_unicode(body):
-        raise RefusedRequest(400, "the body has half of a surrogate pair, which is not a character")
+        raise RefusedRequest(400, "the body contains half of a surrogate pair, which is not a character")
     return body
 
 
@@ -72,9 +72,9 @@ async def read_bytes(request: web.Request) -> bytes:
             with nullcontext() if connection is None else connection.awaiting_body():
                 return await request.read()
     except TimeoutError:
-        raise RefusedRequest(408, f"the body has not arrived within {FIRST_REQUEST:g} seconds") from None
+        raise RefusedRequest(408, f"the body did not arrive within {FIRST_REQUEST:g} seconds") from None
     except ConnectionError:
-        raise RefusedRequest(400, "the connection was closed before the body had arrived") from None
+        raise RefusedRequest(400, "the connection was closed before the whole body arrived") from None
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

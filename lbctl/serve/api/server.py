@@ -57,7 +57,7 @@ class _NoLines(logging.Filter):
             if record.created < self._logged_at + _LOG_INTERVAL:
                 return False
             self._logged_at = record.created
-            record.msg, record.args, record.exc_info = "the API rejected a request that is not HTTP", (), None
+            record.msg, record.args, record.exc_info = "the API rejected a request that is not valid HTTP", (), None
             record.levelno, record.levelname = logging.WARNING, "WARNING"
         return True
 

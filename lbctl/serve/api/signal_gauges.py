@@ -10,7 +10,7 @@ from lbctl.ir.pools import Pool
 from lbctl.serve.telemetry.reports import ScrapeReport
 
 _FAMILIES = (
-    ("queue", "lbctl_replica_queue", "The number of requests that wait in a replica's engine."),
+    ("queue", "lbctl_replica_queue", "The number of requests waiting in a replica's engine."),
     ("kv_cache", "lbctl_replica_kv_cache_ratio", "The utilisation of a replica's key-value cache, from 0 to 1."),
     (
         "cache_hits",

@@ -57,7 +57,7 @@ async def events(request: web.Request) -> web.StreamResponse:
         with _share(request, MAX_CLIENTS), log.subscribe(last) as subscription:
             return await stream(request, _WithHeartbeat(subscription), HEADERS)
     except TooManyClientsError:
-        raise RefusedRequest(503, f"the limit of {MAX_CLIENTS} streams of events is reached") from None
+        raise RefusedRequest(503, f"the limit of {MAX_CLIENTS} event streams is reached") from None
 
 
 @handler
@@ -89,7 +89,7 @@ def _share(request: web.Request, most: int) -> Iterator[None]:
         return
     anonymous = request.app[ANONYMOUS_STREAMS]
     if anonymous[request.path] >= most - RESERVED:
-        raise RefusedRequest(503, f"the limit of {most - RESERVED} such streams of clients without a token is reached")
+        raise RefusedRequest(503, f"the limit of {most - RESERVED} such streams for clients without a token is reached")
     anonymous[request.path] += 1
     try:
         yield
@@ -141,5 +141,5 @@ def _peer(request: web.Request) -> tuple[str, str] | None:
         return None
     host = address.rpartition(":")[0].strip("[]")
     if not _PICKER_ID.fullmatch(own) or not _PICKER_ADDRESS.fullmatch(address) or not is_ip(host):
-        raise RefusedRequest(400, "id and address must be a picker's: 1 to 64 letters and digits, and IP:PORT")
+        raise RefusedRequest(400, "id must be 1 to 64 letters and digits, and address must be IP:PORT")
     return None if is_loopback(host) and not is_loopback(request.remote or "") else (own, address)

@@ -52,8 +52,8 @@ class TrafficGauges(Collector):
         )  # fmt: skip
         share = GaugeMetricFamily(
             "lbctl_replica_share",
-            "The share of its pool's requests that a replica gets, from 0 to 1: declared by the files, decided by "
-            "lbctl, acknowledged by the proxies, observed in their counters; absent if unknown.",
+            "A replica's share of its pool's requests, from 0 to 1: declared by the files, decided by lbctl, "
+            "acknowledged by the proxies, or observed in their counters; absent if unknown.",
             labels=[*_REPLICA, "stage"],
         )
         for pool in pools:
@@ -74,7 +74,7 @@ class TrafficGauges(Collector):
         )  # fmt: skip
         errors = CounterMetricFamily(
             "lbctl_replica_errors",
-            "The number of failed requests of a proxy to a replica: a status of 500 or above, or an incomplete "
+            "The number of failed requests from a proxy to a replica: a status of 500 or above, or an incomplete "
             "response.",
             labels=[*_REPLICA, "proxy"],
         )
@@ -105,7 +105,7 @@ class TrafficGauges(Collector):
     def _proxy_states(self, proxies: tuple[schema.Proxy, ...]) -> Metric:
         states = GaugeMetricFamily(
             "lbctl_proxy_state",
-            "The number of running proxies of an entry of the fleet in each state; a proxy that never connected counts "
+            "The number of running proxies of a fleet entry in each state; a proxy that never connected counts "
             "as GONE.",
             labels=["proxy", "kind", "state"],
         )
@@ -127,8 +127,7 @@ class TrafficGauges(Collector):
     def _dropped(self) -> Metric:
         dropped = CounterMetricFamily(
             "lbctl_traffic_log_dropped",
-            "The number of ignored lines of the traffic log: malformed, or about a proxy or replica that is not in the "
-            "fleet.",
+            "The number of ignored traffic log lines: malformed, or about a proxy or replica that is not in the fleet.",
             labels=["reason"],
         )
         for reason in DROPPED:

@@ -2,7 +2,7 @@
 
 The compiler reads these files, for `validate`, `render` and `lint` as for `serve`, and interprets their labels. The
 fleet watcher watches them, and each change compiles the fleet again: an error in such a file is an error of the fleet,
-with file, line and column, and the last good fleet stays. Therefore the answer of this source is what the compiler has
+with file, line and column, and the last valid fleet stays. Therefore the answer of this source is what the compiler has
 read.
 """
 

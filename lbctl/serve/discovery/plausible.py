@@ -24,7 +24,7 @@ def implausible(replicas: Sequence[object]) -> str:
         try:
             problem = _problem(item) if isinstance(item, Replica) else f"{show(str(item))} is not a replica"
         except TypeError:
-            problem = "a replica contains a value that is not plain"
+            problem = "a replica contains a value of an unsupported type"
         if problem:
             return problem
     valid = [item for item in replicas if isinstance(item, Replica)]
@@ -51,5 +51,6 @@ def _problem(item: Replica) -> str:
     host = item.address.host
     address = address_of(host)
     if item.address.path or is_metadata(host, address) or (address is not None and is_forbidden(address)):
-        return f"the replica {show(item.name)} has the address {show(str(item.address))}, not valid for a replica"
+        problem = "which is not valid for a replica"
+        return f"the replica {show(item.name)} has the address {show(str(item.address))}, {problem}"
     return ""

@@ -85,7 +85,7 @@ class NginxDriver:
                 self._driver.want(self._requested[1], "health")
             elif self._running and not running and self.status.state == "SYNCED":
                 self._unseen = True
-                reason = self._logged(f"no nginx runs with {self.proxy.config}")
+                reason = self._logged(f"no running nginx uses {self.proxy.config}")
                 self.status = replace(self.status, state="FAILING", reason=reason)
             self._running = running
 
@@ -135,7 +135,7 @@ class NginxDriver:
         every = f"{self._interval:g} s"
         return (
             f"its next reload is due; it reloads at most every {every} for weights, and for measured weights only if "
-            "they last as long"
+            "they last that long"
         )
 
     def _record(self, applied: NginxResult) -> None:
@@ -148,7 +148,7 @@ class NginxDriver:
         reason = applied.reason
         if applied.behind:
             state = "FAILING"
-            reason = reason or "nginx rejected the newest fleet; the previous fleet runs with the newest weights"
+            reason = reason or "nginx rejected the newest fleet; the previous fleet remains with the newest weights"
         self._unseen = applied.outcome in ("absent", "unconfirmed")
         reason, version = self._logged(reason), before.version
         if state == "SYNCED":

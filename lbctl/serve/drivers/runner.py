@@ -83,7 +83,7 @@ class DriverRunner:
         """Report that the driver has failed, and that `run` is called again after this pause."""
         last, now = self.status, time.time()
         at = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        reason = f"its driver has failed ({self._error}; see the log); a new one starts at {at}"
+        reason = f"its driver failed ({self._error}; see the log); a new one starts at {at}"
         self._status = replace(last, state="FAILING", reason=reason, at=now)
         self._reloads, self._driver = last.reloads, None
 

@@ -139,9 +139,7 @@ class DriverSupervisor:
         if wait:
             await self._health_checker.first(_FIRST_CHECKS)
         for pool, reason in self._health_checker.problems.items():
-            log.warn(
-                "active checks are not possible; the states of the replicas stay as they are", pool=pool, why=reason
-            )
+            log.warn("active checks are not possible; the replicas keep their states", pool=pool, why=reason)
 
     def _start(self, proxy: Proxy, kind: DriverKind) -> None:
         def create() -> Driver:

@@ -76,7 +76,7 @@ class FileEvents:
     async def _listen(self, watched: WatchedDirectories) -> None:
         try:
             await self._notify_of_changes(watched)
-            reason = "the watch has ended"
+            reason = "the file watch ended"
         except (OSError, RuntimeError) as error:
             reason = reason_of(error).lower()
         except Exception as error:  # noqa: BLE001 -- the files are polled, and `watch` tries again

@@ -177,7 +177,7 @@ class FleetHistory:
                 others.setdefault(item.digest, item)
         if prefix is None:
             if not others:
-                raise BadRequestError("no earlier fleet is kept")
+                raise BadRequestError("no earlier fleet is saved")
             return next(iter(others.values()))
         if current is not None and len(prefix) >= _MIN_PREFIX and current.digest.startswith(prefix.lower()):
             raise BadRequestError(f"{current.digest[:SHORT]} is already the published fleet")
@@ -248,9 +248,9 @@ def _within_limits(entries: tuple[ServedFleet, ...]) -> tuple[ServedFleet, ...]:
 def _no_entry(prefix: str, matching: Sequence[str], digests: Sequence[str]) -> str:
     newest = ", ".join(digest[:SHORT] for digest in (matching or digests)[:5]) or "none"
     if matching and len(prefix) < _MIN_PREFIX:
-        return f"a digest needs at least {_MIN_PREFIX} characters; {show(prefix)} is the beginning of {newest}"
+        return f"a digest needs at least {_MIN_PREFIX} characters; {show(prefix)} is a prefix of {newest}"
     if matching:
-        return f"{show(prefix)} is the beginning of several digests: {newest}"
+        return f"{show(prefix)} is a prefix of several digests: {newest}"
     near = did_you_mean(prefix[:SHORT], [digest[:SHORT] for digest in digests])
     hint = f" ({near})" if near else ""
-    return f"no kept fleet has the digest {show(prefix)}{hint}; earlier fleets, the newest first: {newest}"
+    return f"no saved fleet has the digest {show(prefix)}{hint}; earlier fleets, newest first: {newest}"

@@ -196,5 +196,5 @@ def _shrunk(
 
 def _in_use(file: KeyFile, previous: ServedKeyFile) -> str:
     count = key_count(previous.content)
-    which = "it had before" if previous.written == file.written else f"{show(previous.written)} held"
+    which = "it contained before" if previous.written == file.written else f"{show(previous.written)} contained"
     return f"the {count} keys that {which} stay in use" if count != 1 else f"the key that {which} stays in use"

@@ -150,9 +150,9 @@ class ReloadLog:
 
     def failed(self, error: Exception) -> None:
         """Log an exception of our own that the files have led to. The caller handles the exception."""
-        log.failure(f"internal error on these files{stays(self._publisher)}")
-        message = f"internal error on these files ({type(error).__name__}: {error}); see the log"
-        self.note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed on them")
+        log.failure(f"internal error while processing these files{stays(self._publisher)}")
+        message = f"internal error while processing these files ({type(error).__name__}: {error}); see the log"
+        self.note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed while processing them")
 
     def note(
         self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], refused: str | None = None,
@@ -169,4 +169,4 @@ class ReloadLog:
 def _ignored(rollback: ActiveRollback) -> str:
     """Return why the files are not served while a rollback is in force."""
     reason = f": {rollback.reason}" if rollback.reason else ""
-    return f"ignored until they change, since {rollback.actor} has rolled back to {rollback.digest[:SHORT]}{reason}"
+    return f"ignored until they change, because {rollback.actor} rolled back to {rollback.digest[:SHORT]}{reason}"

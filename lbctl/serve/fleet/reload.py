@@ -327,7 +327,7 @@ def _changed_between(stamp: Signature, first: int, last: int) -> bool:
 
 
 def _still_written(file: Path) -> Diagnostic:
-    message = "the file is still being written: lbctl reads the fleet when it no longer changes"
+    message = "the file is still being written: lbctl reads the fleet when the file stops changing"
     return Diagnostic("LB932", message, Position(str(file)))
 
 

@@ -1,4 +1,4 @@
-"""Saves what is served, so that a restart finds it: the fleet, the answers of discovery, the drains, the history."""
+"""Saves what is served, so that a restart finds it: the fleet, the discovery answers, the drains, the history."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FleetSaver:
             self._saved, self._drains, self.is_pending = None, None, True
 
     async def save(self, saved: SavedFleet | None) -> None:
-        """Save the served fleet, the answers of discovery and the drains, as far as they have changed."""
+        """Save the served fleet, the discovery answers and the drains, as far as they have changed."""
         served = self._publisher.served
         if served is None:
             return

@@ -36,21 +36,21 @@ def is_name(value: object) -> bool:
 def name(field: str, value: object) -> str:
     """Return the name of a member."""
     if not isinstance(value, str) or not is_name(value):
-        raise FieldError(f"{field} is not a member's name")
+        raise FieldError(f"{field} is not a valid member name")
     return value
 
 
 def line(field: str, value: object, longest: int = _MAX_TEXT) -> str:
     """Return a text that people may be shown in one line."""
     if not isinstance(value, str) or len(value) > longest or not value.isprintable():
-        raise FieldError(f"{field} is not a line of at most {longest} characters")
+        raise FieldError(f"{field} is not a single line of at most {longest} characters")
     return value
 
 
 def raw_text(field: str, value: object, longest: int) -> str:
     """Return a text that is never displayed."""
     if not isinstance(value, str) or len(value) > longest:
-        raise FieldError(f"{field} is not a text of at most {longest} characters")
+        raise FieldError(f"{field} is not text of at most {longest} characters")
     return value
 
 
@@ -102,7 +102,7 @@ def url(field: str, value: object) -> str:
         return ""
     scheme, separator, address = written.partition("://")
     if not separator or scheme not in ("http", "https") or not _is_address(address) or address.startswith("unix:"):
-        raise FieldError(f"{field} is not an API's URL")
+        raise FieldError(f"{field} is not an API URL")
     return written
 
 

@@ -27,7 +27,7 @@ async def check_format(store: SharedStore) -> None:
         for prefix in _FOREIGN:
             if foreign := await store.read(prefix):
                 raise UnusableError(
-                    f"{store.location} has keys that lbctl has not written (for example {foreign[0].key}): choose "
+                    f"{store.location} has keys that lbctl did not write (for example {foreign[0].key}): choose "
                     "another control.store.key_prefix"
                 )
         return

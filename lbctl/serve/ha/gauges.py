@@ -40,9 +40,7 @@ class MemberGauges(Collector):
                 "Response time of the store for the last request, in seconds.",
                 election.latency,
             )
-        takeovers = CounterMetricFamily(
-            "lbctl_ha_takeovers", "The number of times that this member has become the leader."
-        )
+        takeovers = CounterMetricFamily("lbctl_ha_takeovers", "The number of times that this member became the leader.")
         takeovers.add_metric([], member.takeovers)
         yield takeovers
         samples = CounterMetricFamily(

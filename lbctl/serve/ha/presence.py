@@ -148,7 +148,7 @@ async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -
     other = await _holder(store, name)
     if other is None:
         return
-    waiting(f"another process has the name {name}: waiting until it ends")
+    waiting(f"another process uses the member name {name}: waiting for it to exit")
     deadline = time.monotonic() + TTL + INTERVAL
     while time.monotonic() < deadline:
         await asyncio.sleep(INTERVAL / 2)

@@ -82,7 +82,7 @@ class MemberRequests:
         try:
             row = _read(given)
         except UNREADABLE:
-            raise NotSignedError("the signature of a member is malformed") from None
+            raise NotSignedError("the member signature is malformed") from None
         parts, owner = _parts(row, request), None
         if not self._keys.verifies(row["key"], "request", *parts):
             if not self._keys.accepts_unsigned:

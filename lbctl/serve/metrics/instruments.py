@@ -46,7 +46,9 @@ class Metrics:
         Gauge("lbctl_info", "The version of lbctl.", ["version"], registry=registry).labels(__version__).set(1)
         self._register_streams(registry)
         self._unmatched = Counter(
-            "lbctl_xds_unmatched_nodes", "The number of streams of nodes that match no proxy entry.", registry=registry
+            "lbctl_xds_unmatched_nodes",
+            "The number of streams from nodes that match no proxy entry.",
+            registry=registry,
         )
         self._reloads = Counter(
             "lbctl_reloads", "The number of times that the fleet's files were read.", ["result"], registry=registry
@@ -54,10 +56,10 @@ class Metrics:
         for result in RELOAD_STATUSES:
             self._reloads.labels(result)
         self._valid = Gauge(
-            "lbctl_fleet_valid", "1 if the files of the last read are published, else 0.", registry=registry
+            "lbctl_fleet_valid", "1 if the most recently read files are published, else 0.", registry=registry
         )
         self._warnings = Gauge(
-            "lbctl_fleet_warnings", "The number of warnings at the last read of the files.", registry=registry
+            "lbctl_fleet_warnings", "The number of warnings from the last read of the files.", registry=registry
         )
         self._key_files = Gauge(
             "lbctl_key_files_held", "The number of key files whose earlier content is still in use.",
@@ -68,7 +70,7 @@ class Metrics:
         )
         self._task_failures = Counter(
             "lbctl_task_failures",
-            "The number of failures by task; the task was restarted, or called again at the next publication.",
+            "The number of failures by task; lbctl restarted the task, or called it again at the next publication.",
             ["task"],
             registry=registry,
         )
@@ -183,7 +185,7 @@ class _Snapshot(Collector):
         ready.add_metric([], float(bool(self._version)))
         yield ready
         info = GaugeMetricFamily("lbctl_snapshot_info", "The version of the published snapshot.", labels=["version"])
-        age = GaugeMetricFamily("lbctl_snapshot_age_seconds", "The time for which this version has been published.")
+        age = GaugeMetricFamily("lbctl_snapshot_age_seconds", "The time since this version was published.")
         if self._version:
             info.add_metric([self._version], 1)
             age.add_metric([], max(0.0, self._now() - self._since))

@@ -28,7 +28,7 @@ class LatencyMetrics:
         )
         self._decided = self._histogram(registry, "decision", "The time from a sample to the decision about it.")
         self._sent = self._histogram(
-            registry, "sent", "The time from a sample to the sending of the weights that it changed."
+            registry, "sent", "The time from a sample until the weights that it changed were sent."
         )
         self._acked = self._histogram(
             registry, "acked", "The time from a sample to an Envoy's acknowledgement of the weights that it changed."

@@ -139,8 +139,8 @@ class RolloutService:
                 self._unsaved, self._owed = True, (*self._owed, record)
                 await self._apply(updated, "an aborted rollout")
                 raise NotSavedError(
-                    f"the rollout of {state.route} is aborted, but the state cannot be written: a restart before that "
-                    "would continue the rollout"
+                    f"the rollout of {state.route} is aborted, but the state cannot be saved: until it is saved, a "
+                    "restart would continue the rollout"
                 ) from error
             self._recorded.discard(record)
             self._log(state, action, author)
@@ -274,7 +274,7 @@ class RolloutService:
 
 def _summary(state: RolloutState, action: Action | None = None) -> str:
     """Return what was done and where the rollout is then, for people."""
-    place = f"step {state.step + 1}, {state.percent:g} %" if state.moves else "split of the files"
+    place = f"step {state.step + 1}, {state.percent:g} %" if state.moves else "the split in the files"
     return ", ".join(filter(None, (action, f"{state.phase} ({place})")))
 
 

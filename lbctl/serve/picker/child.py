@@ -137,7 +137,7 @@ class PickerChild:
                 raise PickerEndedError(str(error)) from None
 
     async def _run(self, places: tuple[Address, ServerTls | None]) -> None:
-        assert self._ports is not None, "they are kept before the process is started"
+        assert self._ports is not None, "the ports are reserved before the process starts"
         self._failure, datagrams = "", self._ports.datagrams.fileno()
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -238,7 +238,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:
     if end.done() and not end.cancelled():
-        return f"the picker ended with code {end.result()}"
+        return f"the picker exited with code {end.result()}"
     if reports.done() and not reports.cancelled():
         return f"the picker has reported nothing for {_SILENT:g} s"
     return "the picker does not read its input"

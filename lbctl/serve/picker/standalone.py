@@ -131,15 +131,15 @@ def _report(text: bytes) -> PickerReport:
     """Return a report. Raises ValueError and WireError for what no picker writes."""
     report: dict[str, Any] = shaped(parse_object(text), _REPORT)
     if not report.keys() >= _NEEDED:
-        raise InvalidJsonError("a report is not complete")
+        raise InvalidJsonError("a report is incomplete")
     for row in report["reasons"]:
         if list(map(type, row)) != [str, str, int]:
-            raise InvalidJsonError("a reason is not a pool, a text and a count")
+            raise InvalidJsonError("a reason must consist of a pool, a text and a count")
     for row in report["times"].values():
         if len(row) != 2 or len(shaped(row[0], [int])) != len(BOUNDS) + 1 or type(row[1]) not in (int, float):
-            raise InvalidJsonError("times are not counts and a sum")
+            raise InvalidJsonError("times must consist of counts and a sum")
     for sample in report["samples"]:
         sample.setdefault("replica", None)
         if sample.keys() != _SAMPLE.keys():
-            raise InvalidJsonError("a sample is not complete")
+            raise InvalidJsonError("a sample is incomplete")
     return report_of(report)

@@ -204,7 +204,7 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> 
 def _failed_check(measured: FleetMeasurements, key: ReplicaKey) -> str:
     """Return what the active check of lbctl finds wrong; empty where nothing is."""
     check = measured.checks.get(key)
-    return f"the active check of lbctl fails: {check.reason}" if check is not None and check.out else ""
+    return f"lbctl's active check fails: {check.reason}" if check is not None and check.out else ""
 
 
 def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:

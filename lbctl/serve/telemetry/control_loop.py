@@ -195,7 +195,7 @@ _VERDICTS = {"in": "in", "floor": "at the floor weight", "out": "out"}
 _MODES = {
     "acting": "following the signals",
     "frozen": "frozen",
-    "blind": "returning to the capacities",
+    "blind": "returning to the configured capacities",
     "held": "overridden by an operator",
 }
 

@@ -134,5 +134,5 @@ def _why_no_signal(table: MetricsTable, page: MetricsPage) -> tuple[Reason, str]
         name, reason = _refused(page)[0]
         return "values", f"{name}: {reason}"
     if not page.samples:
-        return "nothing_known", f"the page has no metric of {table.title}"
-    return "nothing_known", "no line of the page belongs to this replica with a plausible value"
+        return "nothing_known", f"the page has no {table.title} metric"
+    return "nothing_known", "the page has no line for this replica with a plausible value"

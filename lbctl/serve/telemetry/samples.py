@@ -63,7 +63,7 @@ class MemberSamples:
         """
         form, *rest = parse(_decompressed(text), MAX_VALUES)
         if form != _FORM:
-            raise ValueError(f"samples in the form {form}")
+            raise ValueError(f"samples in the unknown format {form}")
         now, shapes, pools = rest
         difference = received - _number(now)
         if not 0 <= difference - self.offset <= _TOLERANCE:
@@ -200,7 +200,7 @@ def _state(kind: str, url: str, row: list[Any], at: float) -> SourceState:
 
 def _index(value: object, count: int) -> int:
     if type(value) is not int or not 0 <= value < count:
-        raise ValueError(f"the index {value!r} of {count}")
+        raise ValueError(f"index {value!r} is not below the count of {count}")
     return value
 
 

@@ -175,7 +175,7 @@ def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
         return ReplicaCondition("draining", status)
     reason = _readable(f"{item.check} {item.last_check}".strip() or status)
     if passed := _PASSED.fullmatch(status):
-        reason += f", {passed[1]} of {passed[2]} needed checks passed"
+        reason += f", {passed[1]} of {passed[2]} required checks passed"
     if is_new and item.check in _NO_FAILURE and _BY_CHECKS.fullmatch(status):
         return ReplicaCondition("starting", reason)
     return ReplicaCondition("ejected" if item.check == _BY_PASSIVE_CHECK else "down", reason)

@@ -229,7 +229,7 @@ def test_serve_rotates_a_key_and_keeps_the_last_valid_one(tmp_path: Path) -> Non
         control.write_text("sk-of-provider-2", "provider-key")
         eventually(lambda: keys() == {"Bearer sk-of-provider-2"}, pause=0.2)
         control.write_text("", "provider-key")
-        eventually(lambda: "the key that it had before stays in use" in str(control.status["fleet"]["refused"]))
+        eventually(lambda: "the key that it contained before stays in use" in str(control.status["fleet"]["refused"]))
         control.write_text("sk-of-\x07provider", "provider-key")
         eventually(lambda: "printable ASCII" in control.log)
         assert keys() == {"Bearer sk-of-provider-2"}

@@ -78,13 +78,13 @@ def test_write_with_reader_token_gets_403(control: ControlPlane, path: str) -> N
 @pytest.mark.parametrize("path", PATHS)
 def test_write_to_another_host_gets_403(control: ControlPlane, path: str) -> None:
     status, text = send(control, "POST", path, headers(control, host="rebound.example"))
-    assert (status, "this Host is not allowed" in text) == (403, True)
+    assert (status, "this Host header is not allowed" in text) == (403, True)
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
 def test_write_from_another_origin_gets_403(control: ControlPlane, origin: str) -> None:
     status, text = send(control, "POST", "/api/v1/overrides", headers(control, origin=origin))
-    assert (status, "this Origin is not allowed" in text) == (403, True)
+    assert (status, "this Origin header is not allowed" in text) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/reload"])
@@ -134,7 +134,7 @@ def test_drain_of_the_last_replica_warns(
         eventually(lambda: not running.get("status")["fleet"]["valid"])
         assert run(["undrain", "pool/b", *where]) == 0
         err = capsys.readouterr().err
-        assert "warning: the last valid fleet is published, not the files: " in err
+        assert "warning: the last valid fleet is published instead of the files: " in err
         assert "fleet.yaml:2:" in err
         assert "no available replica" not in err
 

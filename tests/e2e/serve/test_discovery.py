@@ -69,7 +69,7 @@ def test_dns_failures_keep_the_replicas_and_are_reported() -> None:
         eventually(lambda: edge.client().get().ok)
         with edge.client().steady(50) as load:
             del dns.names[_NAME]
-            eventually(lambda: "no such name" in str(_named(control)))
+            eventually(lambda: "the name does not exist" in str(_named(control)))
             dns.names[_NAME] = []
             eventually(lambda: "no address" in str(_named(control)))
             dns.names[_NAME] = ["169.254.169.254"]

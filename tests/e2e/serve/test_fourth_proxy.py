@@ -151,7 +151,7 @@ def test_serve_drives_a_registered_kind_and_restarts_its_driver(tmp_path: Path) 
                 broken.touch()
                 fleet["pools"]["pool"] = pool_of(members, (1, 3))
                 control.write(fleet)
-                failed = "its driver has failed (RuntimeError; see the log); a new one starts at 2"
+                failed = "its driver failed (RuntimeError; see the log); a new one starts at 2"
 
                 def has_failed() -> bool:
                     row = control.proxies["edge"]
@@ -162,7 +162,7 @@ def test_serve_drives_a_registered_kind_and_restarts_its_driver(tmp_path: Path) 
                 version = control.status["snapshot"]["version"]
                 eventually(lambda: control.proxies["spare"]["last_good"] == version)
                 status = ("status", "proxies", "--server", control.url)  # a new driver may just try
-                eventually(lambda: "its driver has failed" in lbctl(*status).stdout)
+                eventually(lambda: "its driver failed" in lbctl(*status).stdout)
                 assert client.load(40, 4, keep_alive=False).shares() == {"a": 0.5, "b": 0.5}
                 broken.unlink()
                 eventually(lambda: control.proxies["edge"]["state"] == "SYNCED")

@@ -47,7 +47,7 @@ def test_rollback_holds_until_the_files_change(
     ):
         first = _history(control)[0]["digest"]
         assert _cli(control, "rollback") == 1
-        assert "no earlier fleet is kept" in capsys.readouterr().err
+        assert "no earlier fleet is saved" in capsys.readouterr().err
         control.write(_fleet(edge, a, b, c))
         _reaches(envoy, "a", "b", "c")
         eventually(lambda: len(_history(control)) == 2)
@@ -66,7 +66,7 @@ def test_rollback_holds_until_the_files_change(
         shown = capsys.readouterr()
         assert f"digest {first[:12]}" in shown.out
         assert "by operator: c is slow; the files" in shown.out
-        assert "since operator has rolled back" in shown.err
+        assert "because operator rolled back" in shown.err
         assert _cli(control, "reload") == 1
         assert "ignored until they change" in capsys.readouterr().err
         assert control.metric("lbctl_fleet_valid") == 0

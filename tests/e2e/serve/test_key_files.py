@@ -112,7 +112,7 @@ def test_damaged_key_file_keeps_clients_and_is_reported(site: Site) -> None:
         time.sleep(_HOLD)
         check = site.check()
         assert check.code == 3
-        problem = "NOT served: key file 'keys' contains no keys: the 10 keys that it had before stay in use"
+        problem = "NOT served: key file 'keys' contains no keys: the 10 keys that it contained before stay in use"
         assert problem in check.stdout
         assert site.control.metrics()["lbctl_key_files_held"] == 1
         assert site.control.metrics()["lbctl_fleet_valid"] == 0

@@ -140,7 +140,7 @@ def test_ended_nginx_is_failing_until_it_runs_again() -> None:
         time.sleep(1.5)  # a check has seen it
         process.stop()
         eventually(lambda: control.proxies["ng"]["state"] == "FAILING")
-        assert "no nginx runs with" in control.proxies["ng"]["reason"]
+        assert "no running nginx uses" in control.proxies["ng"]["reason"]
         process.ports = [ng.port]
         process.start()
         eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")

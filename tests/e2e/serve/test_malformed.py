@@ -27,6 +27,6 @@ def test_malformed_line_with_a_token_is_not_logged() -> None:
                 opened.sendall(b"GET /readyz HTTP/1.1\r\nHost: %s\r\n%s\r\n\r\n" % (HOST.encode(), line))
                 answer = opened.recv(65536)
             assert b" 400 " in answer, name
-        eventually(lambda: control.log.count("rejected a request that is not HTTP") == 1)
+        eventually(lambda: control.log.count("rejected a request that is not valid HTTP") == 1)
         assert "HUNTER2" not in control.log
         assert "Traceback" not in control.log

@@ -211,7 +211,7 @@ def test_variant_with_errors_is_rolled_back_on_all_proxies(site: Site) -> None:
         assert all(0.1 < item["new"]["rate"] < 0.4 for item in bad), "every fourth answer is an error"
         steps = _steps(control, "bad")
         assert [action for action, _ in steps] == [
-            "rollout progressing (step 1, 40 %)", "rollout rolled_back (split of the files)",
+            "rollout progressing (step 1, 40 %)", "rollout rolled_back (the split in the files)",
         ]  # fmt: skip
         assert steps[-1][1] == row["reason"]
         _only(control, loads, "bad-old")

@@ -132,7 +132,7 @@ def test_rollout_to_a_dead_pool_does_not_begin(kind: str, site: Site, capsys: py
     row = site.rollout(route)
     assert (row["phase"], row["percent"]) == ("waiting", None)
     assert row["unavailable"].startswith(f"pool {route}-new has no available replica: gone is down")
-    eventually(lambda: site.actions(route) == ["rollout waiting (split of the files)"] * 2)  # it was manual before
+    eventually(lambda: site.actions(route) == ["rollout waiting (the split in the files)"] * 2)  # it was manual before
     assert site.problem(route) == ("critical", "rollout_waiting"), "status --check ends with 3"
     assert site.cli("start", route) == 1
     message = capsys.readouterr().err
@@ -154,7 +154,7 @@ def test_new_rollout_waits_for_the_first_check() -> None:
             site = Site(control, {}, {})
             eventually(lambda: site.rollout("chat")["unavailable"])
             time.sleep(1)
-            assert site.actions("chat") == ["rollout waiting (split of the files)"]
+            assert site.actions("chat") == ["rollout waiting (the split in the files)"]
 
 
 @pytest.mark.parametrize("kind", _KINDS)

@@ -267,14 +267,14 @@ def test_abort_that_cannot_be_saved_applies_and_is_saved_later(capsys: pytest.Ca
             capsys.readouterr()
             assert _cli(control, "abort", "chat") == 4
             message = capsys.readouterr().err
-            assert "is aborted, but the state cannot be written" in message
+            assert "is aborted, but the state cannot be saved" in message
             assert "nothing was changed" not in message
             assert (control.rollout["phase"], control.rollout["split"]) == ("aborted", {"new": 0, "old": 1})
-        eventually(lambda: "rollout abort, aborted (split of the files)" in _actions(control))
+        eventually(lambda: "rollout abort, aborted (the split in the files)" in _actions(control))
         control.kill()
         control.start()
         assert control.rollout["phase"] == "aborted"
         assert [action for action in _actions(control) if "," in action] == [
-            "rollout start, progressing (step 1, 40 %)", "rollout abort, aborted (split of the files)",
+            "rollout start, progressing (step 1, 40 %)", "rollout abort, aborted (the split in the files)",
         ]  # fmt: skip
         assert _cli(control, "start", "chat") == 0, "actions are recorded again"

@@ -141,7 +141,7 @@ def test_killed_replica_is_down_with_the_reporting_proxies(capsys: pytest.Captur
     ):
         members[1].refuse()
         eventually(lambda: "of ha (1 of 2 proxies) fails: L4CON" in _rows(control)["b"]["state_reason"])
-        eventually(lambda: _rows(control)["b"]["state_reason"].startswith("the active check of lbctl for ng fails: "))
+        eventually(lambda: _rows(control)["b"]["state_reason"].startswith("lbctl's active check for ng fails: "))
         _synced(control, ha, ng)
         eventually(lambda: _rows(control)["b"]["acknowledged"] == 0.0)
         row = _rows(control)["b"]
@@ -154,9 +154,7 @@ def test_killed_replica_is_down_with_the_reporting_proxies(capsys: pytest.Captur
         assert metrics['lbctl_proxy_state{kind="nginx",proxy="ng",state="SYNCED"}'] == 1
         assert run(["explain", "weight", "pool/b", "--server", control.url]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0].startswith(
-            "b gets 0 % of the pool's requests instead of 50 %: the active check of lbctl for ng "
-        )
+        assert lines[0].startswith("b gets 0 % of the pool's requests instead of 50 %: lbctl's active check for ng ")
         assert lines[-1].split()[:3] == ["observed", "no", "requests,"]
         members[1].accept()
         eventually(lambda: _rows(control)["b"]["state"] == "ramping")

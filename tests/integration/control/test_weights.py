@@ -197,7 +197,7 @@ def test_replicas_without_any_sample_become_stale() -> None:
     assert talk.mode == "blind"
     assert (
         decisions(talk.state, NAME)[0].mode_reason == "4 of 4 replicas have no fresh samples: weights return to the "
-        "capacities"
+        "configured capacities"
     )
 
 
@@ -237,7 +237,8 @@ def test_weights_freeze_if_most_replicas_look_bad() -> None:
     talk.look({name: {"temperature": 95.0 if place < 4 else 50.0} for place, name in enumerate(names)})
     talk.look({name: {"temperature": 95.0 if place < 4 else 50.0} for place, name in enumerate(names)})
     assert talk.mode == "frozen"
-    assert talk.effects[0] == ModeChanged(NAME, "frozen", "4 of 6 replicas look slow, hot or stale: weights stay")
+    reason = "4 of 6 replicas look slow, hot or stale: weights do not change"
+    assert talk.effects[0] == ModeChanged(NAME, "frozen", reason)
     assert talk.weights == dict.fromkeys(names, 1.0)
 
 

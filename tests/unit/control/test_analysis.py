@@ -129,7 +129,7 @@ def test_only_a_good_interval_resets_the_count_of_bad_ones() -> None:
         (replace(FINE, old=RequestCounts(19, 0)), "the old pools have {} of at least 200 requests"),
         (replace(FINE, silent=("edge", "ha")), "no report from edge, ha"),
         (replace(FINE, metrics=(MetricValues("m", 1.5, problem="new: no"),)), "m: new: no"),
-        (replace(FINE, metrics=(MetricValues("m", 1.5, 1.0, 0.0),)), "m: no ratio to 0"),
+        (replace(FINE, metrics=(MetricValues("m", 1.5, 1.0, 0.0),)), "m: a ratio to 0 is undefined"),
     ],
 )
 def test_too_little_evidence_is_inconclusive_with_a_reason(observation: IntervalObservation, reason: str) -> None:

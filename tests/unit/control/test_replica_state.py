@@ -82,12 +82,11 @@ def test_reason_names_the_check_that_keeps_requests_away() -> None:
         "ejected", "ejected by deep health: XID 79"
     )
     assert state_of(facts(check=REFUSED, checked_for=("site",))) == StateWithReason(
-        "down", "the active check of lbctl for site fails: connection refused"
+        "down", "lbctl's active check for site fails: connection refused"
     )
     both = facts(check=REFUSED, checked_for=("site",), conditions={"ha": ReplicaCondition("down", "L4CON")}, carriers=2)
     assert state_of(both).reason == (
-        "the active check of lbctl for site fails: connection refused; "
-        "the active check of ha (1 of 2 proxies) fails: L4CON"
+        "lbctl's active check for site fails: connection refused; the active check of ha (1 of 2 proxies) fails: L4CON"
     )
     down, up = ReplicaCondition("down", "L4CON"), ReplicaCondition("up")
     assert state_of(facts(conditions={"ha": down}, weight=Weight(0.3, 1.0, 0.3))) == StateWithReason(
@@ -106,12 +105,12 @@ def test_reason_names_the_check_that_keeps_requests_away() -> None:
 
 def test_replica_with_unfinished_first_checks_is_starting() -> None:
     new = facts(check=replace(REFUSED, at=None), checked_for=("site",))
-    assert state_of(new) == StateWithReason("starting", "the active check of lbctl for site has no result yet")
-    rising, up = ReplicaCondition("starting", "L7OK, 1 of 2 needed checks passed"), ReplicaCondition("up")
+    assert state_of(new) == StateWithReason("starting", "lbctl's active check for site has no result yet")
+    rising, up = ReplicaCondition("starting", "L7OK, 1 of 2 required checks passed"), ReplicaCondition("up")
     both = facts(conditions={"ha": rising, "e1": up}, carriers=2, passed_by=1)
     assert state_of(both) == StateWithReason(
         "starting",
-        "the first active checks of ha (1 of 2 proxies) have not all passed yet: L7OK, 1 of 2 needed checks passed",
+        "the first active checks of ha (1 of 2 proxies) have not all passed yet: L7OK, 1 of 2 required checks passed",
     )
     assert state_of(facts(conditions={"ha": rising, "e1": ReplicaCondition("down")}, carriers=2)).name == "down"
 
@@ -154,7 +153,7 @@ def test_unreachable_replica_is_never_in() -> None:
 
 def test_replica_that_answers_nothing_is_unknown() -> None:
     assert state_of(facts(unanswered_for=30.0, passed_by=1)) == StateWithReason(
-        "unknown", "requests are sent to it, and for more than 30 s none was answered without an error"
+        "unknown", "requests are sent to it, but for more than 30 s none has succeeded"
     )
     assert state_of(facts(unanswered_for=30.0, connection=REFUSED)).name == "down"
 

@@ -168,9 +168,9 @@ def test_an_ended_rollout_keeps_its_end_when_files_return(end: str) -> None:
 def test_a_new_model_of_an_old_pool_ends_a_running_rollout() -> None:
     topology, other = topology_of(), topology_of(old_version="v1.1")
     running = advance(begun(topology), topology, 60, HAVE_IT)
-    assert splits(running, other) == {}, "the split of the files holds with the first publication of the files"
+    assert splits(running, other) == {}, "the split in the files holds with the first publication of the files"
     ended = only(reconcile(running, other, 70))
-    assert (ended.phase, ended.reason) == ("superseded", "the files have another model for an old pool")
+    assert (ended.phase, ended.reason) == ("superseded", "the files set a different model for an old pool")
     assert reconcile((ended,), topology, 80) == (replace(ended, models=only(running).models),)
     promoted = advance(advance(running, topology, 60, HAVE_IT), topology, 100_000, HAVE_IT)
     after = reconcile(promoted, other, 100_001)

@@ -36,8 +36,8 @@ def _warnings(changed_pool: str, **states: str) -> list[str]:
 def test_warning_names_503_and_fallback_of_an_unserved_pool() -> None:
     (text,) = _warnings("stable", stable="drained")
     assert text == (
-        "pool stable has no available replica: route chat answers 503 for 90 % of its requests; route safe goes to its "
-        "fallback spare, until one returns"
+        "pool stable has no available replica: route chat answers 503 for 90 % of its requests; route safe uses its "
+        "fallback spare, until a replica becomes available"
     )
     assert "route safe answers 503, until" in _warnings("stable", stable="draining", spare="down")[0]
 
@@ -51,7 +51,8 @@ def test_served_and_unrelated_pools_get_no_warning(state: str) -> None:
 def test_unpublished_files_are_reported_with_their_first_error() -> None:
     errors = tuple(Diagnostic("LB101", Position("f.yaml", line, 1), "routes", "no pool x") for line in (3, 4))
     (text,) = not_served(ReloadOutcome("invalid", errors, 0.0, "2 errors in its files"))
-    assert text == f"the last valid fleet is published, not the files: 2 errors in its files; the first: {errors[0]}"
+    expected = "the last valid fleet is published instead of the files: 2 errors in its files; the first: "
+    assert text == f"{expected}{errors[0]}"
     (text,) = not_served(ReloadOutcome("refused", (), 0.0, "it would lose half of the replicas"))
     assert text.endswith("it would lose half of the replicas")
     (text,) = not_served(ReloadOutcome("rolled_back", (), 0.0))

@@ -189,7 +189,7 @@ def test_replica_down_in_one_proxy_has_no_share_there() -> None:
     (row,) = pool_rows.pools(composed, live)
     up, down_replica = row.replicas
     assert (up.share, down_replica.declared, down_replica.share, down_replica.state) == (1.0, 0.5, 0.0, "down")
-    assert down_replica.state_reason == "the active check of lbctl for site fails: connection refused"
+    assert down_replica.state_reason == "lbctl's active check for site fails: connection refused"
     assert down_replica.reasons == (down_replica.state_reason,)
     assert not down_replica.out
     unfinished = {(NAME, "r00001"): CheckState(out=True, since=0.0)}

@@ -57,7 +57,7 @@ def test_requests_that_proxies_refuse_are_a_problem() -> None:
     assert found(pools=[shedding])[0] == ("critical", "pool_shedding", "llama")
     assert found(pools=[replace(shedding, in_use=False)]) == [("warning", "replica_down", "llama/b")]
     text = problems(Observed("", api.FILES, pools=[shedding]))[0].text
-    assert text == f"proxies reject the requests of pool llama: {why}"
+    assert text == f"proxies reject requests for pool llama: {why}"
 
 
 def test_last_envoy_of_an_entry_must_not_leave() -> None:
@@ -124,7 +124,7 @@ def test_worst_problems_come_first() -> None:
     kinds = [item.kind for item in rows]
     assert kinds == ["not_ready", "files", "no_proxy", "store", "replica_down", "metrics"]
     assert all(item.command.startswith("lbctl ") for item in rows)
-    assert rows[-1].text == "1 source of metrics of the pool llama fails"
+    assert rows[-1].text == "1 metrics source of pool llama is failing"
 
 
 def test_replicas_are_counted_by_state() -> None:
@@ -151,8 +151,8 @@ def test_picker_that_is_not_asked_is_critical() -> None:
     assert found(pools=[_picks(30, 30)], picker=stopped) == [("critical", "picker", "")]
     row = problems(Observed("", api.FILES, pools=[_picks(30, 30)], picker=running))[0]
     assert row.text == (
-        "proxies do not use the picker for pool llama: 30 requests in the last minute, no pick "
-        "(the log of serve names proxies without the picker's key)"
+        "proxies do not use the picker for pool llama: 30 requests in the last minute, none of them picked "
+        "(the log of serve lists the proxies without the picker's key)"
     )
     assert row.command == "lbctl explain pick llama"
 

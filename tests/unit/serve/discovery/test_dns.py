@@ -138,7 +138,7 @@ def test_failed_lookup_keeps_the_addresses(tmp_path: Path, failure: str) -> None
 
     words = {
         "silence": "no answer within",
-        "unknown": "no such name",
+        "unknown": "the name does not exist",
         "empty": "no address",
         "forbidden": "169.254.169.254",
     }[failure]
@@ -294,7 +294,7 @@ def test_host_of_the_trace_collector_is_followed(tmp_path: Path) -> None:
      "255.255.255.255"],
 )  # fmt: skip
 def test_addresses_that_no_replica_can_have_are_rejected(address: str) -> None:
-    with pytest.raises(UnresolvedError, match="no replica can have these"):
+    with pytest.raises(UnresolvedError, match="these addresses are not valid for a replica"):
         usable_answer([address])
     assert usable_answer([address, "10.0.0.1"]).addresses == ("10.0.0.1",)
 

@@ -293,7 +293,7 @@ def test_resources_forbidden_by_rbac_are_reported(api: ApiServer, tmp_path: Path
 
     async def work(watching: Watching) -> None:
         assert watching.members() == {"p1": "10.0.0.1:8000"}
-        await watching.until(lambda: "RBAC: give get, list and watch of nodes" in watching.error)
+        await watching.until(lambda: "RBAC: grant get, list and watch on nodes" in watching.error)
         await watching.until(lambda: "no label" in watching.error)
 
     run_source(api, tmp_path, work, gpu_from=LabelSource("node", "gpu"))

@@ -77,7 +77,7 @@ class Running:
         await self.apply()
 
     async def apply(self) -> None:
-        """Publish the answers of discovery."""
+        """Publish the discovery answers."""
         live = self.publishing.live
         await live.apply(replace(live.inputs, discovered=self.publishing.discovery.current), "discovery")
 
@@ -210,7 +210,7 @@ INVALID: dict[str, tuple[tuple[Any, ...], str]] = {
     "name": ((*FOUR, toy_replica("e\n}", 5)), "name"),
     "zone": ((*FOUR, toy_replica("e", 5, zone='a"; }')), "zone"),
     "labels": ((*FOUR, toy_replica("e", 5, labels=(("k", "a\nb"),))), "labels"),
-    "unhashable": ((*FOUR, toy_replica("e", 5, labels=[["k", "v"]])), "not plain"),
+    "unhashable": ((*FOUR, toy_replica("e", 5, labels=[["k", "v"]])), "unsupported type"),
     "same name": ((*FOUR, toy_replica("a", 5)), "two replicas have the name"),
     "same address": ((*FOUR, toy_replica("e", 4)), "two replicas have the address"),
     "metadata": ((*FOUR, Replica("e", Address("169.254.169.254", 80))), "not valid for a replica"),

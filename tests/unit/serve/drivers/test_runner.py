@@ -87,7 +87,7 @@ def test_new_driver_gets_the_same_fleet_after_a_failure(fails: str, caplog: pyte
         await until(lambda: bool(failed))
         assert item.status.state == "FAILING"
         error = "DriverEndedError" if fails == "end" else "ValueError"
-        assert f"its driver has failed ({error}; see the log); a new one starts at 20" in item.status.reason
+        assert f"its driver failed ({error}; see the log); a new one starts at 20" in item.status.reason
         assert "a secret" not in item.status.reason
         assert fails == "create" or first.stopped
         await until(lambda: second.updates == [FLEET])
@@ -157,7 +157,7 @@ def test_failed_haproxy_driver_is_counted_and_replaced(tmp_path: Path, monkeypat
             patched.setattr(HaproxyUpdater, "apply", fail)
             runner.update(served)
             await until(lambda: bool(failed))
-            assert "its driver has failed (ValueError; see the log)" in runner.status.reason
+            assert "its driver failed (ValueError; see the log)" in runner.status.reason
         await until(lambda: "haproxy.sock" in runner.status.reason)
         assert failed == ["driver"]
         task.cancel()

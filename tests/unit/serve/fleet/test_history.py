@@ -54,7 +54,7 @@ def test_default_is_the_newest_fleet_that_is_not_current(state: SavedState) -> N
     assert history_of(state, "a", "b", "a", "b").find(None) == entry("a")
     assert history_of(state, "a", "b", "a", "c").find(None) == entry("a")
     for contents in ((), ("a",), ("a", "a")):
-        with pytest.raises(BadRequestError, match="no earlier fleet is kept"):
+        with pytest.raises(BadRequestError, match="no earlier fleet is saved"):
             history_of(state, *contents).find(None)
 
 
@@ -69,7 +69,7 @@ def test_digest_may_be_abbreviated(state: SavedState) -> None:
         known.find(swapped)
     with pytest.raises(BadRequestError, match="at least 4 characters"):
         known.find(digest[:2])
-    with pytest.raises(BadRequestError, match="the newest first: " + digest_of(files("b"))[:12]):
+    with pytest.raises(BadRequestError, match="earlier fleets, newest first: " + digest_of(files("b"))[:12]):
         known.find("no digest")
 
 

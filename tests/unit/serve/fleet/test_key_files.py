@@ -64,7 +64,7 @@ def test_damaged_key_file_is_an_error_and_old_keys_stay(fleet: Fleet, damage: st
     assert outcome.loaded is None
     assert outcome.refused is not None
     assert outcome.refused.startswith("key file 'secrets/keys.yaml' ")
-    assert outcome.refused.endswith("the 10 keys that it had before stay in use")
+    assert outcome.refused.endswith("the 10 keys that it contained before stay in use")
     messages = [line for line in fleet.messages(outcome) if "LB53" in line]
     assert len(messages) == 1
     assert messages[0].startswith("fleet.yaml:7:46: error LB53")
@@ -83,7 +83,7 @@ def test_damaged_jwks_is_an_error_and_old_keys_stay(fleet: Fleet, text: str | No
     outcome = fleet.load()
     assert outcome.loaded is None
     assert outcome.refused is not None
-    assert outcome.refused.endswith("the 2 keys that it had before stay in use")
+    assert outcome.refused.endswith("the 2 keys that it contained before stay in use")
     fleet.target(3)
     outcome = fleet.load()
     assert outcome.running is not None
@@ -127,7 +127,7 @@ def test_wrong_path_is_an_error_at_its_position_and_keys_stay(fleet: Fleet) -> N
     outcome = fleet.load()
     assert fleet.messages(outcome)[0].startswith(
         "fleet.yaml:7:46: error LB530 routes.all.auth.api_keys.file: key file 'secrets/kyes.yaml' cannot be used: "
-        "the 10 keys that 'secrets/keys.yaml' held stay in use"
+        "the 10 keys that 'secrets/keys.yaml' contained stay in use"
     )
     assert len(served(fleet)) == 10
 

@@ -284,7 +284,7 @@ def test_name_that_is_not_utf8_does_not_end_the_watch(fleet: Path, caplog: pytes
 
 @pytest.mark.parametrize(("error", "reason", "logged"), [
     (ValueError("a panic of the library"), "a panic of the library", ["a task failed", "file notifications"]),
-    (None, "the watch has ended", ["file notifications"]),
+    (None, "the file watch ended", ["file notifications"]),
 ])  # fmt: skip
 def test_failed_watch_is_logged_once_and_restarted(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception | None,

@@ -278,7 +278,7 @@ def test_bad_pool_is_rolled_back_across_a_restart(tmp_path: Path) -> None:
             assert run.row.percent is None
             assert (run.row.reason or "").startswith("2 bad evaluations in a row")
             action, reason = (await run.actions())[-1]
-            assert (action, reason) == ("rollout rolled_back (split of the files)", run.row.reason)
+            assert (action, reason) == ("rollout rolled_back (the split in the files)", run.row.reason)
         async with serving(tmp_path, rollout_fleet()) as run:
             await run.until(lambda run: run.state.phase == "rolled_back", GOOD)
             await run.wait(1.5)
@@ -302,7 +302,7 @@ def test_unsaved_rollback_is_recorded_once_later(refused: str, tmp_path: Path, m
             while (await run.saved.rollouts())[0].phase != "rolled_back":
                 await asyncio.sleep(0.01)
             actions = [action for action, _ in await run.actions()]
-            assert actions.count("rollout rolled_back (split of the files)") == 1
+            assert actions.count("rollout rolled_back (the split in the files)") == 1
 
     run_test(test())
 
@@ -441,7 +441,7 @@ def test_promql_compares_both_pools_at_one_instant(tmp_path: Path) -> None:
             assert await verdict(run, ["1", "2"], ["1"]) == (
                 "inconclusive", "flagged: new: the query returned 2 series instead of one",
             )  # fmt: skip
-            assert await verdict(run, ["1"], ["0"]) == ("inconclusive", "flagged: no ratio to 0")
+            assert await verdict(run, ["1"], ["0"]) == ("inconclusive", "flagged: a ratio to 0 is undefined")
             assert run.state.step == 0
             assert await verdict(run, ["3"], ["1"]) == ("bad", "flagged is 3 times the old value")
             assert run.row.analysis

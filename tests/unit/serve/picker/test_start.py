@@ -95,7 +95,7 @@ async def _kill_repeatedly() -> None:
             await reported.wait()
         assert child.state.pid is not None
         os.kill(child.state.pid, signal.SIGKILL)
-        with pytest.raises(PickerEndedError, match="ended with code -9"):
+        with pytest.raises(PickerEndedError, match="exited with code -9"):
             await runs
         reported.clear()
     child.close()

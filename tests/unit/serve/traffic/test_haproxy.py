@@ -156,7 +156,7 @@ def test_each_server_state_has_a_condition() -> None:
     assert {key.replica: item for key, item in report.conditions.items()} == {
         "up": ReplicaCondition("up"),
         "down": ReplicaCondition("down", "L4CON Connection refused"),
-        "rising": ReplicaCondition("starting", "L7OK, 1 of 2 needed checks passed"),
+        "rising": ReplicaCondition("starting", "L7OK, 1 of 2 required checks passed"),
         "passive": ReplicaCondition("ejected", "HANA Health analyze"),
         "nameless": ReplicaCondition("down", "its name does not resolve"),
         "drained": ReplicaCondition("draining", "DRAIN"),

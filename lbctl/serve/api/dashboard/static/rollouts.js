@@ -121,7 +121,7 @@ function sentence(item, now) {
       promoted: `All steps are done: ${item.to} gets ${item.percent} %.`,
       aborted: "Aborted: the split in the files applies.",
       rolled_back: `Rolled back because of ${item.to}: the split in the files applies.`,
-      superseded: "Superseded: the files have another split, which applies.",
+      superseded: "Superseded: the files contain a different split, which applies.",
     }[item.phase] ?? item.phase
   );
 }
