@@ -1263,6 +1263,9 @@ class PickRequest(Struct, frozen=True):
     """The adapter in the request; None: it has none."""
     blocks: int
     """Number of blocks of the prompt's prefix that can be looked up."""
+    session_key: str | None = None
+    """The session key that the request has: a header, or a field of the body such as $.user. None: it has no
+    session."""
 
 
 class PickCandidate(Struct, frozen=True):

@@ -22,12 +22,14 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
     if section.bound <= 1:
         place = (*path, "pick", "bound")
         ctx.error("LB302", f"a bound of {section.bound:g} leaves no room", place, "above 1, for example 1.25")
-    keys = model.PICK_SESSION if section.session is None else section.session
-    session = tuple(_session_key(key) for key in keys)
-    if section.session is None and section.prefix is None:
-        session = tuple(key for key in session if key.header)
     prefix = maybe(section.prefix, lambda item: ir.Prefix(item.block, item.blocks))
-    return ir.PickPolicy(tuple(dict.fromkeys(session)), prefix, section.bound, int(section.timeout))
+    return ir.PickPolicy(_session(section), prefix, section.bound, int(section.timeout))
+
+
+def _session(section: model.Pick) -> tuple[ir.SessionKey, ...]:
+    if section.session is not None:
+        return tuple(dict.fromkeys(_session_key(key) for key in section.session))
+    return tuple(key for key in ir.DEFAULT_SESSION_KEYS if key.header or section.prefix is not None)
 
 
 def check_picker(ctx: Context) -> None:

@@ -89,13 +89,6 @@ SessionKey = Annotated[
     OneOf({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", "grammar": "a header name"}, BodyKey),
 ]
 """A header, or a field of the JSON body."""
-PICK_SESSION: tuple[str | BodyKey, ...] = (
-    "x-session-id",
-    "x-correlation-id",
-    BodyKey(body="$.prompt_cache_key"),
-    BodyKey(body="$.user"),
-)
-"""Default session keys of a pool. If `prefix` is off, fields of the body are left out."""
 
 
 def _prefix(value: object) -> object:
@@ -110,8 +103,9 @@ def _prefix(value: object) -> object:
 class Pick(Section):
     session: list[SessionKey] | None = Field(
         None,
-        description="Sources of the session ID; the first source that a request contains is used. Default: "
-        "x-session-id, x-correlation-id and, unless `prefix` is off, prompt_cache_key and user in the body.",
+        description="Sources of the session ID; the first source that a request contains is used. Default: the headers "
+        "x-session-id, x-claude-code-session-id, x-session-affinity, session-id, session_id and x-correlation-id. "
+        "Unless `prefix` is off, also session_id, prompt_cache_key, metadata.user_id and user in the body.",
     )
     prefix: Annotated[PickPrefix | None, BeforeValidator(_prefix), _OrOff()] = Field(
         PickPrefix.default(),

@@ -92,7 +92,7 @@ def explain(features: Features, table: PoolTable, books: Books, affinity: Affini
 def document(explanation: Explanation) -> dict[str, object]:
     """Return the explanation as a JSON object."""
     features = explanation.features
-    names = ("session", "body_bytes", "prompt_tokens", "model", "adapter")
+    names = ("session", "session_key", "body_bytes", "prompt_tokens", "model", "adapter")
     request = {name: getattr(features, name) for name in names} | {"blocks": len(features.prefix)}
     return {
         "sentence": explanation.sentence,

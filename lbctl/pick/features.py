@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from lbctl.ir.locality import NOWHERE, Place
@@ -48,6 +49,8 @@ class Features(NamedTuple):
     """Location of the querying proxy, for the pool's `locality`."""
     tenant: str = ""
     """The tenant that sends the request; empty if the route has none. Tenants do not share the affinity memory."""
+    session_key: str | None = None
+    """Name of the session key that the request has: a header, or a field such as `$.user`."""
 
 
 def read(
@@ -77,9 +80,10 @@ def read(
     rules, seed = policy.prefix, f"{table.pool}\0{tenant}\0{table.model}\0{adapter}"
     texts = prompt.texts(document, rules.block * rules.blocks if rules else 0) if document else None
     is_whole = len(beginning) == length
+    session, session_key = _session(policy, headers, document)
     return Features(
         pool=table.pool,
-        session=_session(policy, headers, document),
+        session=session,
         prefix=prompt.chain(texts, seed, rules) if rules and texts else (),
         body_bytes=length,
         prompt_tokens=prompt.tokens(texts if is_whole else None, length),
@@ -89,23 +93,32 @@ def read(
         regions=regions,
         place=place,
         tenant=tenant,
+        session_key=session_key,
     )
 
 
-def _session(policy: PickPolicy, headers: Mapping[str, Sequence[str]], document: Mapping[str, object]) -> str | None:
+def _session(
+    policy: PickPolicy, headers: Mapping[str, Sequence[str]], document: Mapping[str, object]
+) -> tuple[str, str] | tuple[None, None]:
+    """Return the value and the name of the first session key that the request has."""
     for key in policy.session:
         value = next(iter(headers.get(key.header, ())), "") if key.header else _field(document, key.body)
         if value:
-            return value if len(value) <= _MAX_KEY else _shortened(value)
-    return None
+            return value if len(value) <= _MAX_KEY else _shortened(value), key.name
+    return None, None
 
 
 def _field(document: Mapping[str, object], path: str) -> str:
     """Return the text or number at `path` (for example `$.metadata.user`); an empty string if there is none."""
     value: object = document
-    for step in path.split(".")[1:]:
+    for step in _steps(path):
         value = value.get(step) if isinstance(value, dict) else None
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+@lru_cache(256)
+def _steps(path: str) -> tuple[str, ...]:
+    return tuple(path.split(".")[1:])
 
 
 def _shortened(value: str) -> str:

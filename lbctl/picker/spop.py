@@ -5,7 +5,8 @@ A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
 - the picker's `key`, and the name of the `proxy`
 - `target`: path and query string of the same query by HTTP
 - `id`: the id of the pick
-- pairs of `header` and `value`, the `tenant`, the beginning of the `body`, and the `length` of the whole body
+- `headers`: names of session headers, separated by spaces, and then a `value` for each, which may be empty
+- the `tenant`, the beginning of the `body`, and the `length` of the whole body
 
 The ACK sets the variable `replica`. It sets no variable if HAProxy should fall back to `otherwise`. HAProxy reports the
 end of a request by a datagram (`http_api.RequestEnds`).
@@ -48,16 +49,10 @@ class SpopApi:
 
     def variables(self, arguments: Sequence[tuple[bytes, Value]]) -> tuple[tuple[bytes, bytes], ...]:
         """Return the variables of the response to a query."""
-        fields: dict[bytes, Value] = {}
-        headers: dict[str, list[str]] = {}
-        header = ""
-        for name, value in arguments:
-            if name == b"header":
-                header = _text(value)
-            elif name != b"value":
-                fields[name] = value
-            elif value:
-                headers.setdefault(header, []).append(_text(value))
+        fields = {name: value for name, value in arguments if name != b"value"}
+        values = [value for name, value in arguments if name == b"value"]
+        names = _text(fields.get(b"headers")).split()
+        headers = {name: [_text(value)] for name, value in zip(names, values, strict=False) if value}
         proxy = _text(fields.get(b"proxy"))
         if not self._key.admits(_text(fields.get(b"key")), proxy):
             return ()

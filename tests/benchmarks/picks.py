@@ -207,7 +207,7 @@ async def by_spop(port: int, pid: int) -> None:
 
     async def with_session(number: int) -> None:
         session = spop.string(f"s{number % 1000}")
-        await ask(number, ("header", spop.string("x-session-id")), ("value", session))
+        await ask(number, ("headers", spop.string("x-session-id")), ("value", session))
 
     async def with_body(number: int) -> None:
         await ask(number, ("body", spop.string(body(number))))

@@ -143,12 +143,18 @@ def _body(path: str | None) -> bytes:
 def _lines(explanation: schema.PickExplanation) -> Iterator[str]:
     yield wrapped(_printable(explanation.sentence))
     request = explanation.request
-    yield f"session        {_printable(request.session) if request.session is not None else 'none'}"
+    yield f"session        {'none' if request.session is None else _session(request.session, request.session_key)}"
     yield f"prompt         about {request.prompt_tokens:.0f} tokens, {request.blocks} blocks for prefix matching"
     if request.model is not None:
         adapter = ", an adapter" if request.adapter else ""
         yield f"model          {_printable(request.model)}{adapter}"
     yield format_table(_HEAD, [_cells(row) for row in explanation.candidates])
+
+
+def _session(value: str, key: str | None) -> str:
+    if key is None:
+        return _printable(value)
+    return f"{_printable(value)}, from {f'{key} in the body' if key.startswith('$') else f'the header {key}'}"
 
 
 def _cells(row: schema.PickCandidate) -> tuple[str, ...]:

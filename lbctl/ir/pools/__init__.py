@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lbctl.ir.pools.balance import (
+    DEFAULT_SESSION_KEYS,
     Affinity,
     Algorithm,
     Balance,
@@ -27,6 +28,7 @@ from lbctl.ir.pools.pool import Model, Pool, Protocol, Replica, SlowStart
 from lbctl.ir.pools.telemetry import MetricsSource, Telemetry, Weighting
 
 __all__ = [
+    "DEFAULT_SESSION_KEYS",
     "ActiveCheck",
     "Affinity",
     "Algorithm",

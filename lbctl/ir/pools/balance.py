@@ -29,6 +29,28 @@ class SessionKey:
     body: str = ""
     """Field, for example `$.user`; empty for a header."""
 
+    @property
+    def name(self) -> str:
+        """Return the header's name, or the field."""
+        return self.header or self.body
+
+
+DEFAULT_SESSION_KEYS = (
+    *(
+        SessionKey(header=name)
+        for name in (
+            "x-session-id",
+            "x-claude-code-session-id",
+            "x-session-affinity",
+            "session-id",
+            "session_id",
+            "x-correlation-id",
+        )
+    ),
+    *(SessionKey(body=f"$.{name}") for name in ("session_id", "prompt_cache_key", "metadata.user_id", "user")),
+)
+"""Session keys of a pool that names none. docs/reference/picker.md lists the clients that send them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prefix:

@@ -277,8 +277,10 @@ def _arguments(query: _Query, view: View) -> Iterator[Token]:
     yield Token("length=req.hdr(content-length)")
     if query.route.auth is not None:
         yield Token("tenant=var(txn.tenant)")
-    for header in query.policy.session_headers:
-        yield quote.word(f'header=str("{quote.name(header).text}")')
+    headers = query.policy.session_headers
+    if headers:
+        yield quote.word(f'headers=str("{" ".join(quote.name(header).text for header in headers)}")')
+    for header in headers:
         yield quote.word(f"value={quote.sample('req.fhdr', header, f'bytes(0,{_MAX_HEADER_BYTES})', place=1)}")
 
 

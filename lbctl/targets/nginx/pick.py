@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lbctl.ir.pools import Pool
+from lbctl.ir.pools import DEFAULT_SESSION_KEYS, Pool
 from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
@@ -33,6 +33,7 @@ BODY = (Token("$lb_prompt"), Token("$lb_json_body"))
 """Part of a JSON body for the picker, as a variable and its value."""
 _BEGINNING = "$lb_body_beginning"
 """Variable with the beginning of a body of any type."""
+_DEFAULT_HEADERS = tuple(key.header for key in DEFAULT_SESSION_KEYS if key.header)
 _KEY_FILE = "nginx-picker-key.conf"
 _MAX_BODY_BYTES = 65_535
 """Maximum bytes of a body that the picker gets: the maximum count in an expression, and about what the picker reads."""
@@ -66,7 +67,23 @@ def picked(
                 "picks of gRPC follow session headers and the load: messages are passed on as they come",
                 "`prefix: off` and headers alone in `session` say the same for every proxy",
             )
+        _check_headers(context, pool)
     return Picked(variable, replace(upstream, name=Token(variable)))
+
+
+def _check_headers(context: RenderContext, pool: Pool) -> None:
+    """Warn about session headers that nginx drops. The default keys include one, of old clients."""
+    policy = pool.balance.pick
+    if policy is None or policy.session_headers == _DEFAULT_HEADERS:
+        return
+    for index, key in enumerate(policy.session):
+        if key.header and names.header(key.header) is None:
+            context.warn(
+                "pool.balance.pick",
+                ("pools", pool.name, "balance", "pick", "session", index),
+                f"nginx drops headers with the name {key.header}: they do not identify a session",
+                "a name of letters, digits and hyphens",
+            )
 
 
 def _number(context: RenderContext, upstream: UpstreamBlock) -> int:

@@ -227,7 +227,7 @@ PARSERS: dict[str, Parser] = {
                     ("key", b"\x00"),
                     ("target", spop.string("/pick/chat?regions=eu")),
                     ("length", spop.string("2")),
-                    ("header", spop.string("x-session-id")),
+                    ("headers", spop.string("x-session-id")),
                     ("value", spop.string("s")),
                     ("body", spop.string("{}")),
                     ("address", b"\x06\x7f\x00\x00\x01"),

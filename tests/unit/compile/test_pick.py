@@ -9,8 +9,12 @@ from lbctl.ir.pools import Balance, PickPolicy, Prefix, SessionKey
 from lbctl.ir.snapshot import Snapshot, view
 from tests.support.fleet import compiling
 
-HEADERS = (SessionKey(header="x-session-id"), SessionKey(header="x-correlation-id"))
-BODY = (SessionKey(body="$.prompt_cache_key"), SessionKey(body="$.user"))
+HEADERS = tuple(
+    SessionKey(header=name)
+    for name in ("x-session-id", "x-claude-code-session-id", "x-session-affinity", "session-id", "session_id",
+                 "x-correlation-id")
+)  # fmt: skip
+BODY = tuple(SessionKey(body=f"$.{name}") for name in ("session_id", "prompt_cache_key", "metadata.user_id", "user"))
 
 
 def balance_of(text: str) -> Balance:
@@ -31,7 +35,7 @@ def test_with_prefix_off_only_body_session_keys_read_bodies() -> None:
     assert (off.session, off.reads_bodies) == (HEADERS, False)
     written = balance_of("{algorithm: pick, pick: {prefix: off, session: [X-Chat, {body: $.user}]}}").pick
     assert written is not None
-    assert (written.session, written.reads_bodies) == ((SessionKey(header="x-chat"), BODY[1]), True)
+    assert (written.session, written.reads_bodies) == ((SessionKey(header="x-chat"), BODY[-1]), True)
 
 
 def test_otherwise_is_the_algorithm_proxies_render() -> None:

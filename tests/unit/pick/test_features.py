@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.ir.pools import PickPolicy, Prefix, SessionKey
+from lbctl.ir.pools import DEFAULT_SESSION_KEYS, PickPolicy, Prefix, SessionKey
 from lbctl.pick import partial_json
 from lbctl.pick.features import BODY_LIMIT, Features, read
 from lbctl.pick.prompt import MAX_PROMPT_TOKENS
@@ -39,6 +39,27 @@ def test_the_first_present_session_key_counts() -> None:
     assert features(body, {"x-session-id": [""]}).session == "key"
     assert features(chat("hi", meta={"user": 17})).session == "17"
     assert features(chat("hi", meta=["user"])).session is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "key"),
+    [
+        ({"x-session-id": ["0198f1c2"]}, chat("hi"), "x-session-id"),
+        ({"x-claude-code-session-id": ["0198f1c2"]}, chat("hi", user="other"), "x-claude-code-session-id"),
+        ({"x-session-affinity": ["ses_71b2"], "user-agent": ["opencode/1.3"]}, chat("hi"), "x-session-affinity"),
+        ({"session-id": ["0198f1c2"]}, chat("hi", prompt_cache_key="other"), "session-id"),
+        ({"session_id": ["0198f1c2"]}, chat("hi", prompt_cache_key="other"), "session_id"),
+        ({}, chat("hi", session_id="0198f1c2", user="u"), "$.session_id"),
+        ({}, chat("hi", prompt_cache_key="0198f1c2", user="u"), "$.prompt_cache_key"),
+        ({}, chat("hi", metadata={"user_id": "user_5d1_account__session_0198f1c2"}), "$.metadata.user_id"),
+        ({"authorization": ["Bearer key"]}, chat("hi", metadata={"user_id": None}), None),
+    ],
+)
+def test_default_keys_recognise_sessions_of_agents(headers: dict[str, list[str]], body: bytes, key: str | None) -> None:
+    table = PoolTable("llama", PickPolicy(DEFAULT_SESSION_KEYS), ())
+    request = read(table, headers, body, len(body))
+    assert request.session_key == key
+    assert (request.session or "0198f1c2").rpartition("_")[2] in ("0198f1c2", "71b2")
 
 
 @pytest.mark.parametrize("value", ["x" * 1_000_000, "\x00\r\n\x1b" * 100])

@@ -227,7 +227,7 @@ def test_query_by_spop_is_read_as_the_same_by_http() -> None:
     picker, body = _accepted(), b'{"prompt":"hello"}'
     picker.query(
         ("id", string(NAME)), ("length", string("5000")), ("tenant", string("acme")),
-        ("header", string("x-session-id")), ("value", string("s1")), ("body", b"\x09" + spop.varint(len(body)) + body),
+        ("headers", string("x-session-id")), ("value", string("s1")), ("body", b"\x09" + spop.varint(len(body)) + body),
         target=TARGET,
     )  # fmt: skip
     headers = {
@@ -249,16 +249,24 @@ def _by_http(picker: _Picker, method: str, target: str, headers: dict[str, str],
 def test_session_header_keeps_its_replica() -> None:
     picker = _accepted()
     for number in range(20):
-        session = ("header", string("x-session-id")), ("value", string(f"s{number}"))
+        session = ("headers", string("x-session-id")), ("value", string(f"s{number}"))
         assert len({picker.query(*session) for _ in range(3)}) == 1
 
 
 @pytest.mark.parametrize("value", [b"\x00", string("")])
 def test_header_that_a_client_lacks_is_left_out(value: bytes) -> None:
     picker = _accepted()
-    others = ("header", string("x-user")), ("value", string("u")), ("header", string("x-user")), ("value", string("v"))
-    picker.query(("header", string("x-session-id")), ("value", value), *others)
-    assert picker.service.queries[0].headers == {"x-user": ["u", "v"]}
+    picker.query(("headers", string("x-session-id x-user")), ("value", value), ("value", string("u")))
+    assert picker.service.queries[0].headers == {"x-user": ["u"]}
+
+
+@pytest.mark.parametrize("names", [b"\x00", string(""), string("x-user"), string("x-user x-team x-other x-more")])
+def test_headers_without_a_name_or_a_value_are_left_out(names: bytes) -> None:
+    picker = _accepted()
+    assert picker.query(("headers", names), ("value", string("u")), ("value", string("t"))) in {"a", "b", "c"}
+    named = {"x-user": ["u"], "x-team": ["t"]}
+    count = min(2, len(names[2:].split()))
+    assert picker.service.queries[0].headers == dict(list(named.items())[:count])
 
 
 def test_regions_of_the_target_limit_the_replicas() -> None:
@@ -313,7 +321,7 @@ def test_query_for_an_unknown_pool_has_no_replica(target: str) -> None:
 
 def test_values_that_are_not_utf_8_are_answered() -> None:
     picker, bad = _accepted(), string(b"\xff\xfe")
-    pairs = [(name, bad) for name in ("id", "length", "tenant", "header", "value", "body", "proxy", "unknown")]
+    pairs = [(name, bad) for name in ("id", "length", "tenant", "headers", "value", "body", "proxy", "unknown")]
     assert picker.query(*pairs) in {"a", "b", "c"}
     assert spop.replica_of(picker.send(spop.notify([("key", string(KEY)), ("target", bad)])).data) == ""
 
@@ -325,7 +333,7 @@ _Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 def _query(number: int, session: str = "s") -> bytes:
-    session_header = ("header", string("x-session-id")), ("value", string(session))
+    session_header = ("headers", string("x-session-id")), ("value", string(session))
     return spop.notify(
         [("key", string(KEY)), ("target", string("/pick/chat")), *session_header], stream=300 + number, number=number
     )
