@@ -1,1 +1,1 @@
-"""The lowest layer: values and helpers that every other package may import and that import none of them."""
+"""The lowest layer: values and helpers that every other package may import, and that do not import any of them."""

@@ -1,6 +1,6 @@
-"""Joins the pieces of a response up to a bound in bytes. The caller limits the total time.
+"""Joins the pieces of a response up to a size limit. The caller limits the total time.
 
-Nothing is copied for each piece: the cost of a response grows with its length, not with the square of it.
+Earlier pieces are not copied for each new piece, so the cost of a response is linear in its length.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 
 
 class TooLargeError(ValueError):
-    """A response, or a line of it, has more bytes than its bound. The message states the bound."""
+    """A response, or one of its lines, exceeds its limit in bytes. The message states the limit."""
 
     def __init__(self, what: str, most: int) -> None:
         super().__init__(f"{what} larger than {size(most)}")
 
 
 class Bounded:
-    """Bytes up to a bound."""
+    """A buffer with a size limit."""
 
     def __init__(self, most: int, what: str = "a response") -> None:
         self._most = most

@@ -1,6 +1,7 @@
 """A time limit for a blocking call.
 
-The timeouts of `requests` apply to each read of a socket: a server that sends one byte per second never exceeds one.
+The timeouts of `requests` apply to each read of a socket, so a server that sends one byte per second never exceeds
+them.
 """
 
 from __future__ import annotations

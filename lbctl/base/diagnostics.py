@@ -1,4 +1,4 @@
-"""Diagnostics: the problem, its position, and a hint how to fix it.
+"""Diagnostics: the problem, its position, and a hint on how to fix it.
 
 A `Diagnostic` is a value, never an exception that ends the run: readers and compilers add diagnostics to a
 `Diagnostics` collection and continue, so that one run reports every fault. Only the command line decides what to do
@@ -29,11 +29,11 @@ class Position:
     """A place in a file."""
 
     file: str
-    """The name of the file as the user gave it."""
+    """Name of the file, as the user specified it."""
     line: int = 0
-    """Counts from 1, as in editors; 0 means the file as a whole."""
+    """Line number, counted from 1 as in editors; 0 means the whole file."""
     column: int = 0
-    """Counts from 1, as in editors."""
+    """Column number, counted from 1 as in editors."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
@@ -44,11 +44,11 @@ class Diagnostic:
     """One finding about the user's input."""
 
     code: str
-    """`LB` and three digits."""
+    """Code of the finding: `LB` and three digits."""
     message: str
     """The problem, without its position."""
     position: Position | None = None
-    """None if the problem is not in a file."""
+    """Position of the problem; None if the problem is not in a file."""
     path: Path = ()
     """Path of the value in the YAML; empty if the problem concerns no value."""
     hint: str = ""
@@ -101,7 +101,7 @@ class Diagnostics:
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, str | int | None]:
-    """Return the diagnostic as the JSON object of commands and the API. Unknown values are null."""
+    """Return the diagnostic as a JSON object for commands and the API. Unknown values are null."""
     position = diagnostic.position
     return {
         "code": diagnostic.code,

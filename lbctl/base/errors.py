@@ -1,4 +1,4 @@
-"""Exceptions as text for people."""
+"""Formats exceptions for people."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _ASYNCIO = ("Connect call failed", "error while attempting to bind on address")
 def reason_of(error: BaseException, silent: str = "") -> str:
     """Return the reason of an error for people: one line, never empty.
 
-    The first that exists of: the system's reason, the exception's text, `silent`, the exception's type. The text of an
-    OSError repeats its number and file. The `strerror` of an OSError that was raised with a text alone is None.
+    The reason is the first that exists of the system's reason, the exception's text, `silent`, and the exception's
+    type. The text of an OSError repeats its number and file. The `strerror` of an OSError that was raised with a text
+    alone is None.
     """
     text = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.errno and str(text).startswith(_ASYNCIO):

@@ -35,7 +35,7 @@ class InvalidJsonError(ValueError):
     """The text is not JSON, or exceeds a limit. The message gives the reason and does not repeat the text."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
-        """Set the message, and the line and column at which the text stops being JSON."""
+        """Set the message, and the line and column at which the text stops being valid JSON."""
         super().__init__(message)
         self.line = line
         self.column = column
@@ -89,7 +89,7 @@ def member(holder: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
 
 
 def shaped(value: object, shape: Shape, name: str = "it") -> Any:
-    """Return the parts of a value that the shape names, without null.
+    """Return the parts of a value that the shape lists, without null values.
 
     A shape is a type, a list with the shape of each item, or a dict with the shape of each key. `...` is any key.
     Raises InvalidJsonError for other types.
@@ -122,10 +122,10 @@ def records(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _is_shallow(text: str | bytes | bytearray) -> bool:
-    """Whether the brackets alone show that the text is within the depth limit.
+    """Return whether the brackets alone show that the text is within the depth limit.
 
     The result is False if strings contain brackets. Each round removes the innermost pairs, which takes milliseconds
-    for a page of several megabytes; walking the text takes a second.
+    for a page of several megabytes; reading the text character by character takes a second.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     brackets = bytes(data.translate(None, _OTHERS))

@@ -1,8 +1,8 @@
 """Classifies hosts: address or name, loopback or not, and the addresses that no replica may have.
 
-The scraper and the resolver reject these addresses at run time, and `lint` reports them in advance. A host that
-consists only of decimal, hexadecimal or octal numbers is an IPv4 address to every system's resolver, and so it is here.
-This module does not resolve names.
+The scraper and the resolver reject these addresses at run time, and `lint` reports them in advance. Like the resolvers
+of all systems, this module treats a host that consists only of decimal, hexadecimal or octal numbers as an IPv4
+address. This module does not resolve names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 _METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
-"""Addresses where clouds serve credentials, in addition to the link-local 169.254.169.254."""
+"""Addresses at which clouds serve credentials, in addition to the link-local 169.254.169.254."""
 _NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.azure.com", "instance-data"})
 """Host names of the clouds' metadata services."""
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96")))
@@ -39,9 +39,9 @@ def parse_ip(text: str) -> Ip:
 
 @lru_cache(maxsize=1 << 15)
 def is_ip(host: str) -> bool:
-    """Whether the host is an address that a replica may have, so that nothing needs to be resolved.
+    """Return whether the host is an address that a replica may have, which does not need to be resolved.
 
-    The host has no brackets and no zone. A zone has a meaning on one machine only.
+    Brackets and a zone are not allowed. A zone is meaningful only on one machine.
     """
     if ":" not in host:
         return IPV4.fullmatch(host) is not None
@@ -52,7 +52,7 @@ def is_ip(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host can be reached only from this machine. A name other than localhost may be any machine."""
+    """Return whether the host can be reached only from this machine. A name other than localhost may be any machine."""
     try:
         return parse_ip(host).is_loopback
     except ValueError:
@@ -66,7 +66,7 @@ def split_host(header: str) -> tuple[str, str]:
 
 
 def is_served_host(header: str, bind: str) -> bool:
-    """Whether a `Host` header is a loopback name of this machine, or the host to which a server is bound.
+    """Return whether a `Host` header is a loopback name, or the host to which a server is bound.
 
     This rejects DNS rebinding: a web page whose own name resolves to this machine sends that name. The port is not
     compared, because it may be a forwarded port.
@@ -78,7 +78,7 @@ def is_served_host(header: str, bind: str) -> bool:
 def from_here(host: str) -> str:
     """Return the address at which this machine reaches a listener on `host`.
 
-    The unspecified addresses 0.0.0.0 and :: cannot be connected to.
+    Clients cannot connect to the unspecified addresses 0.0.0.0 and ::.
     """
     return _EVERYWHERE.get(host, host)
 
@@ -92,7 +92,7 @@ def address_of(host: str) -> Ip | None:
 
 
 def is_metadata(host: str, address: Ip | None) -> bool:
-    """Whether the host is a cloud's metadata service, which serves the machine's credentials.
+    """Return whether the host is a cloud's metadata service, which serves the machine's credentials.
 
     `address` is the result of `address_of(host)`.
     """
@@ -103,7 +103,7 @@ def is_metadata(host: str, address: Ip | None) -> bool:
 
 
 def is_forbidden(address: Ip) -> bool:
-    """Whether no replica may have this address."""
+    """Return whether replicas must not have this address."""
     inner = _embedded(address)
     if inner is not None and is_forbidden(inner):
         return True

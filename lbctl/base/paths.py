@@ -1,7 +1,7 @@
-"""Checks of paths that a user writes. They return False where `Path` raises an exception.
+"""Checks of paths that a user writes. They return False if `Path` would raise an exception.
 
-Before Python 3.14, `Path.is_file()` and similar methods raise OSError if this user may not search a directory on the
-way, or if a name is too long. These functions return False, and the code that opens the path reports the reason.
+Before Python 3.14, `Path.is_file()` and similar methods raise OSError if the current user may not search a parent
+directory, or if a name is too long. These functions return False, and the code that opens the path reports the reason.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from pathlib import Path
 
 
 def exists(path: Path | str) -> bool:
-    """Whether this user can see something at the path."""
+    """Return whether the path exists, as far as the current user can see."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def is_file(path: Path | str) -> bool:
-    """Whether this user can see a regular file at the path."""
+    """Return whether the current user can see a regular file at the path."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_directory(path: Path | str) -> bool:
-    """Whether this user can see a directory at the path."""
+    """Return whether the current user can see a directory at the path."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def is_link(path: Path | str) -> bool:
-    """Whether this user can see a symbolic link at the path."""
+    """Return whether the current user can see a symbolic link at the path."""
     return os.path.islink(path)  # noqa: PTH114
 
 
 def without_links(path: Path | str) -> Path:
-    """Resolve links as far as possible. `Path.resolve()` raises RuntimeError if they form a circle."""
+    """Resolve symbolic links as far as possible. `Path.resolve()` would raise RuntimeError if they form a loop."""
     return Path(os.path.realpath(path))

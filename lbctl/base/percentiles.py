@@ -1,4 +1,4 @@
-"""Percentiles by nearest rank: the smallest value that is not exceeded by the given percentage of the values."""
+"""Percentiles by nearest rank: the smallest value that the given percentage of the values do not exceed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def rank(count: int, percentile: float) -> int:
-    """Return the index of a percentile (0 to 100) among `count` sorted values; `count` is at least 1."""
+    """Return the index of a percentile (0 to 100) among `count` sorted values. `count` must be at least 1."""
     return max(1, math.ceil(count * percentile / 100)) - 1
 
 

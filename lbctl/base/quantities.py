@@ -1,4 +1,4 @@
-"""The grammar of quantities in a fleet file: durations, sizes, percents, rates, temperatures, addresses, versions.
+"""The grammar of quantities in a fleet file: durations, sizes, percentages, rates, addresses and similar values.
 
 Each `parse_…` function takes a value of any type as YAML produced it, and returns the number in the unit that the code
 uses, or raises `QuantityError` with a message for the user. Each type formats itself in the same grammar.
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([A-Za-z%/]*)", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 _NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
-"""Last label that resolvers read as part of an IPv4 address, in any notation."""
+"""Matches a last label that resolvers treat as part of an IPv4 address, in any notation."""
 _SOCKET = re.compile(r"/[A-Za-z0-9._/-]{1,103}", re.ASCII)
 _VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}", re.ASCII)
 
@@ -195,7 +195,7 @@ def _host_and_port(url: str) -> str:
 def parse_host(text: str) -> tuple[str, bool]:
     """Parse a name or an address (IPv6 in brackets).
 
-    Returns it in lower case without brackets, and whether it is an address. Raises QuantityError.
+    Returns the host in lower case and without brackets, and whether it is an address. Raises QuantityError.
     """
     if text.startswith("[") and text.endswith("]"):
         return _v6(text), True

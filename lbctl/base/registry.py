@@ -37,7 +37,7 @@ class Registry(Generic[T]):
         return tuple(self._entries)
 
     def get(self, name: str) -> T:
-        """Return the value of that name. Raises UnknownName."""
+        """Return the value with this name. Raises UnknownName."""
         try:
             return self._entries[name]
         except KeyError:

@@ -12,9 +12,9 @@ PLACES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""The file of Debian, Ubuntu and Alpine, of Fedora and RHEL, of SUSE, and of BSD."""
+"""Paths of this file on Debian, Ubuntu and Alpine, on Fedora and RHEL, on SUSE, and on BSD."""
 
 
 def system_ca() -> str:
-    """Return the first of `PLACES` that exists here; the first of all where none does."""
+    """Return the first path in `PLACES` that exists on this machine, or the first path if none exists."""
     return next((place for place in PLACES if Path(place).is_file()), PLACES[0])

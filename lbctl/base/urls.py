@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 _AUTHORITY = re.compile(r"(//)([^\s/?#'\"]*@|(?!\[)[^\s/?#'\"@]*:(?!\d+[/?#])[^\s'\"@]*@)")
-"""Everything up to the last `@` of the authority. A password may contain a slash that is not escaped."""
+"""Matches everything up to the last `@` of the authority. A password may contain a slash that is not escaped."""
 _QUERY = re.compile(r"\?([^#]*)(#.*)?")
 _VALUE = re.compile(r"(^|[&;])([^=&;]*=)?([^&;]+)")
 

@@ -1,4 +1,4 @@
-"""Collapses repeated findings into the first one, with the number of the others."""
+"""Collapses repeated findings into one finding that states the number of the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_PLACES = 3
 
 
 def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Collapse findings about replicas by code and pool. Keep all others, in the same order."""
+    """Collapse findings about replicas by code and pool. Keep all other findings, in the same order."""
     groups: dict[object, list[Diagnostic]] = {}
     for finding in dict.fromkeys(findings):
         groups.setdefault((finding.code, finding.path[:2]) if _is_of_replica(finding.path) else finding, []).append(
@@ -22,7 +22,7 @@ def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def collapse_equal(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Collapse equal warnings about several places. Keep all others, in the same order."""
+    """Collapse equal warnings about several places. Keep all other findings, in the same order."""
     groups: dict[object, list[Diagnostic]] = {}
     for finding in findings:
         key = finding if finding.severity == "error" else (finding.code, finding.message, finding.hint)
@@ -31,7 +31,7 @@ def collapse_equal(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _with_other_places(group: Sequence[Diagnostic]) -> Diagnostic:
-    """Return the first of several equal findings, with the places of the others."""
+    """Return the first of several equal findings, with the places of the others in its message."""
     first = group[0]
     places = list(dict.fromkeys(_place(item, first) for item in group[1:]))
     if not places:
@@ -41,7 +41,7 @@ def _with_other_places(group: Sequence[Diagnostic]) -> Diagnostic:
 
 
 def _place(item: Diagnostic, first: Diagnostic) -> str:
-    """Return the position of a finding. If `defaults` give both findings the same position, return its path."""
+    """Return the position of a finding. If both have the same position in `defaults`, return the finding's path."""
     if item.position is None or first.position is None or item.position == first.position:
         return dotted(item.path)
     is_same_file = item.position.file == first.position.file
@@ -49,7 +49,7 @@ def _place(item: Diagnostic, first: Diagnostic) -> str:
 
 
 def with_places(group: Sequence[Diagnostic]) -> Diagnostic:
-    """Return the first of several findings, with the number of the others."""
+    """Return the first of several findings, with the number of the others in its message."""
     others = len(group) - 1
     more = f" (and in {others} more place{'s' if others > 1 else ''})" if others else ""
     return replace(group[0], message=f"{group[0].message}{more}")

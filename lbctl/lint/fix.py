@@ -1,9 +1,9 @@
-"""Applies safe fixes to the files: values change, comments and everything else are kept.
+"""Applies safe fixes to fleet files. Only values change; comments and all other text are preserved.
 
 A fix edits the text at the position of its value: it replaces a scalar within its quotes, or adds a key to a map or
 removes it. All other lines remain unchanged, byte for byte. A fix is skipped if the layout of the file does not permit
-it. The new text is parsed again, and is discarded if its values are not as intended. Findings whose fixes were not made
-remain.
+it. The new text is parsed again, and is discarded if its values are not as intended. If a fix was not made, its finding
+remains.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _TextEdit:
     old: Node | None
     """Current value of the key, if any."""
     value: Value | None
-    """None to remove the key."""
+    """New value; None removes the key."""
 
     @property
     def at(self) -> tuple[int, int]:
@@ -69,7 +69,7 @@ def remove_comments(texts: Sequence[SourceText], unused: Iterable[Ignore]) -> li
 
 
 def replace_file(file: File, data: bytes) -> None:
-    """Replace the content of the file atomically; symbolic links and the mode are kept. Raises OSError."""
+    """Replace the content of the file atomically, and keep its symbolic links and mode. Raises OSError."""
     target = file.resolve(strict=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
@@ -85,7 +85,7 @@ def replace_file(file: File, data: bytes) -> None:
 
 
 def _apply_to_text(text: SourceText, fixes: Sequence[Fix]) -> SourceText:
-    """Return the text with the fixes that belong to it and that its layout permits."""
+    """Return the text after the fixes of this file that its layout permits."""
     root = read(text.data, text.name, Diagnostics())
     if root is None:
         return text
@@ -124,7 +124,7 @@ def _edit_for(root: Node, fix: Fix) -> _TextEdit | None:
 
 
 def _apply(lines: list[str], edit: _TextEdit) -> bool:
-    """Apply the edit to the lines, whose number does not change. Return whether this was possible."""
+    """Apply the edit without changing the number of lines. Return whether this was possible."""
     if edit.old is None:
         return _insert_key(lines, edit)
     if edit.value is None:
@@ -143,7 +143,7 @@ def _replace_scalar(lines: list[str], old: Node, value: Value) -> bool:
 
 
 def _replace_words(lines: list[str], old: Node, value: Value) -> bool:
-    """Replace words of a text that spans several lines, each on its own line."""
+    """Replace words in a string that spans several lines, and keep each word on its line."""
     if not isinstance(old.value, str) or not isinstance(value, str):
         return False
     before, after = old.value.split(), value.split()
@@ -199,7 +199,7 @@ def _insert_line(lines: list[str], parent: Node, pair: str) -> bool:
 
 
 def _remove_key(lines: list[str], parent: Node, old: Node) -> bool:
-    """Remove a key and its scalar; the line with its comment if nothing else is on it."""
+    """Remove a key and its scalar. If the line contains nothing else, remove the line with its comment."""
     line, start = lines[old.line - 1], old.key_column - 1
     end = _scalar_end(line, old)
     if end is None or old.key_line != old.line:
@@ -218,7 +218,7 @@ def _remove_key(lines: list[str], parent: Node, old: Node) -> bool:
 
 
 def _is_one_line(lines: list[str], node: Node) -> bool:
-    """Whether a key and its whole value are on one line."""
+    """Return whether a key and its whole value are on one line."""
     line = lines[node.line - 1]
     if node.key_line != node.line:
         return False
@@ -290,7 +290,7 @@ def _flow_end(line: str, column: int) -> int | None:
 
 
 def _is_in_flow(before: str) -> bool:
-    """Whether a flow collection is open at the end of this prefix of a line."""
+    """Return whether a flow collection is open at the end of this prefix of a line."""
     unquoted = _QUOTED.sub("", before)
     return sum(unquoted.count(bracket) for bracket in "[{") > sum(unquoted.count(bracket) for bracket in "]}")
 

@@ -20,13 +20,13 @@ GENERATIVE_KINDS = frozenset({"vllm", "sglang", "tgi", "trtllm", "lmdeploy", "ni
 _NOT_GENERATIVE = re.compile(
     r"embed|rerank|classif|score|pooling|moderation|\bbge\b|\bgte\b|\be5\b|clip|whisper|resnet|yolo|bert"
 )
-"""Parts of paths and model names whose requests get a single short response, with any engine."""
+"""Parts of paths and model names that indicate a single short response, whatever the engine."""
 _STREAMS = re.compile(r"/(chat|completions?|generate|generate_stream|responses|messages)(/|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class StatedLoad:
-    """The load given on the command line."""
+    """Load that is specified on the command line."""
 
     rate: float
     """Requests per second."""
@@ -80,7 +80,7 @@ class FleetView:
         )
 
     def streams(self, route: Route) -> bool:
-        """Return whether the route's responses are generated token by token, judged by path, model and engine."""
+        """Return whether the path, model and engine show that responses are generated token by token."""
         paths = self._paths.get(route.name, [])
         if any(_NOT_GENERATIVE.search(path) for path in paths):
             return False

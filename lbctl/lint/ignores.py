@@ -1,14 +1,14 @@
 """`# lbctl: ignore LB210 (reason)`: silences a code on its line, for every command that reads the fleet.
 
-Warnings, notes and the findings of lint rules can be silenced; errors that prevent rendering cannot. A comment that
-silences nothing, or that cannot be parsed, is itself a finding of lint, so that comments do not outlive their purpose.
+Warnings, notes and the findings of lint rules can be silenced; errors that prevent rendering cannot. A comment that has
+no effect, or that cannot be parsed, is itself a finding of lint, so that comments do not outlive their purpose.
 
-A comment is compared only with checks that were run. Some codes are not checked in every run: a load that is not given,
-a proxy's own checker, a file that exists on another machine. They do not make a comment unused. Findings about kinds of
-proxies that the fleet does not name count as found.
+A comment is compared only with checks that were run. Some checks are not part of every run: they need a load, a proxy's
+own checker, or a file on another machine. Their codes do not make a comment unused. Findings about kinds of proxies
+that the fleet does not name count as found.
 
-Commands that do not lint import this module too. For this reason, functions for lint alone import the rules when they
-are called.
+Commands other than lint also import this module. For this reason, functions that only lint uses import the rules when
+they are called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 UNUSED, MALFORMED = "LB017", "LB018"
 FILES = frozenset({"LB110", "LB503"})
-"""Missing files are reported by `validate`: a CI pipeline has neither certificates nor keys."""
+"""Codes of missing files. `validate` reports them, but lint does not, because a CI pipeline has neither certificates
+nor keys.
+"""
 _CODES_OF_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
 _RUN_TIME_CODES = "LB9"
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*lbctl:\s*ignore\b([^\n]*)")
@@ -38,7 +40,7 @@ _HINT = "# lbctl: ignore LB210 (why it is right here)"
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """One code of one comment."""
+    """One code in an ignore comment."""
 
     position: Position
     """Position of the comment."""
@@ -58,7 +60,7 @@ class Comments:
 
 
 def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]]:
-    """Parse the comments of the files; the second value lists faults of malformed comments."""
+    """Parse the comments in the files. The second result lists the faults of malformed comments."""
     parsed, faults = [], []
     for position, arguments in _comments(texts):
         codes, problem = _read(arguments)
@@ -136,7 +138,7 @@ def unused_diagnostics(idle: Iterable[Ignore]) -> list[Diagnostic]:
 
 
 def _unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
-    """Return the finding about a comment that silences nothing; `is_error`: its code is an error of the fleet."""
+    """Return the finding about a comment without effect; `is_error`: its code is that of an error."""
     reason = "errors cannot be ignored" if is_error else f"{ignore.code} is not found on this line"
     message = f"{ignore.code}: {reason}" if is_error else reason
     return Diagnostic(UNUSED, f"{message}, so this comment has no effect", ignore.position, (), "remove it", "warning")

@@ -1,8 +1,8 @@
 """The pages of all lbctl codes, for `lbctl rule`, docs/reference/codes.md and SARIF.
 
-A page is a file `codes/CODE.md`: front matter, then paragraphs and sections. Its paragraphs may be wrapped anywhere.
-The pages about features that a proxy does not support come from the tables of the targets. A code never changes its
-meaning. If lbctl no longer reports a code, its page stays.
+A page is a file `codes/CODE.md`: front matter, then paragraphs and sections. Paragraphs may be wrapped anywhere. The
+pages about features that a proxy does not support are generated from the targets' tables of capabilities. A code never
+changes its meaning. If lbctl no longer reports a code, its page stays.
 """
 
 from __future__ import annotations

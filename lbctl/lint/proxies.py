@@ -1,4 +1,4 @@
-"""Features of the fleet that its own proxies do not support: one finding per code and position, with the kinds.
+"""Features of the fleet that its own proxies do not support, with one finding per code and position.
 
 Features that need a control plane on every proxy (telemetry, live weights, deep health) are omitted: `lbctl serve`
 provides them, and `render` reports them. Other features that `serve` provides for a proxy that it drives are omitted
@@ -21,7 +21,7 @@ from lbctl.targets.prepare import prepare, refused_keys
 from lbctl.targets.target import CONTROL_PLANE
 
 _CHECKS = frozenset({"pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"})
-"""Features that are active checks."""
+"""Features that are active health checks."""
 _ANY_KIND = "; if the fleet has no proxies of these kinds, list its proxies under `proxies`"
 _CONTROL_PLANE_CODES = frozenset(BY_ID[name].code for name in CONTROL_PLANE)
 
@@ -76,8 +76,8 @@ def _is_driven(proxy: Proxy) -> bool:
 def _done_by_serve(loaded: Loaded, proxy: Proxy, finding: Diagnostic) -> bool:
     """Return whether `lbctl serve` performs this function in place of the proxy.
 
-    For a proxy that it does not drive, `serve` makes only the active checks of pools with the picker, which is part of
-    it.
+    For a proxy that it does not drive, `serve` performs only the active checks of pools with the picker, because the
+    picker is part of `serve`.
     """
     provided = target(proxy.kind).done_by_control_plane
     if not _is_driven(proxy):

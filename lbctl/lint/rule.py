@@ -1,4 +1,4 @@
-"""Lint rules: functions from a fleet to findings, registered by code. The page of the code contains their severity."""
+"""Lint rules: functions from a fleet to findings, registered by code. The page of each code contains the severity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Edit:
 
     path: Path
     value: Value | None
-    """None to remove the key."""
+    """New value; None removes the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class RuleFinding:
     """A finding of a rule."""
 
     path: Path
-    """Path of the value, written or not; replicas are identified by name."""
+    """Path of the value, even if the YAML does not contain it; replicas are identified by name."""
     message: str
     """The problem."""
     hint: str = ""
@@ -45,21 +45,21 @@ class LintRule:
     code: str
     check: Check
     needs_load: bool = False
-    """Whether it checks only the load given on the command line."""
+    """Whether the rule checks only the load that is specified on the command line."""
 
     @property
     def page(self) -> CodePage:
-        """Page of its code, read at first use."""
+        """Page of the rule's code, which is read at first use."""
         return read_page(self.code)
 
     @property
     def severity(self) -> Severity:
-        """Severity of its findings."""
+        """Severity of the rule's findings."""
         return self.page.severity
 
 
 REGISTRY: dict[str, LintRule] = {}
-"""Filled by `@rule` when the modules of rules are imported by `lbctl.lint.rules.rules`."""
+"""Maps codes to rules. `@rule` fills it when `lbctl.lint.rules.rules` imports the modules of rules."""
 
 
 def rule(code: str, *, needs_load: bool = False) -> Callable[[Check], Check]:

@@ -27,7 +27,7 @@ class Fix:
     """A safe fix of a finding."""
 
     edit: Edit
-    """Its path is the path in the YAML."""
+    """Change to make; its path is the path in the YAML."""
     at: Position
     """Position of the value, or of its nearest ancestor if it is not written."""
     written: bool
@@ -35,7 +35,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """The outcome of one run."""
+    """The result of one run."""
 
     findings: tuple[Diagnostic, ...]
     """Each code and position occurs once."""
@@ -48,12 +48,12 @@ class LintResult:
     fixes: tuple[Fix, ...] = ()
     """Safe fixes of the findings."""
     unused: tuple[Ignore, ...] = ()
-    """Comments that silence nothing."""
+    """Comments without effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFilter:
-    """Selects codes that begin with a string in `select` and with none in `ignore`.
+    """Selects codes that begin with a string in `select`, and not with a string in `ignore`.
 
     An empty `select` selects all codes.
     """
@@ -68,7 +68,7 @@ class CodeFilter:
 
 @dataclass(slots=True)
 class _RuleResults:
-    """The findings of the rules, in the order of codes, each position once."""
+    """Findings of the rules in the order of codes, with each position once."""
 
     findings: dict[tuple[str, Position], Diagnostic] = field(default_factory=dict)
     fixes: dict[Diagnostic, Fix] = field(default_factory=dict)
@@ -79,8 +79,8 @@ def lint(
 ) -> LintResult:
     """Lint a fleet.
 
-    `texts` are its files as they were read, and `diagnostics` the faults found in reading them. `chosen` selects codes,
-    and `load` is the load given on the command line.
+    `texts` are its files as they were read, and `diagnostics` are the faults that were found while reading them.
+    `chosen` selects codes, and `load` is the load that is specified on the command line.
     """
     source = parse(texts, diagnostics)
     loaded = complete(source, diagnostics, require_own_lines=False) if source else None
@@ -137,7 +137,7 @@ def _run_rules(subject: FleetView, active: Sequence[LintRule], sources: SourceMa
 
 
 def position_of_finding(sources: SourceMap, finding: RuleFinding) -> Position:
-    """Return the position of the value if it is written, else of the key of its nearest ancestor."""
+    """Return the position of the value if the YAML contains it, otherwise of its nearest ancestor's key."""
     written = sources.written(finding.path)
     node = descend(sources.root, written)
     if node is not None:

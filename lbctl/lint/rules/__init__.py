@@ -1,4 +1,4 @@
-"""The rules, by subject. To add a rule, write a function with `@rule` in one of these modules."""
+"""Lint rules, grouped by subject. To add a rule, write a function with `@rule` in one of these modules."""
 
 from __future__ import annotations
 

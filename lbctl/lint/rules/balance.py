@@ -15,14 +15,14 @@ _NAMED_BY_REPLICAS = {
     "mcp-session-id": "{header: mcp-session-id}",
     "$.previous_response_id": "{cookie: NAME}, for clients that store cookies",
 }
-"""Maps headers and body fields with a session that the replica names to the affinity that keeps the session."""
+"""Maps headers and body fields with a session ID that the replica chooses to an affinity that preserves the session."""
 _UNLIKE = 2.0
-"""Ratio of the largest to the smallest capacity in a pool above which its replicas count as different."""
+"""Minimum ratio of the largest to the smallest capacity at which a pool's replicas count as different."""
 
 
 @rule("LB210")
 def load_blind_algorithm(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB210: algorithms that ignore requests in flight."""
+    """Report algorithms that ignore requests in flight (LB210)."""
     for pool in fleet.pools:
         algorithm = pool.balance.algorithm
         if algorithm not in ("round_robin", "random"):
@@ -36,7 +36,7 @@ def load_blind_algorithm(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB211")
 def idle_replicas_before_weights(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB211: least_request on replicas of different capacity, where a proxy prefers idle replicas."""
+    """Report least_request on replicas of different capacity, if a proxy prefers idle replicas (LB211)."""
     titles = [target(kind).title for kind in KINDS if kind in fleet.kinds and target(kind).prefers_idle_replicas]
     for pool in fleet.pools if titles else ():
         if pool.balance.name == "least_request" and _spread(pool) >= _UNLIKE:
@@ -50,7 +50,7 @@ def idle_replicas_before_weights(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB213")
 def hash_without_bounded_load(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB213: hashes without a bound on one replica's load."""
+    """Report hash balancing without a bound on the load of one replica (LB213)."""
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.balance.bounded_load is None:
             path = ("pools", pool.name, "balance", "hash", "bounded_load")
@@ -60,7 +60,7 @@ def hash_without_bounded_load(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB214")
 def hash_with_dynamic_weights(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB214: hash rings whose weights change."""
+    """Report hash rings whose weights change (LB214)."""
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.weighting.strategy != "static":
             path = ("pools", pool.name, "weighting", "strategy")
@@ -70,7 +70,7 @@ def hash_with_dynamic_weights(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB215")
 def prompt_hash_despite_session_key(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB215: hashes of the prompt where a header or cookie identifies the client."""
+    """Report hashes of the prompt, although a header or cookie identifies the client (LB215)."""
     for pool in fleet.pools:
         key = pool.balance.key
         session = _session(fleet, pool) if key and key.kind == "prompt_prefix" else ""
@@ -81,7 +81,7 @@ def prompt_hash_despite_session_key(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB247")
 def hash_of_named_session(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB247: hashes by a session that the replica names."""
+    """Report hashes of a session ID that the replica chooses (LB247)."""
     for pool in fleet.pools:
         path, key, policy = ("pools", pool.name, "balance"), pool.balance.key, pool.balance.pick
         if key is not None and key.kind in ("header", "json_body") and key.name in _NAMED_BY_REPLICAS:

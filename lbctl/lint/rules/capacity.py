@@ -17,7 +17,7 @@ _FACTOR = 2.0
 
 @rule("LB216")
 def weight_contradicts_gpu(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB216: weights that differ from the GPU table by more than a factor of two."""
+    """Report weights that differ from the GPU table by more than a factor of two (LB216)."""
     table = {name: gpu.throughput for name, gpu in GPUS.items()} | dict(fleet.loaded.source.fleet.gpus)
     for pool in fleet.pools:
         ratios = {replica.name: _ratio(replica, table) for replica in pool.replicas if replica.gpu in table}
@@ -38,7 +38,7 @@ def _ratio(replica: Replica, table: dict[str, float]) -> float:
 
 @rule("LB217")
 def dominant_replica(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB217: a replica with more than half of its pool's capacity."""
+    """Report replicas with more than half of their pool's capacity (LB217)."""
     for pool in fleet.pools:
         replicas = serving(pool)
         total = sum(replica.capacity for replica in replicas)
@@ -52,7 +52,7 @@ def dominant_replica(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB218")
 def single_replica(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB218: pools of one replica that a route depends on."""
+    """Report pools with a single replica that a route depends on (LB218)."""
     for pool in fleet.pools:
         routes = [route for route, share in _shares_of_routes(fleet, pool) if share >= 0.5]
         active = [replica for replica in pool.replicas if not replica.drain]
@@ -63,7 +63,7 @@ def single_replica(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _shares_of_routes(fleet: FleetView, pool: Pool) -> Iterator[tuple[str, float]]:
-    """Yield routes without a fallback, and the part of their requests that the pool gets."""
+    """Yield each route without a fallback, and the share of its requests that the pool gets."""
     for route, action in fleet.forwards:
         share = of_pools(action).get(pool.name)
         if share is not None and action.fallback is None:
@@ -72,7 +72,7 @@ def _shares_of_routes(fleet: FleetView, pool: Pool) -> Iterator[tuple[str, float
 
 @rule("LB221", needs_load=True)
 def high_utilisation(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB221: a utilisation from 80 % to 100 %."""
+    """Report a utilisation from 80 % to 100 % (LB221)."""
     utilisation = _utilisation(fleet)
     if utilisation is not None and load_bound.BUSY <= utilisation[0] < 1:
         yield RuleFinding(
@@ -84,7 +84,7 @@ def high_utilisation(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB222", needs_load=True)
 def overload(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB222: a utilisation of 100 % or more."""
+    """Report a utilisation of 100 % or more (LB222)."""
     utilisation = _utilisation(fleet)
     if utilisation is not None and utilisation[0] >= 1:
         yield RuleFinding(

@@ -31,7 +31,7 @@ _BUSY_ANSWER = 3_000
 _MAX_CHECK_RATE = 100
 _MIN_WINDOW = 5_000
 _MAX_THRESHOLD = 30
-"""More consecutive failures than a partially failed replica ever shows."""
+"""Maximum useful threshold: a partially failed replica never has more consecutive failures."""
 _SINGLE_FAILURES = {
     "unhealthy_threshold": "one slow response",
     "consecutive_5xx": "one 5xx response",
@@ -42,7 +42,7 @@ _SINGLE_FAILURES = {
 
 @rule("LB321")
 def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB321: checks that do not prove that the model is ready."""
+    """Report checks that do not prove that the model is ready (LB321)."""
     for pool in fleet.pools:
         path = ("pools", pool.name, "health", "active")
         readiness = next(
@@ -67,7 +67,7 @@ def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB322")
 def no_gpu_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB322: GPUs without a source of their temperature, throttling or errors."""
+    """Report GPUs without a source of temperature, throttling or errors (LB322)."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
         signals = {source.signal for source in sources_of(pool)}
@@ -80,7 +80,7 @@ def no_gpu_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB323")
 def slow_failure_detection(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB323: checks that detect a failure after more than a minute."""
+    """Report checks that need more than a minute to detect a failure (LB323)."""
     for pool in fleet.pools:
         check = pool.active
         if check is None:
@@ -97,7 +97,7 @@ def slow_failure_detection(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB327")
 def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB327: checks with less time than a busy engine needs."""
+    """Report checks with a timeout that is too short for a busy engine (LB327)."""
     for pool in fleet.pools:
         check = pool.active
         if check is None or isinstance(check.probe, TcpCheck) or pool.fail_open or pool.upstream:
@@ -114,7 +114,7 @@ def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB328")
 def useless_fail_open(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB328: `fail_open` that changes nothing."""
+    """Report `fail_open` if it has no effect (LB328)."""
     for pool in fleet.pools:
         if not pool.fail_open or pool.active is None:
             continue
@@ -129,7 +129,7 @@ def useless_fail_open(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB324")
 def excessive_check_rate(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB324: more than 100 health checks per second."""
+    """Report more than 100 health checks per second (LB324)."""
     instances = sum(proxy.instances for proxy in fleet.topology.proxies if _checks_actively(proxy)) or 1
     rates = {pool.name: instances * _checks(pool) for pool in fleet.pools}
     total = sum(rates.values())
@@ -155,7 +155,7 @@ def _checks(pool: Pool) -> float:
 
 @rule("LB325")
 def aggressive_outlier_check(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB325: thresholds that eject a replica at once, or never."""
+    """Report thresholds that eject a replica at once, or never (LB325)."""
     for pool in fleet.pools:
         path = ("pools", pool.name, "health")
         if pool.active is not None:
@@ -187,7 +187,7 @@ def _too_sensitive(path: tuple[str, ...], cause: str, better: int) -> RuleFindin
 
 @rule("LB326")
 def ineffective_slow_start(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB326: a slow start without effect where replicas come and go."""
+    """Report slow start that has no effect although replicas come and go (LB326)."""
     for pool in fleet.pools:
         ramp = pool.slow_start
         spot = any(key == "spot" and value != "false" for replica in pool.replicas for key, value in replica.labels)

@@ -12,7 +12,7 @@ from lbctl.lint.rule import RuleFinding, rule
 
 @rule("LB230")
 def hosted_api_is_checked(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB230: active checks by HTTP of hosted APIs."""
+    """Report active HTTP checks of hosted APIs (LB230)."""
     for pool in _hosted(fleet):
         if pool.active is not None and isinstance(pool.active.probe, HttpCheck):
             message = "every proxy instance sends this check to the API without a key"
@@ -22,7 +22,7 @@ def hosted_api_is_checked(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB231")
 def hosted_api_has_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB231: sources of telemetry of hosted APIs."""
+    """Report telemetry sources for hosted APIs (LB231)."""
     for pool in _hosted(fleet):
         for path, _ in telemetries(pool):
             yield RuleFinding(path, "a hosted API does not expose metrics", "remove telemetry")
@@ -30,7 +30,7 @@ def hosted_api_has_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB232")
 def hosted_api_starts_slowly(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB232: slow start of hosted APIs."""
+    """Report slow start for hosted APIs (LB232)."""
     for pool in _hosted(fleet):
         path = ("pools", pool.name, "slow_start")
         if fleet.written(path) is not None:
@@ -39,7 +39,7 @@ def hosted_api_starts_slowly(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB233")
 def secret_in_clear_text(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB233: secrets of hosted APIs that are sent without TLS."""
+    """Report secrets that are sent to hosted APIs without TLS (LB233)."""
     for pool in _hosted(fleet):
         sends = any(header.file for header in pool.upstream.headers) if pool.upstream else False
         remote = not pool.replicas or any(not _is_here(item.address.host) for item in pool.replicas)
@@ -52,5 +52,5 @@ def _hosted(fleet: FleetView) -> Iterator[Pool]:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether the host is this machine; a socket has none."""
+    """Return whether the host is this machine; it is empty for a socket."""
     return not host or is_loopback(host)

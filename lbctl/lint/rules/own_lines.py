@@ -1,4 +1,4 @@
-"""Rules about own lines: the order in which they run, and the settings that they override."""
+"""Rules about included lines: the order in which they run, and the settings that they override."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHOOSES = frozenset(("use_backend", "default_backend"))
 
 @rule("LB240")
 def own_lines_before_credentials(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB240: directives of the rewrite phase in a server."""
+    """Report directives of the rewrite phase in a server (LB240)."""
     if not any(route.auth or route.allow_from or route.deny_from for route, _ in fleet.forwards):
         return
     for proxy, item in _own_lines(fleet, "server"):
@@ -32,7 +32,7 @@ def own_lines_before_credentials(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB241")
 def own_lines_before_limits(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB241: responses and choices that bypass limits."""
+    """Report responses and backend choices that bypass limits (LB241)."""
     for proxy, item in (*_own_lines(fleet, "location"), *_own_lines(fleet, "frontend")):
         for name, line in _named(item):
             if name in (_CHOOSES if item.place == "frontend" else {"return", "rewrite"}):
@@ -43,7 +43,7 @@ def own_lines_before_limits(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB242")
 def own_lines_drop_headers(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB242: add_header in a location."""
+    """Report `add_header` in a location (LB242)."""
     for proxy, item in _own_lines(fleet, "location"):
         for directive in _directives(item):
             if directive.name == "add_header":

@@ -17,7 +17,7 @@ _COMMON_PROMPT = 1024
 
 @rule("LB223")
 def pick_without_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB223: pick without metrics of the replicas."""
+    """Report use of the picker without metrics of the replicas (LB223)."""
     for pool, _ in _picked(fleet):
         if not any(sources_of(pool)):
             message = "without telemetry, the picker cannot see how much work the engines have done"
@@ -26,7 +26,7 @@ def pick_without_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB224")
 def affinity_without_bound(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB224: bounds without an effect."""
+    """Report affinity bounds that are too high to have an effect (LB224)."""
     for pool, policy in _picked(fleet):
         if policy.bound > _MAX_BOUND:
             path = _path(pool, "pick", "bound")
@@ -36,7 +36,7 @@ def affinity_without_bound(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB225")
 def needless_body(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB225: prompts that are read for a model without a prefix cache."""
+    """Report prompts that are read for a model without a prefix cache (LB225)."""
     for pool, policy in _picked(fleet):
         if policy.prefix is not None and pool.model is not None and not fleet.generates(pool.name):
             message = "request bodies are read to recognise prompts, but this model does not cache prompts"
@@ -45,7 +45,7 @@ def needless_body(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB226")
 def pick_of_one(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB226: pick in a pool of one replica."""
+    """Report use of the picker in a pool with one replica (LB226)."""
     for pool, _ in _picked(fleet):
         if pool.discovery is None and len(pool.replicas) == 1:
             yield RuleFinding(
@@ -55,7 +55,7 @@ def pick_of_one(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB227")
 def hash_of_system_prompt(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB227: prompt hashes that end within a system prompt."""
+    """Report prompt hashes that end within a system prompt (LB227)."""
     for pool in fleet.pools:
         key = pool.balance.key
         if key and key.kind == "prompt_prefix" and key.bytes < _COMMON_PROMPT and fleet.generates(pool.name):
@@ -66,7 +66,7 @@ def hash_of_system_prompt(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB228")
 def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB228: the picker beyond loopback without client certificates."""
+    """Report a picker that other machines can reach without client certificates (LB228)."""
     control = fleet.topology.control
     protected = control.xds_tls is not None and control.xds_tls.client_ca is not None
     if any(_picked(fleet)) and not control.picker_bind.on_loopback and not protected:
@@ -77,7 +77,7 @@ def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding
 
 @rule("LB248")
 def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB248: requests to the picker without a key."""
+    """Report a picker that accepts requests without a key (LB248)."""
     reason = missing_key(fleet.topology)
     pool = next((pool for pool, _ in _picked(fleet)), None)
     if reason and pool is not None:

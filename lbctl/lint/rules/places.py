@@ -14,7 +14,7 @@ from lbctl.lint.rule import RuleFinding, rule
 
 @rule("LB219")
 def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB219: load shedding that begins when the largest zone fails."""
+    """Report load shedding that begins when the largest zone fails (LB219)."""
     for pool in fleet.pools:
         active = [replica for replica in pool.replicas if not replica.drain]
         zones = _zones(active)
@@ -34,7 +34,7 @@ def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB220")
 def residency_in_one_zone(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB220: residency with replicas in one zone only."""
+    """Report data residency with replicas in only one zone (LB220)."""
     for route, action in fleet.forwards:
         zones = _zones(_resident(fleet, route, action)) if route.regions else Counter[str]()
         if len(zones) == 1:

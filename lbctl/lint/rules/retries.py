@@ -19,7 +19,7 @@ _MAX_ATTEMPTS = 2
 
 @rule("LB313")
 def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB313: more than two retries."""
+    """Report more than two retries (LB313)."""
     for route, _ in fleet.forwards:
         if route.retry.attempts > _MAX_ATTEMPTS:
             path = ("routes", route.name, "retry", "attempts")
@@ -29,7 +29,7 @@ def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB314")
 def retried_generation(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB314: retries of requests that a generative model may have seen."""
+    """Report retries of requests that a generative model may have received (LB314)."""
     for route, _ in fleet.forwards:
         if route.retry.idempotent and route.retry.attempts and fleet.streams(route):
             path = ("routes", route.name, "retry", "idempotent")
@@ -39,7 +39,7 @@ def retried_generation(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB315")
 def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB315: risky retries without a budget."""
+    """Report risky retries without a budget (LB315)."""
     for route, _ in fleet.forwards:
         retry = route.retry
         risky = (retry.idempotent and retry.attempts > 0) or retry.attempts > _MAX_ATTEMPTS
@@ -50,7 +50,7 @@ def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB316")
 def retry_amplification(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB316: one request that may become many requests."""
+    """Report requests that may become many requests (LB316)."""
     for route, action in fleet.forwards:
         factors = _factors(fleet, route, action, frozenset())
         product = _product(factors)
@@ -121,14 +121,14 @@ _DECLINES: Mapping[str, frozenset[int]] = {
     "ray": frozenset({429, 503}),
     "tgi": frozenset({429}),
 }
-"""Maps an engine to the statuses by which it declines a request before processing it."""
+"""Maps an engine to the statuses with which it rejects a request before it processes the request."""
 _HOSTED = frozenset({429, 503, 529})
-"""Statuses by which hosted APIs decline a request before processing it."""
+"""Statuses with which hosted APIs reject a request before they process it."""
 
 
 @rule("LB317")
 def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB317: statuses that the engine is not known to send before it processes a request."""
+    """Report statuses that the engine is not known to send before it processes a request (LB317)."""
     for route, action in fleet.forwards:
         for name in action.pools:
             pool = fleet.pool(name)
@@ -146,7 +146,7 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB318")
 def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB318: retries of busy replicas without another replica."""
+    """Report retries of busy replicas without another replica (LB318)."""
     for route, action in fleet.forwards:
         for pool in map(fleet.pool, action.pools):
             if not route.retry.busy_statuses or not route.retry.attempts:
@@ -160,9 +160,9 @@ def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _declines(pool: Pool) -> tuple[str, frozenset[int]]:
-    """Return a name for the replicas of a pool, and the statuses by which they decline requests.
+    """Return a name for the replicas of a pool, and the statuses with which they reject requests.
 
-    They decline before they process a request.
+    A replica sends such a status before it processes the request.
     """
     if pool.upstream is not None:
         return "a hosted API", _HOSTED

@@ -17,7 +17,7 @@ _REPORTS = 5.0
 
 @rule("LB703")
 def analysis_without_figures(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB703: analyses without reports of requests from any proxy."""
+    """Report analyses for which no proxy reports requests (LB703)."""
     proxies = fleet.topology.proxies
     if not proxies or any(not uncounted(proxy) for proxy in proxies):
         return
@@ -30,7 +30,7 @@ def analysis_without_figures(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB704")
 def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB704: analyses with a latency limit that no proxy can measure."""
+    """Report analyses with a latency limit that no proxy can measure (LB704)."""
     proxies, logs = fleet.topology.proxies, fleet.topology.control.logs_written
     if not proxies or any(not untimed(proxy, logs) for proxy in proxies):
         return
@@ -48,7 +48,7 @@ def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB706")
 def interval_below_reports(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB706: analyses more often than there are reports."""
+    """Report analyses that are more frequent than the proxies' reports (LB706)."""
     reports = min(_REPORTS, shortest_interval(fleet.topology) or _REPORTS)
     for route in fleet.topology.routes:
         analysis = route.rollout.analysis if route.rollout and route.rollout.mode == "analysis" else None
@@ -60,7 +60,7 @@ def interval_below_reports(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB710")
 def split_mixes_versions(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB710: splits without stickiness between versions."""
+    """Report splits between versions without sticky clients (LB710)."""
     for route, action in fleet.forwards:
         if len(_models(fleet, action)) > 1 and action.sticky is None and not action.pins:
             message = "each request chooses a pool independently, so one conversation may reach several models"
@@ -74,7 +74,7 @@ def _models(fleet: FleetView, action: Forward) -> set[tuple[str, str | None]]:
 
 @rule("LB711")
 def insufficient_sample(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB711: analyses with too few requests for their percentile."""
+    """Report analyses with too few requests for their percentile (LB711)."""
     for route in fleet.topology.routes:
         analysis = route.rollout.analysis if route.rollout else None
         if analysis is None or analysis.latency_metric is None:

@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"\$[a-z_]{3,}|%\[[a-z]|%[A-Z][A-Z_]{2,}(?:\([^)]*\))?%")
 
 @rule("LB330")
 def literal_star(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB330: stars in paths that are not regular expressions."""
+    """Report stars in paths that are not regular expressions (LB330)."""
     paths = {(rule.route, rule.path) for listener in fleet.topology.listeners for rule in listener.rules}
     for route, path in sorted((name, item.value) for name, item in paths if item.kind != "regex" and "*" in item.value):
         key = next((key for key in ("path_prefix", "path") if fleet.written(("routes", route, "match", key))), "")
@@ -29,7 +29,7 @@ def literal_star(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB331")
 def unused_pool(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB331: pools that no route names."""
+    """Report pools that no route uses (LB331)."""
     used = {name for route in fleet.topology.routes for name in pools_of(route)}
     for pool in fleet.pools if fleet.topology.routes else ():
         if pool.name not in used:
@@ -38,7 +38,7 @@ def unused_pool(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB333")
 def host_answered_before_paths(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB333: rules for whole hosts that hide routes without a host."""
+    """Report routes for whole hosts that hide routes without a host (LB333)."""
     actions = {route.name: route.action for route in fleet.topology.routes}
     for listener in fleet.topology.listeners:
         passed_over = sorted(
@@ -55,7 +55,7 @@ def host_answered_before_paths(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB334")
 def foreign_preflights(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB334: open routes whose preflights are answered with the headers of another route."""
+    """Report open routes whose preflights are answered with the headers of another route (LB334)."""
     routes = {route.name: route for route in fleet.topology.routes}
     found: dict[str, str] = {}
     for listener in fleet.topology.listeners:
@@ -78,7 +78,7 @@ def _origin(route: Route) -> str:
 
 @rule("LB332")
 def literal_variable(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB332: values of headers that look like variables of a proxy."""
+    """Report header values that look like variables of a proxy (LB332)."""
     for route in fleet.topology.routes:
         for side, rules in (("request", route.request_headers), ("response", route.response_headers)):
             for name, variable in _variables(rules):
@@ -97,7 +97,7 @@ def _variables(rules: HeaderRules) -> Iterator[tuple[str, str]]:
 
 @rule("LB245")
 def tenant_of_nobody(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB245: a header with the tenant on a route without tenants."""
+    """Report a header with the tenant on a route without tenants (LB245)."""
     for route in fleet.topology.routes:
         if _names_tenants(route):
             continue
@@ -121,7 +121,7 @@ _MIN_REQUESTS = 10
 
 @rule("LB533")
 def divided_limit_of_a_client(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB533: limits by client that are too small when divided among the proxies."""
+    """Report limits by client that are too small when divided among the proxies (LB533)."""
     for route in fleet.topology.routes:
         instances = instances_of(fleet.topology, frozenset(route.listeners))
         for index, limit in enumerate(route.rate_limits):

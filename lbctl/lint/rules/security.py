@@ -1,4 +1,4 @@
-"""Rules about security: encryption, authentication, secrets, addresses, shared stores, and proxies' known faults."""
+"""Rules about security: encryption, authentication, secrets, addresses, shared stores, and known vulnerabilities."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CONTROL_KEYS: tuple[Path, ...] = (
 
 @rule("LB520")
 def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB520: listeners without TLS that other machines can reach."""
+    """Report listeners without TLS that other machines can reach (LB520)."""
     for listener in fleet.topology.listeners:
         if listener.tls is None and not listener.bind.on_loopback and not _only_redirects(fleet, listener):
             message = f"other machines can reach {listener.bind}, and prompts and keys are sent in clear text"
@@ -55,7 +55,7 @@ def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
 
 @rule("LB534")
 def open_listener(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB534: routes to replicas on public listeners without authentication."""
+    """Report routes to replicas on public listeners without authentication (LB534)."""
     for listener in filter(_is_open, fleet.topology.listeners):
         routes = {rule.route for rule in listener.rules}
         names = sorted(route.name for route, _ in fleet.forwards if route.name in routes and route.auth is None)
@@ -74,7 +74,7 @@ def _is_open(listener: Listener) -> bool:
 
 @rule("LB521")
 def unverified_upstream_tls(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB521: TLS to replicas without verification."""
+    """Report TLS to replicas without verification (LB521)."""
     for pool in fleet.pools:
         if pool.tls is not None and pool.tls.ca is None:
             message = "`ca` is not set, so any certificate is accepted"
@@ -83,7 +83,7 @@ def unverified_upstream_tls(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB522")
 def xds_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB522: xDS beyond loopback without client certificates."""
+    """Report an xDS port that other machines can reach without client certificates (LB522)."""
     control = fleet.topology.control
     if not control.xds_bind.on_loopback and (control.xds_tls is None or control.xds_tls.client_ca is None):
         message = f"any client that can reach {control.xds_bind} can read the fleet with its keys"
@@ -92,7 +92,7 @@ def xds_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB523")
 def api_without_protection(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB523: the API beyond loopback without TLS and token."""
+    """Report an API that other machines can reach without TLS and a token (LB523)."""
     control = fleet.topology.control
     if not control.api_bind.on_loopback and (control.api_tls is None or control.api_token_file is None):
         message = f"any client that can reach {control.api_bind} can move traffic"
@@ -101,7 +101,7 @@ def api_without_protection(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB524")
 def secret_in_yaml(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB524: values that look like secrets."""
+    """Report values that look like secrets (LB524)."""
     for path, node in _texts(fleet.loaded.source.root):
         if looks_like_secret(str(node.value)) or _is_credential(path):
             hint = _OWN_CREDENTIAL if _is_credential(path) else "move it to a file outside git, and name the file here"
@@ -131,7 +131,7 @@ def _is_credential(path: Path) -> bool:
 
 @rule("LB525")
 def world_readable_key_file(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB525: key files that all users can read."""
+    """Report key files that all users can read (LB525)."""
     for path, node in _key_files(fleet):
         file = file_of(fleet.loaded.source, node)
         if _readable_by_all(file):
@@ -170,7 +170,7 @@ _MIN_KEY_LENGTH = 16
 
 @rule("LB532")
 def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB532: short keys, and keys that are names of tenants."""
+    """Report short keys, and keys that are names of tenants (LB532)."""
     for file in key_files(fleet.loaded.source):
         keys = fleet.loaded.secrets.api_keys.get(file.written, ())
         tenants = {key.tenant for key in keys}
@@ -187,7 +187,7 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB526")
 def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB526: scrapes of metadata services and other addresses that no replica can have."""
+    """Report scrapes of metadata services and other addresses that no replica can have (LB526)."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             for index, source in enumerate(telemetry.sources):
@@ -197,7 +197,7 @@ def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _host(url: str) -> str:
-    """Return the host of the URL as a client reads it; `host` or `address` for the replica's own address."""
+    """Return the host of the URL as a client reads it; `host` or `address` stands for the replica's own address."""
     try:
         return unquote(urlsplit(url.replace("{", "").replace("}", "")).hostname or "")
     except ValueError:
@@ -214,7 +214,7 @@ def _address_problem(host: str) -> str:
 
 @rule("LB246")
 def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB246: metrics of a proxy that are open to all clients."""
+    """Report proxy metrics that all clients can read (LB246)."""
     for proxy in fleet.topology.proxies:
         if proxy.metrics is not None and not proxy.metrics.on_loopback:
             message = f"any client that can reach {proxy.metrics} can read this proxy's metrics"
@@ -223,7 +223,7 @@ def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB538")
 def credentials_at_admin_port(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB538: credentials that local users can read at an admin port."""
+    """Report credentials that local users can read at an admin port (LB538)."""
     if not of_topology(fleet.topology):
         return
     for proxy in fleet.topology.proxies:
@@ -234,7 +234,7 @@ def credentials_at_admin_port(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB536")
 def unsigned_store(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB536: a shared store without a key file."""
+    """Report a shared store without a key file (LB536)."""
     store = fleet.topology.control.store
     if store is not None and store.key_file is None:
         message = "any client that can write to the store can change the published fleet"
@@ -243,7 +243,7 @@ def unsigned_store(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB537")
 def open_store(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB537: a store on another machine without TLS, or without a password."""
+    """Report a store on another machine without TLS or without a password (LB537)."""
     store = fleet.topology.control.store
     if store is None:
         return
@@ -265,7 +265,7 @@ def open_store(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB535")
 def proxy_with_known_faults(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB535: proxy versions with published faults that the rendered configuration can trigger."""
+    """Report proxy versions with published vulnerabilities that the rendered configuration can trigger (LB535)."""
     snapshot = Snapshot(fleet.topology)
     for proxy in fleet.topology.proxies:
         path = ("proxies", proxy.name, "version")

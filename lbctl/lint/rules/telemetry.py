@@ -30,7 +30,7 @@ _DERIVED = {
 
 @rule("LB610")
 def telemetry_too_slow(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB610: telemetry that is too slow for the weights that follow it."""
+    """Report telemetry that is too slow for the weights that depend on it (LB610)."""
     for pool in fleet.pools:
         if pool.weighting.strategy != "static" and pool.telemetry is not None:
             problem = _instability(pool, pool.telemetry)
@@ -53,7 +53,7 @@ def _instability(pool: Pool, telemetry: Telemetry) -> str:
 
 @rule("LB611")
 def composite_feedback(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB611: composite scores, which depend on the weights that they set."""
+    """Report composite scores, which depend on the weights that they set (LB611)."""
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
             path = ("pools", pool.name, "weighting", "strategy")
@@ -63,7 +63,7 @@ def composite_feedback(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB612")
 def stale_after_one_loss(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB612: samples that are stale after a single lost scrape."""
+    """Report samples that become stale after a single lost scrape (LB612)."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             if telemetry.stale_after < 2 * telemetry.interval:
@@ -77,7 +77,7 @@ def stale_after_one_loss(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB613")
 def composite_without_source(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB613: scores with signals that no source provides."""
+    """Report scores with signals that no source provides (LB613)."""
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
             given = {name for source in sources_of(pool) for name in _signals_of(source)}
@@ -103,7 +103,7 @@ def _signals_of(source: MetricsSource) -> set[str]:
 
 @rule("LB614")
 def removed_metric(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB614: metrics that newer versions have removed or renamed."""
+    """Report metrics that newer versions have removed or renamed (LB614)."""
     replacements = {name: instead for kind in KINDS for name, instead in table(kind).removed.items()}
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
@@ -123,7 +123,7 @@ def _removed_names(path: Path, value: str, replacements: dict[str, str]) -> Iter
 
 @rule("LB615")
 def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB615: `min_free_memory` for engines that reserve all memory."""
+    """Report `min_free_memory` for engines that reserve all memory (LB615)."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool) if source.kind in KINDS}
         engines = sorted(kind for kind in kinds if table(kind).reserves_memory)
@@ -135,7 +135,7 @@ def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB616")
 def gpu_oversubscribed(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB616: replicas that share a GPU with too little memory."""
+    """Report replicas that share a GPU with too little memory (LB616)."""
     by_device: dict[tuple[str, str], list[tuple[Pool, Replica]]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas:
@@ -168,7 +168,7 @@ def _reserves(pool: Pool, replica: Replica) -> bool:
 
 @rule("LB617")
 def shared_host_without_devices(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB617: replicas that share a host's GPUs without `devices`."""
+    """Report replicas that share a host's GPUs without `devices` (LB617)."""
     hosts: dict[str, list[tuple[str, Replica]]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas:
@@ -190,7 +190,7 @@ def _reads_gpus(telemetry: Telemetry | None) -> bool:
 
 @rule("LB618")
 def timeout_above_interval(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB618: scrape timeouts above the interval."""
+    """Report scrape timeouts that are longer than the interval (LB618)."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             if telemetry.timeout > max(telemetry.interval, _TIMEOUT):

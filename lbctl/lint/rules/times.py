@@ -16,7 +16,7 @@ _NOT_UVICORN = frozenset({"tgi", "triton", "tfserving", "torchserve", "llamacpp"
 
 @rule("LB310")
 def total_timeout_on_generation(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB310: a total timeout on a generative model."""
+    """Report a total timeout for a generative model (LB310)."""
     for route, _ in fleet.forwards:
         if route.request_timeout is not None and fleet.streams(route):
             path = ("routes", route.name, "timeouts", "request")
@@ -28,7 +28,7 @@ def total_timeout_on_generation(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB311")
 def short_idle_timeout(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB311: an idle timeout under two minutes on a generative model."""
+    """Report an idle timeout under two minutes for a generative model (LB311)."""
     for route, _ in fleet.forwards:
         if route.idle_timeout is not None and route.idle_timeout < _MIN_IDLE and fleet.streams(route):
             path = ("routes", route.name, "timeouts", "idle")
@@ -38,7 +38,7 @@ def short_idle_timeout(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB312")
 def keep_alive_longer_than_server(fleet: FleetView) -> Iterator[RuleFinding]:
-    """LB312: idle connections that are kept longer than the server's keep-alive."""
+    """Report idle connections that are kept longer than the server's keep-alive (LB312)."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
         idle = pool.connections.idle
