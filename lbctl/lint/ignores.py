@@ -138,7 +138,7 @@ def unused_diagnostics(idle: Iterable[Ignore]) -> list[Diagnostic]:
 
 
 def _unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
-    """Return the finding about a comment without effect; `is_error`: its code is that of an error."""
+    """Return the finding about a comment without effect; `is_error`: its code belongs to an error."""
     reason = "errors cannot be ignored" if is_error else f"{ignore.code} is not found on this line"
     message = f"{ignore.code}: {reason}" if is_error else reason
     return Diagnostic(UNUSED, f"{message}, so this comment has no effect", ignore.position, (), "remove it", "warning")

@@ -197,7 +197,7 @@ def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _host(url: str) -> str:
-    """Return the host of the URL as a client reads it; `host` or `address` stands for the replica's own address."""
+    """Return the host of the URL as a client reads it; `host` or `address` means the replica's own address."""
     try:
         return unquote(urlsplit(url.replace("{", "").replace("}", "")).hostname or "")
     except ValueError:
