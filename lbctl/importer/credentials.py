@@ -52,9 +52,9 @@ def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement
     """Set the `auth` of a route. A second kind of credentials closes it."""
     present = draft.get((*route, "auth"))
     if present is not None and present != auth:
-        why = "it requires two kinds of credentials, and a route supports one"
+        why = "the route requires two kinds of credentials, but lbctl supports only one per route"
         for item in statements:
-            draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
+            draft.ledger.omit(item, f"{why}: the route refuses all requests", route)
         draft.close(route, why, by_hand="auth")
     elif not draft.answers(route):
         draft.put((*route, "auth"), auth, *statements)

@@ -46,7 +46,7 @@ _GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", 
 _WHOLE = {
     ("listeners", "bind"): "the whole listener was left out",
     ("routes", "listeners"): "the whole route was left out",
-    ("routes", "match"): "the whole route was left out, and another route may take its requests",
+    ("routes", "match"): "the whole route was left out, and another route may receive its requests",
 }
 """Keys that an object needs (in a list: one item), and the consequence for the object without them."""
 _WAITING = _WHOLE.keys() | {("listeners", key) for key in _GUARDING}
@@ -201,7 +201,7 @@ class Draft:
     def _close_routes_of(self, listener: str) -> None:
         for name, route in self.fleet["routes"].items():
             if listener in route.get("listeners", [listener]) and "respond" not in route:
-                self.close(("routes", name), "the protection of its listener could not be converted")
+                self.close(("routes", name), "the listener's protection could not be converted")
 
     def _existing(self, path: Path) -> Path:
         while path and self.get(path) is None:
@@ -279,7 +279,9 @@ class Draft:
         """Report that a pool does not keep sessions together as the directive did."""
         self.unkept[pool] = statement
         self.ledger.omit(statement, reason, pool)
-        self.ledger.advise(statement, f"requests of one session may reach any replica of {pool[1]}: {reason}", hint)
+        self.ledger.advise(
+            statement, f"requests from one session may reach any replica in pool {pool[1]}: {reason}", hint
+        )
 
     def advise_prefix(self, prefix: str, statement: Statement) -> None:
         """Report that the protection of a prefix no longer applies to longer paths that start with it."""

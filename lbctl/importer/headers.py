@@ -63,7 +63,7 @@ def named_by(draft: Draft, route: Path, header: str, statement: Statement, *, de
         elif draft.get((*path, "header")) in {None, header}:
             draft.put((*path, "header"), header, statement)
         else:
-            draft.ledger.omit(statement, "a listener reads the client's address from one header only", path[:2])
+            draft.ledger.omit(statement, "a listener can read the client's address from only one header", path[:2])
 
 
 def settle(draft: Draft) -> None:

@@ -14,11 +14,11 @@ from lbctl.importer.secrets import REDACTED, SecretDirectives, redacted
 from lbctl.importer.statement import Statement, walk
 
 WRITTEN = "lbctl writes this part of the configuration itself"
-UNKNOWN = "lbctl has no key for this directive"
+UNKNOWN = "the fleet file has no key for this directive"
 _INLINE = frozenset({"inline_string", "inlineString", "inline_bytes", "inlineBytes"})
 _MAX_TEXT = 160
 _WRITE_A_ROUTE = (
-    "write a route for these requests; if the other route may take them, remove this from the configuration and "
+    "write a route for these requests; if the other route may handle them, remove this from the configuration and "
     "import again"
 )
 
@@ -136,8 +136,8 @@ class Ledger:
             name = " ".join(item.tokens[:2]) if item.name in {"stats", "set"} else item.name
             what = f"`{name}`" if name != "-" and name == self.secrets.masked(name, item) else "this"
             hint = (
-                "write it to a file with mode 0600 and name the file in the fleet, if a key accepts one; "
-                "otherwise omit it"
+                "write it to a file with mode 0600 and, if a key in the fleet file accepts a file, set its path there; "
+                "otherwise, omit it"
             )
             self.secret(item, f"{what} contains a secret, which was not copied", hint)
 

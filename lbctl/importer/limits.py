@@ -36,7 +36,7 @@ def decoded(data: bytes, name: str, diagnostics: Diagnostics) -> str | None:
     """Return the bytes as text; None if they are invalid, which is reported."""
     if len(data) > MAX_BYTES:
         hint = f"the maximum is {MAX_BYTES >> 20} MiB"
-        diagnostics.add(Diagnostic("LB980", "the file is too large for an import", Position(name, 1, 1), hint=hint))
+        diagnostics.add(Diagnostic("LB980", "the file is too large to import", Position(name, 1, 1), hint=hint))
         return None
     try:
         text = data.decode()

@@ -19,7 +19,7 @@ _SLOW = re.compile(r"\)[*+{]|[*+}][^*+]*[*+}][^*+]*[*+}][^*+]*[*+}]")
 """Expressions that may be slow for a path: repeated groups, and more than three repeats."""
 _MAX_PATH = 256
 _HINT = (
-    "write a route with `path_regex` for these requests; if the other route may take them, add a `/` to the end of "
+    "write a route with `path_regex` for these requests; if the other route may handle them, add a `/` to the end of "
     "the prefix in a copy of the configuration and import the copy"
 )
 
@@ -37,7 +37,7 @@ def settle(draft: Draft) -> None:
         if other is None or not _pools(other[1]) or _replicas(draft, other[1]) == _replicas(draft, route):
             continue
         draft.longer_paths[name] = longer
-        taking = f"take route {other[0]} ({_shown(other[1])}), not {_shown(route)}"
+        taking = f"use route {other[0]} ({_shown(other[1])}), not {_shown(route)}"
         message = f"requests for paths that continue {prefix} without a `/`, such as {longer}, {taking}"
         draft.ledger.misroute(draft.origins[path], message, _HINT)
 

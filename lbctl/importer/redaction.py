@@ -55,14 +55,14 @@ def _withhold(draft: Draft, path: Path, sources: list[Statement]) -> None:
     if path[2] == "match":
         draft.put(path, f"/{STAND_IN}" if str(path[3]).startswith("path") else STAND_IN)
         if not _refuses(draft.get(path[:2])):
-            draft.close(path[:2], "its match contains a secret, which was not copied", by_hand="match")
+            draft.close(path[:2], "the match of the route contains a secret, which was not copied", by_hand="match")
         hint = (
-            f"{shown} is a placeholder, and the route refuses its requests: write the value there, then replace "
+            f"{shown} is a placeholder, and the route refuses all requests: write the value there, then replace "
             "`respond`"
         )
     elif path[2] == "rewrite" or path[2:] == LOCATION:
-        draft.close(path[:2], "its path contains a secret")
-        hint = f"the route refuses its requests, because {shown} would contain the secret"
+        draft.close(path[:2], "the path contains a secret")
+        hint = f"the route refuses all requests, because {shown} would contain the secret"
     else:
         draft.drop(path)
         hint = f"{shown} was left out: write it by hand if the fleet file may contain the secret"
@@ -92,8 +92,8 @@ def _close_other(draft: Draft, route: dict[str, Any], other: str | None, source:
         return
     taking = draft.fleet["routes"][other]
     if _refuses(route) or any(route.get(key, taking.get(key)) != taking.get(key) for key in _PROTECTING):
-        why = "another route protects some of its requests with a secret, which was not copied"
-        draft.ledger.omit(source, f"{why}: the route refuses its requests", ("routes", other))
+        why = "another route protects some of the same requests with a secret, which was not copied"
+        draft.ledger.omit(source, f"{why}: the route refuses all requests", ("routes", other))
         draft.close(("routes", other), why)
 
 
@@ -101,7 +101,7 @@ def _report_other(draft: Draft, name: str, route: dict[str, Any], other: str | N
     """Report the other route if it sends the requests to another pool."""
     taking = draft.fleet["routes"][other] if other is not None else route
     if any(route.get(key) != taking.get(key) for key in ("pool", "split")):
-        draft.ledger.misroute(source, f"requests of route {name} take route {other}, because a secret was not copied")
+        draft.ledger.misroute(source, f"requests for route {name} use route {other}, because a secret was not copied")
 
 
 def _share(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -58,8 +58,8 @@ def _advise_sessions(draft: Draft) -> None:
         key = pool.get("balance", {}).get("hash", {}).get("key", {}).get("header")
         if key == _NAMED_BY_REPLICA:
             message = (
-                f"pool {name} hashes {key}, which replicas create: the hash may select another replica than the "
-                "one with the session"
+                f"pool {name} hashes {key}, which replicas create: the hash might not select the replica that has the "
+                "session"
             )
             hint = f"replace `balance` with `affinity: {{header: {key}}}`"
             for statement in draft.ledger.carriers(("pools", name, "balance", "hash"))[:1]:
@@ -74,17 +74,17 @@ def _report_closed(draft: Draft) -> None:
     if not closed:
         return
     named = [f"{name} ({write.place_of(origins[name].position)})" if name in origins else name for name in closed]
-    number = "1 route answers" if len(closed) == 1 else f"{len(closed)} routes answer"
+    number = "1 route returns" if len(closed) == 1 else f"{len(closed)} routes return"
     more = f", and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
     message = f"{number} {CLOSED_STATUS}: {', '.join(named[:_MAX_NAMED])}{more}"
     serves = any(key in route for route in routes.values() for key in ("pool", "split"))
     first = min((item.position for item in origins.values()), default=None)
     keys = {key for path, item in draft.closed.items() if path[1] in closed for key in item.by_hand}
     protecting = sorted(keys - {"match"})
-    written = f", add `{'`, `'.join(protecting)}` where a rule protected it" if protecting else ""
+    written = f", add `{'`, `'.join(protecting)}` if a rule protected the route" if protecting else ""
     written += ", complete each incomplete `match`" if "match" in keys else ""
     hint = (
-        f"the comment at each route has the reason and the pool: write the pool by hand{written}, or remove the route"
+        f"each route's comment contains the reason and the pool: write the pool by hand{written}, or remove the route"
     )
     finding = Diagnostic("LB988", f"no route serves requests: {message}", first, ("routes",), hint)
     if serves:
@@ -113,7 +113,7 @@ def _envoy(files: Sequence[str], diagnostics: Diagnostics, own: bool) -> Draft |
     from lbctl.importer.envoy.read import read
 
     for file in files[1:]:
-        message = "Envoy has one configuration: pass only one file"
+        message = "an Envoy configuration is a single file: pass only one file"
         diagnostics.add(Diagnostic("LB980", message, Position(file, 1, 1)))
     root = read(files[0], diagnostics)
     return None if root is None or diagnostics.failed else convert(root, files[0], diagnostics, own=own)

@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*|[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _TITLES = {
     "listeners": "Addresses where the proxies accept requests",
-    "routes": "Rules that map requests to pools: the most specific route applies, in any order",
+    "routes": "Rules that map requests to pools: the most specific route applies, regardless of order",
     "pools": "Replicas that serve the same model",
     "proxies": "Proxies that run this fleet",
 }

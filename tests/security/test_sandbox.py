@@ -361,10 +361,10 @@ def test_failure_of_the_comparison_is_reported(base: Path) -> None:
 def test_script_in_place_of_a_proxy_is_refused(base: Path) -> None:
     script = base / "nginx"
     script.write_text("#!/bin/sh\nexec nginx\n")
-    with pytest.raises(programs.NotAProgramError, match="is not a program"):
+    with pytest.raises(programs.NotAProgramError, match="is not a 64-bit program"):
         programs.files_of(str(script))
     with (
-        pytest.raises(NotStartedError, match="LBCTL_NGINX names the program itself"),
+        pytest.raises(NotStartedError, match="set LBCTL_NGINX to the path of the program"),
         running("nginx", str(script), base, str(base / "main"), [], Sandbox("namespaces", base)),
     ):
         pass

@@ -90,7 +90,7 @@ def refused(item: ObservedRequest) -> bool:
 def without_key(before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:
     """Yield a difference if only one of the two proxies accepted a request without credentials."""
     if not (refused(before) and refused(after)):
-        yield f"without a key {before.status} → {after.status}"
+        yield f"status without a key {before.status} → {after.status}"
 
 
 def differences(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:

@@ -51,7 +51,7 @@ def running(
     try:
         confined = sandbox.command(command(kind, binary, directory, config), directory, listen)
     except NotAProgramError as error:
-        raise NotStartedError(f"{error}; LBCTL_{kind.upper()} names the program itself") from None
+        raise NotStartedError(f"{error}; set LBCTL_{kind.upper()} to the path of the program") from None
     with (directory / "output.log").open("w+b") as output:
         process = subprocess.Popen(
             confined, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,

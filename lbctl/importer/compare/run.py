@@ -213,7 +213,7 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
             one,
             other,
             differing,
-            "" if differing else "both refuse it without a key; nothing else was compared",
+            "" if differing else "both refuse a request without a key; nothing else was compared",
         )
     differing = (*differences(draft.fleet, one, other), *lost)
     if not differing and one.replica:
@@ -226,7 +226,7 @@ def _lost_sessions(draft: Draft, pools: Iterable[str]) -> Iterator[str]:
     """Yield the pools that do not keep sessions as the configuration does. A single request does not show this."""
     for name in sorted(pools):
         if (statement := draft.unkept.get(("pools", name))) is not None:
-            yield f"sessions are not kept in {name} ({place_of(statement.position)})"
+            yield f"sessions do not stay on one replica in pool {name} ({place_of(statement.position)})"
 
 
 def _speaks_http2(draft: Draft, listener: str) -> bool:

@@ -34,7 +34,7 @@ def differences(
         return
     # A health check during the requests may move a session, so one difference does not count.
     if not any(_keeps(pool, kind, key[kind], sample, after) for _ in range(2)):
-        yield f"requests of one session ({kind} {key[kind]}) reach several replicas"
+        yield f"requests from one session ({kind} {key[kind]}) reach several replicas"
 
 
 def _named(pool: Mapping[str, Any]) -> bool:

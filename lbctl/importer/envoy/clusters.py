@@ -151,14 +151,14 @@ def _typed_policy(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if algorithm:
             context.put((*path, "balance", "algorithm"), algorithm, view)
             return
-    context.omit(view, "lbctl does not have this algorithm and uses `least_request` instead", path)
+    context.omit(view, "lbctl does not support this algorithm and uses `least_request` instead", path)
     context.draft.put((*path, "balance"), {"algorithm": "least_request"})
 
 
 def _breakers(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view.get("thresholds"):
         if item.get("priority").text not in {"", "DEFAULT"}:
-            context.omit(item, "lbctl has one request priority", path)
+            context.omit(item, "lbctl supports only one request priority", path)
             continue
         for name in ("max_connections", "max_pending_requests", "max_requests", "max_retries"):
             if (number := item.get(name).number) is not None and number > 0:
@@ -226,7 +226,7 @@ def _protocol(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if explicit.get("http2_protocol_options"):
             context.put((*path, "protocol"), "http2", explicit, options.get("@type"))
         elif explicit:
-            context.imply("lbctl uses HTTP/1.1 to replicas", explicit, options.get("@type"))
+            context.imply("lbctl connects to replicas over HTTP/1.1", explicit, options.get("@type"))
         common = options.get("common_http_protocol_options")
         context.time((*path, "connections", "idle"), common.get("idle_timeout"))
         if number := common.get("max_requests_per_connection").number:

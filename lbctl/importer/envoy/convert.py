@@ -15,7 +15,7 @@ from lbctl.importer.ledger import WRITTEN, Ledger
 from lbctl.model.node import Node
 
 _REASONS = {
-    "node": "`lbctl bootstrap` writes the node",
+    "node": "`lbctl bootstrap` writes the `node` section",
     "tracing": "write `tracing` by hand",
     "dynamic_resources": "`lbctl bootstrap` connects to `lbctl serve`",
     **dict.fromkeys(
@@ -23,8 +23,8 @@ _REASONS = {
          "stream_idle_timeout", "per_connection_buffer_limit_bytes"),
         WRITTEN,
     ),
-    "typed_per_filter_config": "lbctl has no key for this filter",
-    "response_headers_to_add": "lbctl does not support the variables of this header",
+    "typed_per_filter_config": "the fleet file has no key for this filter",
+    "response_headers_to_add": "lbctl does not support the variables in this header",
     "eds_cluster_config": "the endpoints are not in this configuration",
 }  # fmt: skip
 
@@ -58,7 +58,7 @@ def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Dr
     for (name, _), path in context.pools.items():
         without_key(context, path, context.clusters[name])
     types = [item for item in view.all if item.name == "@type"]
-    ledger.imply("it only names the message", *types)
+    ledger.imply("this field only names a message type", *types)
     ledger.settle(_REASONS, whole_blocks=True)
     return context.draft
 
@@ -74,7 +74,7 @@ def _routes(context: EnvoyImport, manager: Manager) -> None:
         context.omit(manager.view.get("rds") or manager.view, reason, manager.path)
         return
     for name in ("name", "validate_clusters"):
-        context.imply("it only names or selects", config.get(name))
+        context.imply("this field only names or selects something", config.get(name))
     found = filters(context, manager)
     if hosts := config.get("vhds"):
         found.protections.append((hosts, None, "`vhds` is not converted"))

@@ -32,14 +32,14 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 """Filters of Envoy that do not decide about access. All others might, because their program or configuration is
 unknown."""
-_UNKNOWN = "a filter that lbctl does not know"
+_UNKNOWN = "an unknown filter"
 _WITHOUT_TYPE = frozenset({"", "google.protobuf.Empty", "google.protobuf.Struct"})
 """Types of configurations that are identified by the name of their filter."""
 _OTHERS = {
     "ext_proc": "external processors are not converted: `balance.algorithm: pick` selects a replica for each request",
-    "cors": "CORS is not converted: set its headers in `headers.response` of a route",
+    "cors": "CORS is not converted: set its headers in the route's `headers.response`",
     "compressor": "lbctl does not compress responses", "grpc_web": "lbctl does not translate gRPC-Web",
-    "ratelimit": "limits of an external service are not converted: write `rate_limit`",
+    "ratelimit": "rate limits from an external service are not converted: write `rate_limit`",
 }  # fmt: skip
 
 
@@ -90,9 +90,9 @@ def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Fi
     elif own.keep(context, kind, item):
         return
     elif kind == "json_to_metadata":
-        context.imply("`match.model` reads the model of the body", item)
+        context.imply("`match.model` reads the model from the body", item)
     else:
-        context.omit(item, _OTHERS.get(kind, "lbctl has no key for this filter"), manager.path)
+        context.omit(item, _OTHERS.get(kind, "the fleet file has no key for this filter"), manager.path)
 
 
 def _kind(item: ConfigView) -> str:

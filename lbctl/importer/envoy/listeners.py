@@ -45,13 +45,15 @@ def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
     bind = bind_of(listener)
     if not connection_managers or bind is None:
         reason = (
-            "it has no HTTP connection manager" if not connection_managers else "it has no address that lbctl supports"
+            "the listener has no HTTP connection manager"
+            if not connection_managers
+            else "the listener has no address that lbctl supports"
         )
         context.omit(listener, reason, ())
         return
     path = context.draft.add("listeners", listener.get("name").text or "listener", listener.statement, {"bind": bind})
     context.draft.ledger.home(listener.statement, path)
-    context.imply("it is the listener's address", listener.get("address"))
+    context.imply("this is the listener's address", listener.get("address"))
     handle(context, path, listener, _HANDLERS, "name", "stat_prefix", "traffic_direction")
     (first, item), *rest = connection_managers
     closing = _transport(context, path, first)
@@ -132,7 +134,11 @@ def _listener_filters(context: EnvoyImport, path: Path, view: ConfigView) -> Non
         elif kind in _LISTENER_FILTERS:
             context.imply(_LISTENER_FILTERS[kind], item)
         else:
-            context.omit(item, f"lbctl has no listener key for this{' (' + name[0] + ')' if name[0] else ''}", path)
+            context.omit(
+                item,
+                f"the fleet file has no key for this listener filter{' (' + name[0] + ')' if name[0] else ''}",
+                path,
+            )
 
 
 _HANDLERS: dict[str, Handler] = {"listener_filters": _listener_filters}
@@ -171,7 +177,7 @@ def _log(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if target:
             context.draft.put((*path, "access_log", "path"), target, item.get("typed_config", "path").statement)
         elif kind.endswith("StdoutAccessLog"):
-            context.imply("it is the default", item)
+            context.imply("this is the default", item)
             continue
         context.omit(item, "lbctl's access log has fixed fields, in JSON", path)
 
@@ -181,7 +187,9 @@ _MANAGER_HANDLERS: dict[str, Handler] = {
     "max_request_headers_kb": _header_bytes,
     "request_headers_timeout": _headers,
     "access_log": _log,
-    "use_remote_address": _implied("the client is the peer, unless `client_address` lists trusted peers"),
+    "use_remote_address": _implied(
+        "lbctl uses the peer's address as the client's, unless `client_address` lists trusted peers"
+    ),
     "generate_request_id": _implied("lbctl adds an ID to every request"),
     "normalize_path": _implied("lbctl refuses ambiguous paths"),
     "merge_slashes": _implied("lbctl refuses ambiguous paths"),

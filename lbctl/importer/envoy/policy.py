@@ -32,7 +32,7 @@ def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: 
     """Convert the action of a route, and the headers of all enclosing levels, to settings of the route."""
     handle(context, path, view, _HANDLERS, "cluster", "weighted_clusters", "cluster_not_found_response_code")
     if view and not view.get("timeout"):
-        message = "Envoy's default timeout of 15s for a whole response cuts off generations"
+        message = "Envoy's default timeout of 15s for a whole response cuts off longer generations"
         context.draft.ledger.advise(view.statement, message, "lbctl has no such limit unless `timeouts.request` is set")
     for level in reversed(levels):
         for side in ("request", "response"):
@@ -74,7 +74,7 @@ def _added(context: EnvoyImport, path: Path, view: ConfigView, side: str) -> Non
         elif text := headers.text(value, _VARIABLE, _MEANINGS):
             context.put((*path, "headers", side, "set", name), text, item)
         elif value:
-            context.omit(item, "lbctl does not support the variables of this header", path)
+            context.omit(item, "lbctl does not support the variables in this header", path)
 
 
 def _set(context: EnvoyImport, path: Path, name: str, text: str, item: ConfigView) -> None:
@@ -103,7 +103,7 @@ def _remove(context: EnvoyImport, path: Path, name: str, side: str, *views: Conf
 def _timeout(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     value = view.milliseconds
     if value == 0:
-        context.imply("lbctl has no limit unless `timeouts.request` is set", view)
+        context.imply("lbctl does not limit the duration of a request unless `timeouts.request` is set", view)
         return
     context.time((*path, "timeouts", "request"), view)
     if value is not None and value < 120_000:
@@ -129,11 +129,11 @@ def _retry(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     repeated = sorted(set(conditions) - safe)
     if repeated:
         context.omit(view.get("retry_on"), "lbctl retries only requests that no replica has started to process", path)
-        message = f"retry_on {', '.join(repeated)} repeats generations that have started"
+        message = f"retry_on {', '.join(repeated)} repeats generations that have already started"
         hint = "lbctl retries a request only if it did not reach the model"
         draft.ledger.advise(view.get("retry_on").statement, message, hint)
     else:
-        context.imply("lbctl retries these by default", view.get("retry_on"))
+        context.imply("lbctl retries these failures by default", view.get("retry_on"))
     _attempt(context, path, view.get("per_try_timeout"))
     for name in ("retry_host_predicate", "host_selection_retry_max_attempts"):
         context.imply("each retry goes to another replica", view.get(name))
@@ -142,10 +142,10 @@ def _retry(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 def _attempt(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     value = view.milliseconds
     if value == 0:
-        context.imply("lbctl has no limit for an attempt unless `timeouts.attempt` is set", view)
+        context.imply("lbctl does not limit the duration of an attempt unless `timeouts.attempt` is set", view)
     context.time((*path, "timeouts", "attempt"), view)
     if value and value < 120_000:
-        message = f"per_try_timeout {view.text} cuts off a response that starts later"
+        message = f"per_try_timeout {view.text} cuts off a response that takes longer to start"
         context.draft.ledger.advise(view.statement, message, "remove `timeouts.attempt`, or increase it")
 
 
@@ -161,22 +161,22 @@ def _prefix(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 
 def _closing(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.omit(view, "lbctl can replace only the matched prefix (`rewrite.path_prefix`)", path)
-    context.draft.close(path, "its rewrite could not be converted")
+    context.draft.close(path, "the rewrite could not be converted")
 
 
 def _host(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if provider.host_of(context.draft, path) == view.text:
-        context.imply("the pool sends its own Host (`upstream.host`)", view)
+        context.imply("the pool sends its own Host header (`upstream.host`)", view)
         return
     context.put((*path, "rewrite", "host"), view.text, view)
 
 
 def _auto_host(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if view.text != "true":
-        context.imply("it is off", view)
+        context.imply("this setting is off", view)
         return
     if provider.host_of(context.draft, path) is not None:
-        context.imply("the pool sends its own Host (`upstream.host`)", view)
+        context.imply("the pool sends its own Host header (`upstream.host`)", view)
         return
     name = str(context.draft.get((*path, "pool")) or "")
     replicas = context.draft.get(("pools", name, "replicas")) or []
@@ -185,7 +185,7 @@ def _auto_host(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if len(hosts) == 1 and re.fullmatch(r"[A-Za-z0-9.-]+", host):
         context.put((*path, "rewrite", "host"), host, view)
     else:
-        context.omit(view, "a route sends the same Host to all replicas", path)
+        context.omit(view, "a route sends the same Host header to all replicas", path)
 
 
 def _mirror(context: EnvoyImport, path: Path, view: ConfigView) -> None:
@@ -215,7 +215,7 @@ def _hash(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if context.draft.get((*path_of_pool, "balance", "hash")) is None:
             context.put((*path_of_pool, "balance", "hash"), {"key": key}, item)
         else:
-            context.omit(item, "a pool has one hash key", path)
+            context.omit(item, "a pool can have only one hash key", path)
 
 
 def _upgrades(context: EnvoyImport, path: Path, view: ConfigView) -> None:

@@ -60,13 +60,11 @@ def _service(context: EnvoyImport, manager: Manager, item: ConfigView) -> Protec
         external["accept"] = names
     context.imply("lbctl queries the service over HTTP", typed.get("transport_api_version"))
     context.services.add(uri.get("cluster").text)
-    message = (
-        f"Envoy queries the service at {prefix.text}PATH with the path of each request; lbctl always queries {url}"
-    )
+    message = f"Envoy queries the service at {prefix.text}PATH (PATH is the request's path); lbctl always queries {url}"
     hint = "if the service depends on the path, make it read the path from x-original-uri"
     asked = (uri.get("uri") or uri).statement
     context.draft.ledger.advise(asked, message, hint)
-    reason = "the service gets the path of each request only in x-original-uri"
+    reason = "the service receives the path of each request only in x-original-uri"
     context.draft.ledger.omit(asked, reason, manager.path)
     if typed.get("failure_mode_allow").text == "false":
         context.imply("if the service does not respond, lbctl returns 503", typed.get("failure_mode_allow"))

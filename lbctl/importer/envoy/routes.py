@@ -52,16 +52,20 @@ def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Fi
         paths.append(path)
         _protect(context, listener, path, entry, filters)
         if entry.answer and entry.view.get("route"):
-            why = "an earlier route answers or protects some of its requests, and `match` cannot express which ones"
-            context.draft.ledger.omit(entry.answer.statement, f"{why}: the route refuses its requests", path)
+            why = (
+                "an earlier route answers or protects some of the same requests, and `match` cannot express which ones"
+            )
+            context.draft.ledger.omit(entry.answer.statement, f"{why}: the route refuses all requests", path)
             status = entry.answer.get("direct_response", "status").number
             context.draft.close(path, why, by_hand="auth" if status in {401, 403} else "")
         if entry.is_lost:
-            why = "`match` cannot express its whole condition"
+            why = "`match` cannot express the whole condition of this route"
             context.omit(entry.view.get("match"), f"{why}: {REFUSES_ALL}", path)
             context.draft.close(path, why, by_hand="match")
         for item in entry.hidden:
-            context.omit(item, "it takes the requests for which the condition of this route is false", path)
+            context.omit(
+                item, "this later route handles the requests that do not meet the closed route's condition", path
+            )
         if filters.limits and not context.draft.answers(path):
             context.put((*path, "rate_limit"), list(filters.limits), *filters.limit_views)
     _others(context, listener, config, entries)
@@ -72,17 +76,17 @@ def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithH
     for item, lay, why in filters.protections:
         config = own((entry.view, entry.host), item)
         if config.get("disabled").text == "true":
-            context.imply("this protection is off for the route", config)
+            context.imply("the route turns this protection off", config)
         elif lay is not None and not config and (lay is of_the_listener or not _answers(context, path)):
             lay(path)
         else:
-            context.omit(config or item, f"{why}: the route refuses its requests", path if config else listener)
+            context.omit(config or item, f"{why}: the route refuses all requests", path if config else listener)
             context.draft.close(path, why, by_hand="auth")
     for item in filters.disabled:
         config = own((entry.view, entry.host), item)
         if config and config.get("disabled").text != "true":
-            why = "it enables a filter that is disabled by default"
-            context.omit(config, f"{why}: the route refuses its requests", path)
+            why = "the route enables a filter that is disabled by default"
+            context.omit(config, f"{why}: the route refuses all requests", path)
             context.draft.close(path, why, by_hand="auth")
 
 
@@ -112,7 +116,7 @@ def _misroute_hidden(context: EnvoyImport, entry: RouteWithHost, earlier: Sequen
         if entry.view.get("route") and other.view.get("route", "cluster").text != target:
             message = (
                 f"{_subject(entry.view)} that also match an earlier route go to this route's cluster, not to the "
-                "earlier one's"
+                "earlier route's cluster"
             )
             context.draft.ledger.misroute(entry.view.statement, message)
 
@@ -132,7 +136,7 @@ def _entries(context: EnvoyImport, host: ConfigView) -> list[RouteWithHost]:
             continue
         entry = RouteWithHost({**domains, **known}, item, host, is_lost=not is_whole)
         if any(covers(each.match, entry.match) and not each.is_lost for each in entries):
-            context.omit(item, "an earlier route takes these requests", ())
+            context.omit(item, "an earlier route handles these requests", ())
             continue
         answer = next((view for part, view in answers if not apart([part, entry.match])), EMPTY)
         entries.append(replace(entry, answer=answer))
@@ -157,7 +161,7 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
             item.view for item in result if covers(entry.match, item.match) and not (kept and item.match in specific)
         ]
         if kept:
-            message = f"{_subject(entry.view)} may take more specific routes: `match` cannot express the condition"
+            message = f"{_subject(entry.view)} may use more specific routes: `match` cannot express the condition"
             context.draft.ledger.misroute(entry.view.statement, message)
         reached = dict[str, RouteWithHost]()
         for item in (*kept, replace(entry, hidden=tuple(hidden)), *result):
@@ -172,15 +176,15 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
 
 def _unreadable(context: EnvoyImport, item: ConfigView) -> None:
     """Report a route none of whose conditions can be expressed. A closed route would take all requests of its host."""
-    context.omit(item, "`match` cannot express this condition: its requests take the next route", ())
+    context.omit(item, "`match` cannot express this condition: matching requests use the next route", ())
     if item.get("route") and not _protects(item):
-        message = f"{_subject(item)} take the next route: `match` cannot express the condition"
+        message = f"{_subject(item)} use the next route: `match` cannot express the condition"
         context.draft.ledger.misroute(item.statement, message)
 
 
 def _subject(item: ConfigView) -> str:
     name = item.get("name").text or item.get("route", "cluster").text
-    return f"requests of the route to {name}" if name else "requests of this route"
+    return f"requests for the route to {name}" if name else "requests for this route"
 
 
 def _protects(item: ConfigView) -> bool:
@@ -196,7 +200,7 @@ def _domains(context: EnvoyImport, host: ConfigView) -> Match | None:
     unreadable = [domain for domain in domains if not _DOMAIN.fullmatch(domain)]
     if unreadable:
         message = (
-            f"requests for the hosts {' '.join(unreadable)} go to another virtual host: `match.hosts` cannot "
+            f"requests for the hosts {' '.join(unreadable)} use another virtual host: `match.hosts` cannot "
             "express these names"
         )
         context.draft.ledger.misroute(host.statement, message)
@@ -296,7 +300,7 @@ def _route(context: EnvoyImport, listener: Path, config: ConfigView, entry: Rout
     context.draft.ledger.home(view.statement, path)
     if view.get("match", "path_separated_prefix"):
         context.draft.whole_segments.add(path)
-    context.imply("it is the match of the route", view.get("match"), view.get("name"))
+    context.imply("this is the match of the route", view.get("match"), view.get("name"))
     if view.get("direct_response"):
         _respond(context, path, view.get("direct_response"))
     elif view.get("redirect"):
@@ -312,7 +316,7 @@ def _respond(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     body = view.get("body", "inline_string").text
     if view.get("body") and not view.get("body", "inline_string"):
         context.omit(view, "lbctl converts inline response bodies only", path)
-        context.draft.close(path, "its response could not be converted")
+        context.draft.close(path, "the response could not be converted")
         return
     respond: dict[str, Any] = {"status": view.get("status").number or 200}
     context.put((*path, "respond"), respond | ({"body": body} if body else {}), view)
@@ -330,8 +334,8 @@ def _redirect(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if view.get("strip_query").text != "true" and "?" not in location:
             context.draft.ledger.omit(view.statement, "lbctl's redirect drops the query", path)
         return
-    context.omit(view, "lbctl can redirect only to https, or to one address", path)
-    context.draft.close(path, "its redirect could not be converted")
+    context.omit(view, "lbctl can redirect only to https or to a fixed address", path)
+    context.draft.close(path, "the redirect could not be converted")
 
 
 def _forward(context: EnvoyImport, path: Path, view: ConfigView, levels: tuple[ConfigView, ...]) -> None:
@@ -344,8 +348,8 @@ def _forward(context: EnvoyImport, path: Path, view: ConfigView, levels: tuple[C
         parts = aggregate(cluster)
         target = _pool(context, context.clusters.get(parts[0], EMPTY) if parts else cluster, view, (item, *levels))
         if target is None:
-            context.omit(view, "the endpoints of its cluster are not known: the route refuses its requests", path)
-            context.draft.close(path, "its cluster could not be converted")
+            context.omit(view, "the endpoints of the route's cluster are unknown: the route refuses all requests", path)
+            context.draft.close(path, "the route's cluster could not be converted")
             return
         shares[str(target[1])] = shares.get(str(target[1]), 0) + weight
         if len(parts) > 1 and (spare := pool(context, context.clusters.get(parts[1], EMPTY))) is not None:

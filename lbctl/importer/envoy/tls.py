@@ -22,7 +22,7 @@ def downstream(context: EnvoyImport, path: Path, socket: ConfigView, match: Conf
     common = typed.get("common_tls_context")
     names = match.get("server_names")
     _certificates(context, path, common, names)
-    context.imply("it only names the transport", socket.get("name"), typed.get("@type"))
+    context.imply("this field only names the transport", socket.get("name"), typed.get("@type"))
     context.imply("lbctl offers HTTP/1.1 and HTTP/2", common.get("alpn_protocols"))
     oldest = common.get("tls_params", "tls_minimum_protocol_version")
     if (version := _VERSIONS.get(oldest.text)) is not None:

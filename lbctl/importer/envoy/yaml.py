@@ -100,7 +100,7 @@ class _Reader:
             code, message, hint, line, column = explain(error, self._text, place)
             raise self._stop(message, line, column, code=code, hint=hint) from None
         except YAMLError:
-            raise self._stop("a character that YAML does not allow", 1, 1) from None
+            raise self._stop("the file contains a character that YAML does not allow", 1, 1) from None
         return self._root
 
     def _step(self, event: Any) -> None:
@@ -133,7 +133,7 @@ class _Reader:
         if self._expects_key:
             raise self._at(event, "a map or a list cannot be a key")
         if len(self._open) >= MAX_DEPTH:
-            raise self._at(event, f"it is nested more than {MAX_DEPTH} levels deep")
+            raise self._at(event, f"the file is nested more than {MAX_DEPTH} levels deep")
         content = _Anchored(self._node(value, event), 1, 0, is_open=True)
         self._remember(event, content)
         self._open.append(_Open(content))
@@ -147,7 +147,7 @@ class _Reader:
     def _alias(self, event: Any) -> None:
         anchored = self._anchors.get(event.anchor)
         if anchored is None or anchored.is_open:
-            problem = "an alias without its anchor" if anchored is None else "an alias within its own anchor"
+            problem = "an alias has no anchor" if anchored is None else "an alias refers to its own anchor"
             raise self._at(event, problem)
         if self._expects_key:
             if isinstance(anchored.node.value, dict | list):
@@ -163,7 +163,7 @@ class _Reader:
         self._count += content.size if event is not None else 1
         if self._count > MAX_NODES:
             at = (content.node.line, content.node.column)
-            raise self._stop(f"it has more than {MAX_NODES} values, including the values of aliases", *at)
+            raise self._stop(f"the file has more than {MAX_NODES} values, including values from aliases", *at)
         if frame is None:
             self._root = content.node
             return
@@ -172,7 +172,7 @@ class _Reader:
         outer.height = max(outer.height, content.height)
         if len(self._open) + content.height > MAX_DEPTH:
             at = (content.node.line, content.node.column)
-            raise self._stop(f"it is nested more than {MAX_DEPTH} levels deep", *at)
+            raise self._stop(f"the file is nested more than {MAX_DEPTH} levels deep", *at)
         if isinstance(outer.node.value, list):
             outer.node.value.append(content.node)
         elif isinstance(outer.node.value, dict) and frame.key is not None:
@@ -197,7 +197,7 @@ class _Reader:
         return self._stop(problem, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def _stop(self, problem: str, line: int, column: int, *, code: str = "LB980", hint: str = "") -> _InvalidYamlError:
-        message = problem if code != "LB980" else f"this cannot be imported: {problem}"
+        message = problem if code != "LB980" else f"cannot import this file: {problem}"
         self._diagnostics.add(Diagnostic(code, message, Position(self._file, line, column), hint=hint))
         return _InvalidYamlError()
 

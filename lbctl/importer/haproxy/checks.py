@@ -65,7 +65,7 @@ def _http(context: HaproxyImport, path: Path, lines: Sequence[Statement]) -> dic
         elif item.args[:1] == ("expect",):
             expected = _expect(args)
             if expected is None:
-                context.draft.ledger.omit(item, "a health check can expect only statuses or a text in the body", path)
+                context.draft.ledger.omit(item, "a health check can expect only status codes or text in the body", path)
                 continue
             http |= expected
         else:

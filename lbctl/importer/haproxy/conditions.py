@@ -109,7 +109,7 @@ def condition(
 def _complement(condition: AclCondition) -> tuple[tuple[Term, ...], ...]:
     """Return the alternatives for the negation of the condition, by De Morgan's laws."""
     if prod(map(len, condition.terms)) > _MAX_ALTERNATIVES:
-        return ((Term(("more alternatives than one reads",), negated=True, statements=condition.statements),),)
+        return ((Term(("too many alternatives",), negated=True, statements=condition.statements),),)
     opposites = [[Term(term.tokens, not term.negated, term.statements) for term in terms] for terms in condition.terms]
     return tuple(product(*opposites))
 

@@ -28,12 +28,12 @@ _REASONS = {
     "stats": "lbctl has its own dashboard, metrics and `lbctl status`",
     "errorfile": "lbctl returns its own JSON bodies",
     "userlist": "no imported rule uses this user list", "compression": "lbctl does not compress responses",
-    "use_backend": "an earlier rule takes these requests",
+    "use_backend": "an earlier rule handles these requests",
     "stick-table": "lbctl counts requests with `rate_limit`, not with stick tables",
     "maxconn": WRITTEN, "fullconn": "lbctl's limits do not depend on the load",
-    "filter": "lbctl has no key for this filter",
+    "filter": "the fleet file has no key for this filter",
     "capture": "lbctl's access log has fixed fields", "unique-id-format": "lbctl generates request IDs itself",
-    "unique-id-header": "lbctl generates request IDs itself", "timeout": "lbctl has no key for this timeout",
+    "unique-id-header": "lbctl generates request IDs itself", "timeout": "the fleet file has no key for this timeout",
 }  # fmt: skip
 _IMPLIED = {
     ("mode", "http"): "lbctl balances HTTP",
@@ -65,7 +65,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     http = [item for item in all_sections if item.is_http]
     for item in all_sections:
         if not item.is_http:
-            ledger.omit(item.block, "it is in TCP mode, and lbctl supports HTTP only")
+            ledger.omit(item.block, "this section is in TCP mode, but lbctl supports only HTTP")
     proxy.process(context)
     exporters = [item for item in http if item.block.name in {"frontend", "listen"} and proxy.is_exporter(item)]
     for item in exporters:
@@ -98,9 +98,9 @@ def _report_no_frontend(all_sections: Sequence[HaproxySection], file: str, diagn
     hint = "pass the files that contain `frontend` or `listen` sections with `mode http`"
     if fronts:
         why = " (HAProxy's default without `mode http`)" if fronts[0].last("mode") is None else ""
-        message = f"{' '.join(fronts[0].block.tokens)} is in TCP mode{why}, and lbctl supports HTTP only"
+        message = f"{' '.join(fronts[0].block.tokens)} is in TCP mode{why}, but lbctl supports only HTTP"
         position = fronts[0].block.position
-        hint = "if it carries HTTP, add `mode http` there or to `defaults`, and import again"
+        hint = "if it carries HTTP traffic, add `mode http` there or to `defaults`, and import again"
     diagnostics.add(Diagnostic("LB982", message, position, hint=hint))
 
 

@@ -150,7 +150,7 @@ def _misroute(context: HaproxyImport, rule: rules.HaproxyRule) -> None:
     A closed route for it would take all requests of the frontend.
     """
     context.draft.ledger.omit(rule.line, _UNREADABLE)
-    message = f"requests for {rule.value} take the next rule: `match` cannot express the condition"
+    message = f"requests for {rule.value} use the next rule: `match` cannot express the condition"
     context.draft.ledger.misroute(rule.line, message)
 
 
@@ -206,7 +206,7 @@ def _closed_part(context: HaproxyImport, entry: FrontendRoute, later: Sequence[F
     covered = [item for item in later if covers(entry.match, item.match) and not (kept and item.match in specific)]
     hidden = dict.fromkeys(item.rule.line for item in covered if item.rule.line is not entry.rule.line)
     if kept and specific:
-        message = f"requests for {entry.rule.value} may take more specific routes: `match` cannot express the condition"
+        message = f"requests for {entry.rule.value} may use more specific routes: `match` cannot express the condition"
         context.draft.ledger.misroute(entry.rule.line, message)
     return [*kept, replace(entry, excludes=(), hidden=tuple(hidden))]
 
@@ -233,8 +233,8 @@ def _reached(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
     return [*reached.values()]
 
 
-_TAKEN = "an earlier rule takes these requests"
-_UNREADABLE = "`match` cannot express this condition: its requests take the next rule"
+_TAKEN = "an earlier rule handles these requests"
+_UNREADABLE = "`match` cannot express this condition: matching requests use the next rule"
 
 
 LAID = frozenset({"allow", "deny", "keys", "users", "silent"})

@@ -27,7 +27,7 @@ def listeners(context: HaproxyImport, section: HaproxySection) -> tuple[list[str
         addresses = values.binds(item.args[0]) if item.args else [None]
         for bind in addresses:
             if bind is None:
-                context.draft.ledger.omit(item, "a listener needs one address and port")
+                context.draft.ledger.omit(item, "a listener needs exactly one address and port")
                 continue
             path = context.draft.add("listeners", _name(section, item), item, {"bind": bind})
             _bind_options(context, path, item)
@@ -60,7 +60,7 @@ def _bind_options(context: HaproxyImport, path: Path, item: Statement) -> None:
             draft.put((*path, "tls", "min_version"), value.removeprefix("TLSv"), item)
         elif word not in _IMPLIED:
             part = f"bind {item.args[0]} {word} {value}".strip()
-            draft.ledger.omit(item, "lbctl has no listener key for this option", path, part=part)
+            draft.ledger.omit(item, "the fleet file has no listener key for this option", path, part=part)
     _oldest(context, path)
 
 

@@ -82,7 +82,7 @@ def _retries(context: HaproxyImport, route: Path, section: HaproxySection) -> No
     if {"all-retryable-errors", "empty-response", "junk-response", "response-timeout"} & set(repeated) or any(
         word.startswith("5") for word in repeated
     ):
-        message = f"retry-on {' '.join(repeated)} repeats generations that have started, even for POST requests"
+        message = f"retry-on {' '.join(repeated)} repeats generations that have already started, even for POST requests"
         draft.ledger.advise(on, message, "lbctl retries a request only if it did not reach the model")
 
 
@@ -97,7 +97,7 @@ def _forward_for(context: HaproxyImport, route: Path, section: HaproxySection) -
     else:
         headers.put(context.draft, route, name, headers.CLIENT, item)
     if "if-none" in arguments:
-        reason = "lbctl trusts a client's address header only from peers in `client_address.trusted`"
+        reason = "lbctl trusts client address headers only from peers in `client_address.trusted`"
         context.draft.ledger.omit(item, reason, route, part="option forwardfor … if-none")
 
 
@@ -153,7 +153,11 @@ def _header(
         headers.named_by(draft, route, match[1].lower(), item)
     elif (text := headers.text(value, _VARIABLE, _MEANINGS)) is None or args[0] == "add-header":
         if not own.keep(context, section, item):
-            ledger.omit(item, "lbctl does not support its variables, or cannot add a header to an existing one", route)
+            ledger.omit(
+                item,
+                "lbctl does not support the header's variables, or cannot append a value to an existing header",
+                route,
+            )
     elif name == "x-request-id" and text == "{request_id}":
         ledger.imply("lbctl adds an ID to every request", item)
     elif name == "host" and HOST.fullmatch(value):
@@ -198,7 +202,7 @@ def _path(
     if replacement is not None and prefix and not prefix.startswith(replacement[0]):
         return
     draft.ledger.omit(item, "lbctl can replace only the matched prefix (`rewrite.path_prefix`)", route)
-    draft.close(route, "its rewrite could not be converted")
+    draft.close(route, "the rewrite could not be converted")
 
 
 def _replaced(args: tuple[str, ...]) -> tuple[str, str] | None:
@@ -221,4 +225,4 @@ def _response(context: HaproxyImport, route: Path, section: HaproxySection, item
     elif len(args) > 2 and (text := headers.text(args[2], _VARIABLE, _MEANINGS)) is not None:
         context.draft.put((*route, "headers", "response", "set", name), text, item)
     elif not own.keep(context, section, item):
-        context.draft.ledger.omit(item, "lbctl does not support the variables of this header", route)
+        context.draft.ledger.omit(item, "lbctl does not support the variables in this header", route)

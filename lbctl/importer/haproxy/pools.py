@@ -51,7 +51,7 @@ def _provider(context: HaproxyImport, path: Path, section: HaproxySection) -> No
         texts = [item for item in headers if item not in secrets]
         provider.put(context.draft, path, name, secrets, texts if host is not None else [], [host] if host else [])
         if host is None:
-            reason = "a pool with its own key sends its own Host, here the address of its first replica"
+            reason = "a pool with its own key sends its own Host header: here, the address of its first replica"
             context.draft.ledger.omit(secrets[0].statement, reason, path, part="the client's Host")
 
 
@@ -83,7 +83,7 @@ def _balance(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
             sticky.advise_address(context, item)
     else:
         draft.put((*path, "balance"), {"algorithm": "least_request"})
-        draft.ledger.omit(item, "lbctl does not have this algorithm and uses `least_request` instead", path)
+        draft.ledger.omit(item, "lbctl does not support this algorithm and uses `least_request` instead", path)
 
 
 def _hash_key(args: Sequence[str]) -> dict[str, Any] | None:
@@ -119,13 +119,13 @@ def _members(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
     if templates and not lines:
         member = template(context, path, templates[0], base)
         for item in templates[1:]:
-            ledger.omit(item, "a pool can have only one name for discovery", path)
+            ledger.omit(item, "a pool can discover replicas by only one DNS name", path)
         servers = [member] if member else []
     else:
         servers = [server for item in lines if (server := base.of(item))]
         _replicas(context, path, servers)
         for item in templates:
-            ledger.omit(item, "a pool has either `replicas` or `discovery`", path)
+            ledger.omit(item, "a pool can have either `replicas` or `discovery`, but not both", path)
     _shared(context, path, servers)
     checks.active(context, path, section, servers)
 
@@ -185,13 +185,15 @@ def _shared(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -
         for server in servers:
             if (own := server.get(word, "")) != holders[0].get(word, ""):
                 part = f"server {server.name} {word} {own}" if own else f"server {server.name} without {word}"
-                reason = f"a pool has one value for all replicas: {holders[0].get(word, '')} applies to this one too"
+                reason = (
+                    f"a pool has one value for all replicas: {holders[0].get(word, '')} applies to this replica, too"
+                )
                 draft.ledger.omit(server.line, reason, path, part=part)
     _tls(context, path, servers)
     for server in servers:
         for part in server.unknown:
             text = f"server {server.name} {part}"
-            draft.ledger.omit(server.line, "lbctl has no key for this option", path, part=text)
+            draft.ledger.omit(server.line, "the fleet file has no key for this option", path, part=text)
 
 
 def _tls(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> None:
@@ -222,7 +224,7 @@ def _cookie(context: HaproxyImport, path: Path, section: HaproxySection) -> None
     if item is None or not item.args:
         return
     if "insert" not in item.args:
-        reason = "`affinity` by cookie uses a cookie that the proxy sets"
+        reason = "cookie `affinity` supports only cookies that the proxy sets"
         context.draft.lose_sessions(path, item, reason, sticky.OWN_COOKIE)
         return
     life = item.args[item.args.index("maxlife") + 1] if "maxlife" in item.args[:-1] else ""

@@ -10,7 +10,7 @@ from lbctl.importer.statement import Statement
 
 _PLACE = ("proxies", "haproxy")
 _USUAL = "127.0.0.1:8405"
-_HERE = "lbctl serves the metrics to this machine only"
+_HERE = "lbctl serves metrics to this machine only"
 
 
 def process(context: HaproxyImport) -> None:

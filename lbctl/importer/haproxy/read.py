@@ -35,7 +35,7 @@ def _sections(file: str, diagnostics: Diagnostics) -> Iterator[Statement]:
             if item.name in _NAMED and not item.args:
                 _fail(diagnostics, item.position, f"`{item.name}` needs a name")
         elif head is None:
-            _fail(diagnostics, item.position, f"`{item.name}` is outside of a section")
+            _fail(diagnostics, item.position, f"`{item.name}` is outside any section")
         else:
             lines.append(item)
     if head is not None:

@@ -20,10 +20,10 @@ from lbctl.importer.haproxy.pools import pool
 from lbctl.importer.matching import REFUSES_ALL, covers, merge
 from lbctl.importer.statement import Statement
 
-_LOST = "`match` cannot express its whole condition"
-_HIDDEN = "it takes the requests for which the condition of this route is false"
-_UNPROTECTED = "a rule that protects it could not be converted"
-_TOO_MANY = "the rules of its frontend overlap in too many ways"
+_LOST = "`match` cannot express the whole condition of this route"
+_HIDDEN = "this later rule handles the requests that do not meet the route's condition"
+_UNPROTECTED = "a rule that protects the route could not be converted"
+_TOO_MANY = "the frontend's rules overlap in too many ways"
 
 
 def frontend(context: HaproxyImport, section: HaproxySection, plain: Sequence[str], encrypted: Sequence[str]) -> None:
@@ -109,21 +109,21 @@ def _close_unknown(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) 
     ledger, tcp = context.draft.ledger, context.tcp.get(str(rule.value))
     if tcp is None:
         reason = (
-            f"there is no backend {rule.value!r}"
+            f"backend {rule.value!r} does not exist"
             if "%" not in str(rule.value)
             else "the name of the backend contains variables"
         )
-        ledger.omit(rule.line, f"{reason}: the route refuses its requests", path)
-        context.draft.close(path, "its backend is not known")
+        ledger.omit(rule.line, f"{reason}: the route refuses all requests", path)
+        context.draft.close(path, "the backend is unknown")
         return
     reason = f"backend {rule.value!r} is in TCP mode, and HAProxy does not start if an HTTP frontend uses it"
     if tcp.name not in context.pools:
         context.pools[tcp.name] = pool(context, tcp)
     context.draft.put((*path, "pool"), context.pools[tcp.name][1], rule.line)
     policy.times(context, path, tcp)
-    ledger.omit(rule.line, f"{reason}: the route refuses its requests", path)
+    ledger.omit(rule.line, f"{reason}: the route refuses all requests", path)
     ledger.advise(tcp.block, reason, "add `mode http` there or to `defaults`, and import again")
-    context.draft.close(path, "its backend is in TCP mode")
+    context.draft.close(path, "the backend is in TCP mode")
 
 
 def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySection) -> None:
@@ -131,8 +131,8 @@ def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySecti
     for rule in rules.rules(target):
         conditional = rule.action in {*LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
         if rule.action in {"guard", "unknown", "respond"} or conditional:
-            why = "its backend answers some requests with a rule that could not be converted"
-            context.draft.ledger.omit(rule.line, f"{why}: the route refuses its requests", path)
+            why = "the backend answers some requests with a rule that could not be converted"
+            context.draft.ledger.omit(rule.line, f"{why}: the route refuses all requests", path)
             context.draft.close(path, why)
 
 
@@ -149,9 +149,9 @@ def _answer(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None
         if location:
             context.draft.redirect(path, rule.value["status"], location, rule.line)
             return
-    why = "its response could not be converted"
+    why = "the response could not be converted"
     for item in (rule.line, *rule.when.statements):
-        context.draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
+        context.draft.ledger.omit(item, f"{why}: the route refuses all requests", path)
     context.draft.close(path, why)
 
 
@@ -175,7 +175,7 @@ def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
     elif rule.action == "guard":
         why = _TOO_MANY if rule.line.is_block else _UNPROTECTED
         for item in (rule.line, *rule.when.statements):
-            draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
+            draft.ledger.omit(item, f"{why}: the route refuses all requests", path)
         draft.close(path, why, by_hand="" if rule.line.is_block else "auth")
     elif draft.answers(path):
         draft.ledger.carry(path, rule.line, *rule.statements)
@@ -213,10 +213,10 @@ def _fallbacks(
         if matches is None:
             context.draft.ledger.omit(rule.line, "`match` cannot express the rest of this condition")
             message = (
-                f"{spare} does not take over while {watched} has no server: `match` cannot express the rest of "
+                f"{spare} does not take over when {watched} has no server: `match` cannot express the rest of "
                 "the condition"
             )
-            context.draft.ledger.advise(rule.line, message, "set `fallback` on the routes that it may take over")
+            context.draft.ledger.advise(rule.line, message, "set `fallback` on the routes that may use it")
         for path in paths:
             match = context.draft.get((*path, "match")) or {}
             served = own is not None and context.draft.get((*path, "pool")) == own[1]

@@ -62,9 +62,11 @@ def _hash(context: HaproxyImport, path: Path, section: HaproxySection, lines: li
     for item in lines:
         key, present = _key(item), draft.get((*path, "balance", "hash", "key"))
         if key is None or key not in stored:
-            draft.lose_sessions(path, item, "lbctl has no hash key for this", _HASH)
+            draft.lose_sessions(path, item, "lbctl cannot use this value as a hash key", _HASH)
         elif chosen and key != chosen:
-            draft.lose_sessions(path, item, f"a pool has one hash key, here {_named(chosen)}", _HASH)
+            draft.lose_sessions(
+                path, item, f"a pool can have only one hash key; this pool uses {_named(chosen)}", _HASH
+            )
         elif (conditions := list(_conditions(section, item))) and not _is_presence(key, section, item):
             draft.lose_sessions(path, item, "a hash key cannot have a condition", _HASH)
         else:
@@ -81,7 +83,9 @@ def _replace(context: HaproxyImport, path: Path, section: HaproxySection, key: d
     present = draft.get((*path, "balance", "hash"))
     if balance is not None and present is not None:
         draft.ledger.revoke((*path, "balance"))
-        draft.ledger.omit(balance, f"a pool has one hash key, here {_named(key)} of `stick`", path)
+        draft.ledger.omit(
+            balance, f"a pool can have only one hash key; this pool uses {_named(key)} from `stick`", path
+        )
     elif balance is not None:
         draft.ledger.imply("the hash selects the replica of a new session", balance)
     draft.put((*path, "balance"), {"algorithm": "hash", "hash": (present or {}) | {"key": key}})
@@ -131,5 +135,5 @@ def advise_address(context: HaproxyImport, item: Statement) -> None:
     """Report that a key is the client's address."""
     line = " ".join(item.args[:2]) if item.name == "stick" else item.args[0]
     message = f"{item.name} {line} sends all clients behind one address to one server, even if it is overloaded"
-    hint = "a session header, or `prompt_prefix` with `bounded_load`, spreads the load"
+    hint = "to spread the load, use a session header, or `prompt_prefix` with `bounded_load`"
     context.draft.ledger.advise(item, message, hint)

@@ -32,11 +32,11 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
     for name, why in _CLOSING.items():
         item = scope.last(name)
         if item is not None and item.args[:1] != ("off",):
-            context.draft.ledger.omit(item, f"{why}, so the route refuses its requests", route)
+            context.draft.ledger.omit(item, f"{why}: the route refuses all requests", route)
             context.draft.close(route, why, by_hand="auth")
     for item in _unknown(scope):
-        why = f"{item.name} may refuse requests, and is not converted"
-        context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
+        why = f"{item.name} may refuse requests, but is not converted"
+        context.draft.ledger.omit(item, f"{why}: the route refuses all requests", route)
         context.draft.close(route, why, by_hand="auth")
     _certificates(context, route, scope)
     _users(context, route, scope)
@@ -69,15 +69,15 @@ def _certificates(context: NginxImport, route: Path, scope: Scope) -> None:
     for directive, key in CLIENT_FILES.items():
         item = scope.last(directive)
         if item is not None and any((item.args[0],) != (tls.get(key),) for tls in all_tls if item.args):
-            why = "its `server` verifies client certificates with another CA than the listener"
-            context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
+            why = "the route's `server` verifies client certificates with a different CA than the listener"
+            context.draft.ledger.omit(item, f"{why}: the route refuses all requests", route)
             context.draft.close(route, why)
 
 
 def _users(context: NginxImport, route: Path, scope: Scope) -> None:
     realm, file = scope.last("auth_basic"), scope.last("auth_basic_user_file")
     if realm is None or realm.args[:1] == ("off",):
-        context.draft.ledger.imply("this protection is off for the route", *filter(None, (realm,)))
+        context.draft.ledger.imply("the route turns this protection off", *filter(None, (realm,)))
         return
     credentials.users(context.draft, route, "".join(realm.args[:1]), file or realm, realm)
 

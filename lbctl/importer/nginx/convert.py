@@ -39,7 +39,7 @@ _OWN = {
     "proxy_max_temp_file_size": "lbctl does not buffer responses", "map_hash_bucket_size": WRITTEN,
     "include": "the file was not read",
     "ssl_stapling": WRITTEN, "index": "lbctl does not serve files", "root": "lbctl does not serve files",
-    "proxy_intercept_errors": "lbctl passes error responses of replicas on",
+    "proxy_intercept_errors": "lbctl forwards error responses from replicas",
     "internal": "clients cannot request this location",
     "resolver": WRITTEN, "resolver_timeout": WRITTEN, "server_names_hash_bucket_size": WRITTEN,
 }  # fmt: skip
@@ -61,7 +61,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     includes.collect(context, http)
     servers = list(flat(http, "server"))
     if not any(_is_server(item) for item in servers):
-        hint = "pass the main file, or a file of conf.d with `server` and `upstream` blocks"
+        hint = "pass the main file, or a conf.d file with `server` and `upstream` blocks"
         diagnostics.add(Diagnostic("LB982", "there is no `server` to import", Position(file, 1, 1), hint=hint))
         return draft
     blocks = [item for item in servers if _is_server(item)]
@@ -73,7 +73,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     _events(context, root)
     for table in context.maps.values():
         for entry in table.block if is_credential(table.args[0]) else ():
-            ledger.omit_secret(entry, "this map contains keys")
+            ledger.omit_secret(entry, "this map contains credentials")
     headers.settle(draft)
     own_lines.collect(context)
     ledger.settle(_OWN)
@@ -92,7 +92,7 @@ def _events(context: NginxImport, root: Statement) -> None:
             near = get_close_matches(item.name, sorted(_EVENTS), 1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             ledger.omit(item, f"nginx has no such directive in `events`{meant}")
-            message = f"{item.name}: nginx has no such directive in `events`, and refuses to start"
+            message = f"{item.name}: nginx has no such directive in `events`, and does not start"
             ledger.advise(item, message, f"write `{near[0]}`" if near else "remove it")
 
 
@@ -123,7 +123,7 @@ def _servers(context: NginxImport, blocks: Sequence[Statement]) -> None:
         servers.append((scope, paths, names))
         context.listeners_of[block] = paths
         if paths:
-            context.draft.ledger.imply("`match.hosts` compares the Host", *names)
+            context.draft.ledger.imply("`match.hosts` compares the Host header", *names)
         for word in others:
             reason = "`match.hosts` accepts full host names and names with a leading `*.` only"
             context.draft.ledger.omit(names[0], reason, (), part=f"server_name {word}")
@@ -136,12 +136,12 @@ def _servers(context: NginxImport, blocks: Sequence[Statement]) -> None:
         default = all(listeners.defaults[path] is scope for path in paths)
         if others and not default:
             message = (
-                f"requests for the hosts {' '.join(others)} take the routes of another server: `match.hosts` "
+                f"requests for the hosts {' '.join(others)} use the routes of another server: `match.hosts` "
                 "cannot express these names"
             )
             context.draft.ledger.misroute(names[0], message)
         if not default and not hosts:
-            context.draft.ledger.omit(scope.block, "another server takes all requests of this address")
+            context.draft.ledger.omit(scope.block, "another server handles all requests to this address")
             continue
         routes(context, RoutedServer(scope, () if set(own) == set(every) else own, () if default else tuple(hosts)))
 

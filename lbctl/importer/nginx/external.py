@@ -21,14 +21,14 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
     """Convert the `auth_request` of a location. If its service cannot be queried, the route is closed."""
     item = scope.last("auth_request")
     if item is None or not item.args or item.args == ("off",):
-        context.draft.ledger.imply("this protection is off for the route", *filter(None, (item,)))
+        context.draft.ledger.imply("the route turns this protection off", *filter(None, (item,)))
         return
     block = next((each for each in _locations(scope.server.block) if _is_at(each, item.args[0])), None)
     passing = next(flat(block, "proxy_pass"), None) if block is not None else None
     url = _url(context, passing, item.args[0]) if passing is not None else None
     if block is None or passing is None or url is None:
-        why = "`auth.external` needs a service with an IP address, which this directive does not give"
-        context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
+        why = "`auth.external` needs a service with an IP address, but this directive does not specify one"
+        context.draft.ledger.omit(item, f"{why}: the route refuses all requests", route)
         context.draft.close(route, why, by_hand="auth")
         return
     external: dict[str, Any] = {"url": url, "send": list(dict.fromkeys([*credentials.SENT, *_sent(context, block)]))}
@@ -77,7 +77,7 @@ def _sent(context: NginxImport, block: Statement) -> Iterator[str]:
         if name in _IMPLIED:
             ledger.imply("lbctl sets this header itself", item)
         elif header == name:
-            ledger.imply("the service gets the headers in `auth.external.send`", item)
+            ledger.imply("the service receives the headers in `auth.external.send`", item)
             yield name
     ledger.imply("lbctl does not send the body to the service", *flat(block, "proxy_pass_request_body"))
 
@@ -101,5 +101,5 @@ def _accepted(context: NginxImport, route: Path, scope: Scope) -> Iterator[tuple
         if item.args[0].lower() == header:
             yield header, (setting, item)
         else:
-            reason = "lbctl cannot rename response headers of the service: replicas get them under their original names"
+            reason = "lbctl cannot rename the service's response headers: replicas receive the original names"
             context.draft.ledger.omit(item, reason, route)

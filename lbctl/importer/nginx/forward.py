@@ -177,7 +177,7 @@ def misroute(context: NginxImport, item: Statement, destination: str) -> None:
 
     Its requests go to the same destination as others of the location.
     """
-    message = f"requests for {destination} take another route of the location: `match` cannot express the condition"
+    message = f"requests for {destination} use another route of this location: `match` cannot express the condition"
     context.draft.ledger.misroute(item, message)
 
 
@@ -241,7 +241,7 @@ def _mapped(
         misroute(context, item, f"the pools in {item.args[0]}")
     for item in flat(table):
         if item.name in {"hostnames", "volatile"}:
-            context.draft.ledger.imply("it only changes how the map is read", item)
+            context.draft.ledger.imply("this changes only how nginx reads the map", item)
             continue
         if item.name == "default":
             target = _mapped_value(context, scope, passing, scheme, item)
@@ -296,21 +296,25 @@ def rewrite(context: NginxImport, route: Path, scope: Scope, target: PassTarget,
         _rewrite(context, route, item)
     hosts = [item for item in scope.all(f"{prefix}_set_header") if item.args[:1] and item.args[0].lower() == "host"]
     if (own := provider.host_of(draft, route)) is not None:
-        draft.ledger.imply("the pool sends its own Host (`upstream.host`)", *hosts)
+        draft.ledger.imply("the pool sends its own Host header (`upstream.host`)", *hosts)
         if hosts and hosts[-1].args[1:] != (own,):
-            draft.ledger.omit(hosts[-1], "a pool with its own key sends its own Host (`upstream.host`)", route)
+            draft.ledger.omit(hosts[-1], "a pool with its own key sends its own Host header (`upstream.host`)", route)
         return
     value = hosts[-1].args[1] if hosts and len(hosts[-1].args) > 1 else ("" if hosts else "$proxy_host")
     if value in CLIENT_HOST:
-        draft.ledger.imply("lbctl passes the client's Host on", *hosts)
+        draft.ledger.imply("lbctl forwards the client's Host header", *hosts)
         return
     host = target.host if value in {"$proxy_host", "$proxy_host:$proxy_port"} else value
     if HOST.fullmatch(host):
         draft.put((*route, "rewrite", "host"), host, *(hosts or target.statements[:1]))
     elif hosts:
-        draft.ledger.omit(hosts[-1], "lbctl cannot send this value as Host: replicas get the client's Host", route)
+        draft.ledger.omit(
+            hosts[-1],
+            "lbctl cannot send this value as the Host header: replicas receive the client's Host header",
+            route,
+        )
     elif host:
-        reason = "nginx sends this Host to replicas; lbctl sends the client's Host"
+        reason = "nginx sends this Host header to replicas; lbctl sends the client's Host header"
         draft.ledger.omit(target.statements[0], reason, route, part=f"Host: {host}")
 
 
@@ -323,4 +327,4 @@ def _rewrite(context: NginxImport, route: Path, item: Statement) -> None:
         context.draft.put((*route, "rewrite", "path_prefix"), new[1] or "/", item)
         return
     context.draft.ledger.omit(item, "lbctl can replace only the matched prefix (`rewrite.path_prefix`)", route)
-    context.draft.close(route, "its rewrite could not be converted")
+    context.draft.close(route, "the rewrite could not be converted")

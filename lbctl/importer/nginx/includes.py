@@ -79,8 +79,8 @@ def _around(context: NginxImport, origin: Statement) -> Iterator[Statement]:
 
 
 def _close(context: NginxImport, path: Path, item: Statement) -> None:
-    why = "an include that was not read may contain its protection"
-    context.draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
+    why = "an include that was not read may protect this route"
+    context.draft.ledger.omit(item, f"{why}: the route refuses all requests", path)
     context.draft.close(path, why, by_hand="auth")
 
 

@@ -142,7 +142,7 @@ def _of_clients(key: str) -> Callable[[NginxImport, Path, Statement], None]:
 def _verify_client(context: NginxImport, path: Path, item: Statement) -> None:
     mode, place = {"on": "required", "optional": "optional"}.get(item.args[0]), (*path, "tls", "client_certificate")
     if mode == "optional" and context.draft.get(place) == "required":
-        context.draft.ledger.omit(item, "another server of this address requires client certificates", path)
+        context.draft.ledger.omit(item, "another server on this address requires client certificates", path)
     elif mode:
         context.draft.put(place, mode, item)
     else:
@@ -217,7 +217,7 @@ def _trusted(context: NginxImport, path: Path, server: Scope) -> None:
     if header is not None and header.args and header.args[0].lower() != "proxy_protocol":
         context.draft.put((*path, "client_address", "header"), header.args[0].lower(), header)
     if (recursive := server.last("real_ip_recursive")) is not None:
-        context.draft.ledger.imply("lbctl uses the last untrusted address as the client's", recursive)
+        context.draft.ledger.imply("lbctl uses the last untrusted address as the client's address", recursive)
 
 
 CLIENT_FILES = {"ssl_client_certificate": "client_ca", "ssl_crl": "client_crl"}

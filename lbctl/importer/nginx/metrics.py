@@ -9,7 +9,7 @@ from lbctl.importer.statement import Statement, walk
 
 _USUAL = "127.0.0.1:9113"
 _PLACE = ("proxies", "nginx")
-_HERE = "lbctl serves the metrics to this machine only"
+_HERE = "lbctl serves metrics to this machine only"
 
 
 def server(context: NginxImport, block: Statement) -> bool:

@@ -27,12 +27,12 @@ _ALWAYS = {
     "x-request-id": frozenset({"$request_id"}),
 }
 _IMPLIED = {
-    "proxy_http_version": "lbctl uses HTTP/1.1 to replicas",
+    "proxy_http_version": "lbctl connects to replicas over HTTP/1.1",
     "proxy_buffering": "lbctl does not buffer responses",
     "proxy_request_buffering": "lbctl streams requests, unless a route reads the body",
     "proxy_cache": "lbctl does not cache responses",
-    "chunked_transfer_encoding": "lbctl keeps chunked responses",
-    "proxy_redirect": "lbctl does not change Location headers of replicas",
+    "chunked_transfer_encoding": "lbctl preserves chunked responses",
+    "proxy_redirect": "lbctl does not change Location headers from replicas",
     "tcp_nodelay": "lbctl sends each token immediately",
 }
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
@@ -101,7 +101,10 @@ def _retry(context: NginxImport, route: Path, item: Statement) -> None:
         part = f"{item.name} … {' '.join(repeated)}"
         ledger.omit(item, "lbctl retries only requests that no replica has started to process", route, part=part)
     if "non_idempotent" in conditions or any(word.startswith("http_5") for word in repeated):
-        message = f"{part} repeats generations that have started, and a request that crashes one replica can crash all"
+        message = (
+            f"{part} repeats generations that have already started, and a request that crashes one replica can "
+            "crash all replicas"
+        )
         ledger.advise(item, message, "lbctl retries a request only if it did not reach the model")
 
 
@@ -118,7 +121,9 @@ def _next_timeout(context: NginxImport, route: Path, item: Statement) -> None:
 def _http_version(context: NginxImport, route: Path, item: Statement) -> None:
     del route
     if item.args[0] == "1.0":
-        message = "proxy_http_version 1.0 opens a new connection for each request and has no chunked responses"
+        message = (
+            "proxy_http_version 1.0 opens a new connection for each request and does not support chunked responses"
+        )
         context.draft.ledger.advise(item, message, "lbctl uses HTTP/1.1 and keeps connections to replicas open")
 
 
@@ -155,7 +160,7 @@ def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, pr
     """Report nginx's defaults that harm inference."""
     ledger = context.draft.ledger
     if scope.last(f"{prefix}_read_timeout") is None:
-        message = "nginx's default read timeout of 60s cuts off a model that sends nothing for longer"
+        message = "nginx's default read timeout of 60s cuts off a model that sends nothing for more than 60s"
         ledger.advise(statement, message, "lbctl's default for `timeouts.idle` is 5m")
     if prefix == "proxy" and scope.last("proxy_http_version") is None:
         message = "nginx uses HTTP/1.0 by default and opens a new connection to a replica for each request"
@@ -181,7 +186,7 @@ def _advise_inheritance(context: NginxImport, scope: Scope, name: str) -> None:
         message = (
             f"nginx ignores the `{name}` of outer blocks here, because this block sets others: {', '.join(dropped)}"
         )
-        context.draft.ledger.advise(own[0], message, "repeat them in this block if they should apply")
+        context.draft.ledger.advise(own[0], message, "if they should apply, repeat them in this block")
 
 
 def _request_headers(context: NginxImport, route: Path, scope: Scope, prefix: str) -> None:
@@ -234,7 +239,7 @@ def _request_header(
         secret_header(context, route, item, name)
         _remove(context, route, item, name)
     elif value == f"$http_{name.replace('-', '_')}":
-        ledger.imply("lbctl passes client headers on", item)
+        ledger.imply("lbctl forwards client headers", item)
     elif name in _ADDRESSES and (header := values.header_of(value)) is not None:
         headers.named_by(draft, route, header, item)
         if name not in _ALWAYS:
@@ -242,7 +247,7 @@ def _request_header(
     elif (text := headers.text(value, _VARIABLE, meanings)) is not None:
         headers.put(draft, route, name, text, item)
     else:
-        ledger.omit(item, "lbctl does not support the variables of this header", route)
+        ledger.omit(item, "lbctl does not support the variables in this header", route)
 
 
 def _remove(context: NginxImport, route: Path, item: Statement, name: str) -> None:
@@ -279,11 +284,11 @@ def response_header(context: NginxImport, route: Path, scope: Scope, item: State
     if len(item.args) > 1:
         text = text_of(context, route, scope, item.args[1])
     if text is None:
-        ledger.omit(item, "lbctl does not support the variables of this header", route)
+        ledger.omit(item, "lbctl does not support the variables in this header", route)
         return
     context.draft.put((*route, "headers", "response", "set", item.args[0].lower()), text, item)
     if item.args[-1] != "always":
-        ledger.imply("lbctl sets headers for all statuses", item)
+        ledger.imply("lbctl sets headers for all status codes", item)
 
 
 def text_of(context: NginxImport, route: Path, scope: Scope, value: str) -> str | None:
@@ -307,11 +312,11 @@ def _limits(context: NginxImport, route: Path, scope: Scope) -> None:
         context.draft.put((*route, "rate_limit"), limits, item, zone)
         if item.name == "limit_req" and "nodelay" not in item.args and "burst" in " ".join(item.args):
             context.draft.ledger.omit(
-                item, "lbctl does not delay requests: those above the burst get 429", route, part="no `nodelay`"
+                item, "lbctl does not delay requests: requests above the burst receive 429", route, part="no `nodelay`"
             )
     for name in ("limit_req_status", "limit_conn_status"):
         if (status := scope.last(name)) is not None:
-            context.draft.ledger.imply("requests above a limit get 429", status)
+            context.draft.ledger.imply("requests above a limit receive 429", status)
 
 
 def _limit(item: Statement, zone: Statement) -> dict[str, object] | None:

@@ -89,7 +89,9 @@ def _server_word(context: NginxImport, path: Path, item: Statement, word: str, *
         )
         context.draft.ledger.omit(item, reason, path[:2], part=f"server {item.args[0]} {word}")
         return
-    context.draft.ledger.omit(item, "lbctl has no key for this option", path[:2], part=f"server {item.args[0]} {word}")
+    context.draft.ledger.omit(
+        item, "the fleet file has no key for this option", path[:2], part=f"server {item.args[0]} {word}"
+    )
 
 
 def _shared_parameters(context: NginxImport, pool: Path, servers: list[Statement]) -> None:
@@ -150,7 +152,8 @@ def _ip_hash(context: NginxImport, pool: Path, item: Statement) -> None:
     context.draft.ledger.advise(
         item,
         "ip_hash sends all clients behind one address to one replica, even if it is overloaded",
-        "it became `hash` by `source_ip`; a session header, or `prompt_prefix` with `bounded_load`, spreads the load",
+        "lbctl uses `hash` by `source_ip`; to spread the load, use a session header, or `prompt_prefix` with "
+        "`bounded_load`",
     )
 
 
@@ -178,7 +181,7 @@ def _hash_key(variable: str) -> dict[str, Any] | None:
 
 def _sticky(context: NginxImport, pool: Path, item: Statement) -> None:
     if len(item.args) < 2 or item.args[0] != "cookie":
-        reason = "`affinity` by cookie uses a cookie that the proxy sets"
+        reason = "cookie `affinity` supports only cookies that the proxy sets"
         hint = (
             "write `affinity: {cookie: NAME}`: lbctl sets this cookie, and clients that return it stay on their replica"
         )

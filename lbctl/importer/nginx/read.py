@@ -27,8 +27,8 @@ _MIN_ARGUMENTS = {
 }
 """crossplane checks the number of arguments only in complete files, not in conf.d files."""
 _PATTERN = re.compile(r"[*?\[]")
-_HINT = "copy it below the directory of the main file, change the path in `include`, and import again"
-_CLOSING_HINT = f"{_HINT}; until then, the routes that it may protect are closed"
+_HINT = "copy it into the main file's directory or a subdirectory, change the path in `include`, and import again"
+_CLOSING_HINT = f"{_HINT}; until then, routes that it may protect refuse all requests"
 Parsed = Mapping[str, Any]
 
 
@@ -81,7 +81,7 @@ class _Reader:
             if len(item["args"]) < _MIN_ARGUMENTS.get(item["directive"], 0):
                 self._fail(position, f"invalid nginx configuration: {item['directive']} needs an argument")
             block = self._within(self._statements(item.get("block", ()), name, columns))
-            unread = "it has more than one argument" if item["directive"] == "include" else ""
+            unread = "the include has more than one argument" if item["directive"] == "include" else ""
             yield Statement(position, tokens, block, "block" in item, unread)
 
     def _within(self, block: Iterator[Statement]) -> tuple[Statement, ...]:
@@ -127,7 +127,7 @@ class _Reader:
             is_below = path.resolve().is_relative_to(self._root.resolve())
         except (OSError, RuntimeError, ValueError) as error:
             return str(error)
-        return "" if is_below else "it is outside the directory of the main file"
+        return "" if is_below else "the path is outside the main file's directory"
 
     def _problem(self, path: Path) -> str:
         if problem := self._leads_out(path):

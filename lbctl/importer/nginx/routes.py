@@ -48,7 +48,7 @@ def routes(context: NginxImport, server: RoutedServer) -> None:
         _headers_of_answer(context, path, server.scope)
         includes.close(context)
         for inner in flat(block, "location"):
-            context.draft.ledger.omit(inner, "the server responds before it selects a location")
+            context.draft.ledger.omit(inner, "nginx responds before it selects a location")
         return
     guards = list(flat(block, "if"))
     locations = list(_locations(server.scope))
@@ -86,12 +86,12 @@ def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
         for one, other in product(routes[first], routes[second]):
             before, after = draft.get(one) or {}, _opened(context, other)
             if before and "respond" not in after and after and _refuses_more(before, after):
-                why = "an earlier location protects some of its requests, and `match` cannot express which ones"
-                draft.ledger.omit(first, f"{why}: the route refuses its requests", other)
+                why = "an earlier location protects some of the same requests, and `match` cannot express which ones"
+                draft.ledger.omit(first, f"{why}: the route refuses all requests", other)
                 draft.close(other, why)
             elif _takes_elsewhere(draft, one, other):
                 message = (
-                    f"requests that match both this location and an earlier one take route {other[1]}, not {one[1]}"
+                    f"requests that match both this location and an earlier one use route {other[1]}, not {one[1]}"
                 )
                 draft.ledger.misroute(second, message)
 
@@ -153,7 +153,7 @@ def _location(context: NginxImport, server: RoutedServer, scope: Scope, guards: 
     if match is None or next(flat(scope.block, "internal"), None) is not None:
         return
     if not any(flat(scope.block)) or (not _has_action(scope.block) and next(flat(scope.block, "location"), None)):
-        ledger.imply("it has no action", scope.block)
+        ledger.imply("the location has no action", scope.block)
         return
     answer = next(flat(scope.block, "return"), None)
     passing = next((item for item in flat(scope.block, *_PASSES)), None)
@@ -182,10 +182,10 @@ def _refuse(context: NginxImport, path: Path, scope: Scope) -> None:
     ledger = context.draft.ledger
     item = next(flat(scope.block, *_FILES, *_OTHER_PASSES), None)
     if item is not None and item.name in _FILES:
-        why = "this location serves files, which lbctl does not do"
-        ledger.omit(item, f"{why}: the route refuses its requests", path)
+        why = "this location serves files, which lbctl does not support"
+        ledger.omit(item, f"{why}: the route refuses all requests", path)
     else:
-        why = "lbctl has no route for the action of this location"
+        why = "lbctl does not support this location's action"
     context.draft.close(path, why)
 
 
@@ -204,8 +204,8 @@ def _forward(
     targets = [*forward.targets(context, scope, passing), *_passing_conditions(context, scope)]
     if not targets:
         path = _add(context, server, scope.block, match)
-        why = "its destination depends on variables that lbctl cannot resolve"
-        context.draft.ledger.omit(passing, f"{why}: the route refuses its requests", path)
+        why = "the destination depends on variables that lbctl cannot resolve"
+        context.draft.ledger.omit(passing, f"{why}: the route refuses all requests", path)
         context.draft.close(path, why)
         _conditions(context, server, path, scope, [*guards, *flat(scope.block, "if")])
         access.protect(context, path, scope)
@@ -227,7 +227,7 @@ def _forward(
     policy.advise_defaults(context, scope, passing, prefix)
     if not any(target.label == "" for target in targets):
         path = _add(context, server, scope.block, match)
-        context.draft.close(path, "its default could not be converted")
+        context.draft.close(path, "the default destination could not be converted")
         _conditions(context, server, path, scope, [*guards, *flat(scope.block, "if")])
         access.protect(context, path, scope)
         _methods(context, server, path, scope)
@@ -285,9 +285,7 @@ def _fallback(context: NginxImport, path: Path, scope: Scope) -> None:
             context.draft.ledger.omit(item, "lbctl returns its own JSON bodies", path)
             continue
         if block in context.unread:
-            context.draft.ledger.omit(
-                item, "an include that was not read may contain the protection of the fallback", path
-            )
+            context.draft.ledger.omit(item, "an include that was not read may protect the fallback", path)
             continue
         targets = forward.targets(context, scope.inside(block), passing)
         if targets:
@@ -295,7 +293,7 @@ def _fallback(context: NginxImport, path: Path, scope: Scope) -> None:
             context.draft.put((*path, "fallback"), pool[1], item, block, passing)
             _fallback_path(context, path, pool, block)
             reason = (
-                "lbctl uses the fallback only while no replica is available; it does not repeat failed requests there"
+                "lbctl uses the fallback only while no replica is available; it does not retry failed requests there"
             )
             context.draft.ledger.omit(item, reason, path)
 
@@ -326,15 +324,15 @@ def _respond(context: NginxImport, path: Path, scope: Scope, item: Statement) ->
     if int(status) in REDIRECTS:
         location = policy.text_of(context, path, scope, text)
         if location is None:
-            draft.ledger.omit(item, "lbctl does not support the variables of this address", path)
-            draft.close(path, "its redirect could not be converted")
+            draft.ledger.omit(item, "lbctl does not support the variables in this address", path)
+            draft.close(path, "the redirect could not be converted")
         else:
             draft.redirect(path, int(status), location, item)
         return
     text = text.replace("\\n", "\n").replace("\\t", "\t")
     if "$" in text:
         draft.ledger.omit(item, "lbctl does not support variables in a response body", path)
-        draft.close(path, "its response could not be converted")
+        draft.close(path, "the response could not be converted")
         return
     if status == "444":
         draft.ledger.omit(item, "lbctl returns 403 instead of closing the connection", path)
@@ -362,8 +360,8 @@ def _headers_of_others(context: NginxImport, server: RoutedServer) -> None:
         for name in server.listeners or context.draft.fleet["listeners"]:
             if item.args[-1:] == ("always",):
                 reason = (
-                    "only routes set it: the proxy's own responses, such as 404 for a path without a route, do "
-                    "not have it"
+                    "only routes set this header: the proxy's own responses, such as 404 for a path without a route, "
+                    "do not include it"
                 )
                 context.draft.ledger.omit(item, reason, ("listeners", name))
 
@@ -385,8 +383,8 @@ def _conditions(
             inner = _add(context, server, block, match | extra, suffix=f"{path[1]}-{answer.args[0]}")
             _respond(context, inner, scope, answer)
         elif extra is None:
-            why = "a condition that protects it could not be converted"
-            context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
+            why = "a condition that protects the route could not be converted"
+            context.draft.ledger.omit(block, f"{why}: the route refuses all requests", path)
             context.draft.close(path, why, by_hand="auth")
 
 
@@ -403,8 +401,8 @@ def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scop
         return
     rules = list(flat(block))
     if not rules or any(item.tokens != ("deny", "all") for item in rules):
-        why = "its other methods have different protection"
-        context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
+        why = "the location's other methods have different protection"
+        context.draft.ledger.omit(block, f"{why}: the route refuses all requests", path)
         context.draft.close(path, why)
         return
     others = _add(context, server, block, dict(match), suffix=f"{path[1]}-others")

@@ -92,7 +92,7 @@ def test_row_reports_that_the_comparison_closed_the_route(
     file = tmp_path / "source"
     file.write_text(CLOSED[kind])
     assert command(["import", kind, str(file), "--compare"]) == 0
-    reason = f"source:{closed}, not on the list of directives that a comparison runs"
+    reason = f"source:{closed}, not a directive that the comparison supports"
     errors = capsys.readouterr().err
     assert f"the comparison closed the route: {reason}" in errors
     assert f"closed in the comparison: {reason}" in errors
@@ -161,7 +161,7 @@ def test_lost_sessions_are_a_difference(tmp_path: Path, capsys: pytest.CaptureFi
         " stick-table type string len 64 size 1k\n stick on req.hdr(x-a) if { path_beg /v1 }\n server s 10.0.0.1:80\n"
     )
     assert command(["import", "haproxy", str(file), "--compare"]) == 1
-    assert "sessions are not kept in b (haproxy.cfg:8)" in capsys.readouterr().err
+    assert "sessions do not stay on one replica in pool b (haproxy.cfg:8)" in capsys.readouterr().err
 
 
 def test_external_auth_service_has_a_substitute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +179,7 @@ def test_external_auth_service_has_a_substitute(tmp_path: Path, capsys: pytest.C
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("POST")]
     assert [" ".join(line.split()[2:]) for line in lines] == [
         "a 200 10.0.0.1:80 200 10.0.0.1:80 headers lost: x-a",
-        "b 401 401 both refuse it without a key; nothing else was compared",
+        "b 401 401 both refuse a request without a key; nothing else was compared",
     ]
 
 

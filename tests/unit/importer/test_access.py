@@ -311,7 +311,7 @@ def test_different_path_of_an_authorization_service_is_reported(tmp_path: Path) 
     filters = AUTHZ.replace("http_service:", "failure_mode_allow: false, http_service:", 1)
     result, diagnostics = imported_text("envoy", envoy_text(filters=filters), tmp_path)
     message = (
-        "Envoy queries the service at /checkPATH with the path of each request; "
+        "Envoy queries the service at /checkPATH (PATH is the request's path); "
         "lbctl always queries http://127.0.0.1:9191/check"
     )
     assert message in [item.message for item in diagnostics if item.code == "LB985"]

@@ -29,7 +29,7 @@ def envoy(action: str = "", cluster: str = "connect_timeout: 2s") -> str:
         "  - name: auth\n", "  - name: auth\n    connect_timeout: 2s\n")  # fmt: skip
 
 
-REPEATED = "repeats generations that have started"
+REPEATED = "repeats generations that have already started"
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_closed_location_names_the_one_before_it(tmp_path: Path) -> None:
     first = "location ^~ /a { allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.1; }"
     text = imported_text("nginx", f"events {{}}\nhttp {{ server {{ {first} {open_} }} }}\n", tmp_path)[0].text
     comment = text.partition("  x: ")[2].partition("match:")[0]
-    assert "location ^~ /a { … }: an earlier location protects some of its requests" in comment
+    assert "location ^~ /a { … }: an earlier location protects some of the same requests" in comment
     assert "Write `auth` here, then replace `respond` with:" in comment
 
 

@@ -102,7 +102,7 @@ def test_unsupported_protection_keeps_each_route_with_its_pool(tmp_path: Path) -
         assert f"# Write `auth` here, then replace `respond` with:\n    #   pool: {pool}\n" in result.text
     assert "deny deny_status 401 unless has_key or internal" in result.text
     (finding,) = (item for item in diagnostics if item.code == "LB988")
-    assert (finding.severity, "`auth` where a rule protected it" in (finding.hint or "")) == ("error", True)
+    assert (finding.severity, "`auth` if a rule protected the route" in (finding.hint or "")) == ("error", True)
 
 
 def test_comment_of_a_closed_route_has_all_its_keys(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_closed_route_names_all_that_it_needs(tmp_path: Path) -> None:
     guard = " http-request deny if { var(txn.a) -m found }\n"
     text = imported_text("haproxy", HEAD + guard + rules, tmp_path)[0].text
     assert "# Write `auth` here, complete `match`, then replace `respond` with:\n    #   pool: a\n" in text
-    reason = "it takes the requests for which the condition of this route is false"
+    reason = "this later rule handles the requests that do not meet the route's condition"
     assert f"use_backend b if {{ path /x }}: {reason}" in " ".join(text.replace("#", "").split())
 
 
@@ -288,10 +288,10 @@ def test_server_defaults_and_templates_are_imported(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("frontend 'x\n", ":1:10: error LB980: invalid HAProxy configuration: a quote is not closed"),
-        ("bind :80\n", ":1:1: error LB980: invalid HAProxy configuration: `bind` is outside of a section"),
+        ("bind :80\n", ":1:1: error LB980: invalid HAProxy configuration: `bind` is outside any section"),
         ("frontend\n", ":1:1: error LB980: invalid HAProxy configuration: `frontend` needs a name"),
         ("backend x\n mode http\n", ":1:1: error LB982: there is no frontend to import"),
-        ("listen x\n mode tcp\n", ":1:1: error LB982: listen x is in TCP mode, and lbctl supports HTTP only (if"),
+        ("listen x\n mode tcp\n", ":1:1: error LB982: listen x is in TCP mode, but lbctl supports only HTTP (if"),
         (
             "global\nfrontend x\n bind :80\n",
             ":2:1: error LB982: frontend x is in TCP mode (HAProxy's default",

@@ -144,7 +144,7 @@ def test_frontend_with_too_many_overlaps_is_closed(tmp_path: Path) -> None:
     text = HEAD + "frontend f\n bind :80\n" + "\n".join(lines) + "\n default_backend c\n"
     routes = fleet_from_text("haproxy", text, tmp_path)["routes"].values()
     assert {item["respond"]["body"] for item in routes} == {
-        "lbctl import: the rules of its frontend overlap in too many ways"
+        "lbctl import: the frontend's rules overlap in too many ways"
     }
 
 

@@ -204,7 +204,7 @@ def test_unknown_directive_of_events_is_reported(tmp_path: Path) -> None:
     )
     result, diagnostics = imported_text("nginx", text, tmp_path)
     messages = [f"{item.message} ({item.hint})" for item in diagnostics if "`events`" in item.message]
-    expected = "nginx has no such directive in `events`, and refuses to start (write `worker_connections`)"
+    expected = "nginx has no such directive in `events`, and does not start (write `worker_connections`)"
     assert messages == [f"work_connections: {expected}"]
     assert "work_connections 9: nginx has no such directive in `events`" in " ".join(result.text.split())
     assert {item.name for item, fate in result.draft.ledger.fates() if fate == "lbctl"} >= {"worker_connections", "use"}
@@ -246,7 +246,7 @@ def test_harmful_settings_are_reported_at_their_line() -> None:
         (7, "nginx's default limit of 1 MiB for request bodies rejects long prompts and images with 413"),
         (10, "nginx buffers responses by default, so tokens arrive in bursts"),
         (10, "nginx uses HTTP/1.0 by default and opens a new connection to a replica for each request"),
-        (10, "nginx's default read timeout of 60s cuts off a model that sends nothing for longer"),
+        (10, "nginx's default read timeout of 60s cuts off a model that sends nothing for more than 60s"),
     ]
 
 

@@ -114,7 +114,7 @@ def test_fallback_behind_an_unread_include_is_left_out(tmp_path: Path) -> None:
     )
     result, _ = imported_text("nginx", text, tmp_path)
     assert result.draft.fleet["routes"]["default"].get("fallback") is None
-    assert "an include that was not read may contain the protection of the fallback" in result.text
+    assert "an include that was not read may protect the fallback" in result.text
 
 
 def test_pools_of_an_unread_map_are_an_error(tmp_path: Path) -> None:

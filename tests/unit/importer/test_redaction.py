@@ -63,7 +63,7 @@ def test_route_that_needs_a_secret_is_closed(kind: str, text: str, secret: str, 
     assert routes[pool]["respond"]["status"] == 501
     assert "not-copied" in str(routes[pool]["match"])
     assert "LB984" in shown
-    assert f"error LB989: requests of route {pool} take route" in shown
+    assert f"error LB989: requests for route {pool} use route" in shown
     assert f"# Complete `match`, then replace `respond` with:\n    #   pool: {pool}\n" in shown
 
 
@@ -80,7 +80,7 @@ def test_route_that_needs_a_secret_is_closed(kind: str, text: str, secret: str, 
 def test_refusal_by_a_secret_closes_what_it_protected(kind: str, text: str, tmp_path: Path) -> None:
     routes, shown = _routes(kind, text, tmp_path)
     assert not any("pool" in route for route in routes.values() if set(route["match"]) <= {"hosts"})
-    assert "another route protects some of its requests with a secret, which was not copied" in shown
+    assert "another route protects some of the same requests with a secret, which was not copied" in shown
 
 
 @pytest.mark.parametrize(("agent", "key", "statuses"), [("http_x_key", "Zq7", [403, 501]), ("http_x_a", "b", [403])])

@@ -16,7 +16,7 @@ _PASS = "proxy_pass http://10.0.0.1:8000;"
 _SERVED = f"location /served/ {{ {_PASS} }}"
 _FILES = "ssl_certificate a/..; ssl_certificate_key ~/k;"
 _WHOLE_LISTENER = "the port must be a number from 1 to 65535; the whole listener was left out"
-_WHOLE_ROUTE = "is not a path; the whole route was left out, and another route may take its requests"
+_WHOLE_ROUTE = "is not a path; the whole route was left out, and another route may receive its requests"
 _CASES = {
     "replica": (
         "upstream u { server 10.0.0.2:80; server 10.0.0.2:99999; } server { location / { proxy_pass http://u; } }",

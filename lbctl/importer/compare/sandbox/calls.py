@@ -62,7 +62,7 @@ def program(process: int) -> bytes:
     """Return the filter for a process as a classic BPF program. Raises OSError on an unknown architecture."""
     machine = os.uname().machine
     if machine not in _NUMBERS:
-        raise OSError(f"system calls of {machine} are not known")
+        raise OSError(f"unknown system calls for architecture {machine}")
     return b"".join(struct.pack("<HBBI", *item) for item in _program(machine, process))
 
 

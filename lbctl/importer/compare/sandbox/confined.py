@@ -99,7 +99,7 @@ def confined(
     Raises SandboxUnavailableError, TooSlowError, and RuntimeError with the traceback of an exception in `work`.
     """
     deadline = time.monotonic() + seconds
-    reasons = [] if sys.platform == "linux" else [f"{sys.platform} has neither namespaces nor Landlock"]
+    reasons = [] if sys.platform == "linux" else [f"{sys.platform} supports neither namespaces nor Landlock"]
     methods = () if reasons else METHODS
     for method in (*methods, "none") if allow_unsandboxed else methods:
         answer = _in_child(method, work, base, deadline)
@@ -122,7 +122,7 @@ def _in_child(method: Method, work: Callable[[Sandbox], Any], base: Path, deadli
         received: dict[str, Any] = json.loads(_received(reader, deadline))
         return received
     except ValueError:
-        return {"failed": "the process of the comparison ended without a result"}
+        return {"failed": "the comparison process ended without a result"}
     finally:
         os.close(reader)
         with suppress(ProcessLookupError):

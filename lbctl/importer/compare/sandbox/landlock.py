@@ -46,7 +46,9 @@ def restrict(
     """Restrict access to the directory (read and write), the programs and devices, and these TCP ports."""
     offered = version()
     if offered < MIN_VERSION:
-        raise OSError(f"Landlock of version {offered} has no rules for TCP; version {MIN_VERSION} has (Linux 6.7)")
+        raise OSError(
+            f"Landlock version {offered} has no TCP rules; version {MIN_VERSION} (Linux 6.7) or later is required"
+        )
     files = _ALL_WITH_DEVICES if offered >= _DEVICES_VERSION else _ALL
     ruleset = _RULESET.pack(files, _BIND | _CONNECT)
     if offered >= _SCOPES_VERSION:

@@ -39,7 +39,7 @@ def files_of(program: str) -> list[str]:
             check=True, env={},
         )  # fmt: skip
     except (OSError, struct.error, subprocess.SubprocessError) as error:
-        raise NotAProgramError(f"the libraries of {program} cannot be listed: {reason_of(error)}") from None
+        raise NotAProgramError(f"cannot list the libraries of {program}: {reason_of(error)}") from None
     libraries = _LIBRARY.findall(listed.stdout)
     others = [*_LISTS, *(str(Path(library).with_name(_OF_THREADS)) for library in libraries)]
     return list(dict.fromkeys([program, loader, *libraries, *(file for file in others if Path(file).is_file())]))
@@ -50,7 +50,7 @@ def _loader(program: str) -> str | None:
     with Path(program).open("rb") as file:
         header = file.read(_HEADER.size)
         if header[:6] != b"\x7fELF\x02\x01" or len(header) < _HEADER.size:
-            raise NotAProgramError(f"{program} is not a program of 64 bits, but a script or a file of another kind")
+            raise NotAProgramError(f"{program} is not a 64-bit program; it is a script or another type of file")
         fields = _HEADER.unpack(header)
         start, size, number = fields[5], fields[9], fields[10]
         for index in range(number):

@@ -101,7 +101,7 @@ class _Envoy:
         name = item.get("name").text
         assignment = item.get("load_assignment") or self._assignments.get(name, EMPTY)
         if not assignment:
-            raise RefusedError(item.get("name") or item, "its endpoints are not in the configuration")
+            raise RefusedError(item.get("name") or item, "the cluster's endpoints are not in the configuration")
         fields.ASSIGNMENT(assignment, self._removals)
         endpoints = [each for group in assignment.get("endpoints") for each in group.get("lb_endpoints")]
         is_known = any(self._port(each) is not None for each in endpoints)
@@ -164,7 +164,7 @@ class _Envoy:
         if view.text in self._closed_clusters:
             raise self._closed_clusters[view.text]
         if view.text not in self._clusters:
-            raise RefusedError(view or around, "there is no such cluster")
+            raise RefusedError(view or around, "the cluster does not exist")
 
     # ── Listeners ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -216,7 +216,7 @@ class _Envoy:
         name = manager.get("rds", "route_config_name")
         config = self._configs.get(name.text, EMPTY) if name else manager.get("route_config")
         if not config:
-            raise RefusedError(manager, "its routes are not in the configuration")
+            raise RefusedError(manager, "the listener's routes are not in the configuration")
         return {
             "@type": _PREFIX + MANAGER,
             "stat_prefix": "compared",
@@ -251,7 +251,7 @@ class _Envoy:
                 named = Statement(item.statement.position, (package or "filter",))
                 self._removals.leave_out(named, "filters that run code or query services")
             else:
-                reason = "not on the list of filters that a comparison runs"
+                reason = "not a filter that the comparison supports"
                 raise RefusedError(config or item.get("name") or item, reason, config.type)
 
     def _settle_service(self, config: ConfigView, made: dict[str, Any]) -> None:
@@ -259,7 +259,7 @@ class _Envoy:
         if not config.type.endswith(".ExtAuthz"):
             return
         if not config.get("http_service"):
-            raise RefusedError(config, "a filter without an HTTP service")
+            raise RefusedError(config, "the filter has no HTTP service")
         uri = config.get("http_service", "server_uri")
         self._check_cluster(uri.get("cluster"), config)
         made["http_service"]["server_uri"]["timeout"] = STAND_IN_TIMEOUT

@@ -24,7 +24,7 @@ from lbctl.importer.compare.sources.removed import Removals
 from lbctl.importer.envoy.view import ConfigView
 
 _LOGS, _HEALTH, _CONNECTIONS, _ELSEWHERE = "logs and metrics", "health checks", "connection limits", ""
-_RESOLVERS, _TLS, _QUOTAS = "resolvers", "TLS to replicas", "limits of an external service"
+_RESOLVERS, _TLS, _QUOTAS = "resolvers", "TLS to replicas", "rate limits from an external service"
 
 
 def _subjects(table: Mapping[str, str]) -> dict[str, str]:

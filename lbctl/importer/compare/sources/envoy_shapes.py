@@ -31,8 +31,8 @@ _COMMANDS = re.compile(
 )
 """Commands that read only a request, its connection or its response, and no files or environment variables."""
 
-NOT_LISTED = "not on the list of fields that a comparison runs"
-_NOT_A_VALUE = "a value of another kind"
+NOT_LISTED = "not a field that the comparison supports"
+_NOT_A_VALUE = "not a supported type of value"
 
 
 class RefusedError(Exception):
@@ -166,7 +166,7 @@ def typed(types: Mapping[str, Shape]) -> Shape:
 
     def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
         if view.type not in types:
-            raise RefusedError(view, "not on the list of types that a comparison runs", view.type)
+            raise RefusedError(view, "not a type that the comparison supports", view.type)
         return {"@type": _PREFIX + view.type, **types[view.type](view, removals)}
 
     return read

@@ -38,8 +38,8 @@ _TABLE = {
     "srvkey": "name",
 }
 _TABLE_TYPE = "=binary|integer|ip|ipv6|string"
-NOT_LISTED = "not on the list of directives that a comparison runs"
-NOT_RUN = "it has arguments that a comparison does not run"
+NOT_LISTED = "not a directive that the comparison supports"
+NOT_RUN = "its arguments are not supported by the comparison"
 
 
 def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:

@@ -99,7 +99,7 @@ _LEFT_OUT = {
     "error pages": "errorfile errorfiles http-error",
     "health checks": "http-check tcp-check external-check email-alert default-server load-server-state-from-file"
     " server-state-file-name monitor grace",
-    "source addresses of connections": "source bind-process",
+    "source addresses for connections": "source bind-process",
     "limits, and names": "maxconn fullconn backlog rate-limit max-keep-alive-queue http-reuse description id guid"
     " max-session-srv-conns clitimeout srvtimeout contimeout persist",
     "compression": "compression",

@@ -24,12 +24,12 @@ from lbctl.importer.nginx.includes import may_protect, unread
 from lbctl.importer.nginx.listeners import bind_of
 from lbctl.importer.statement import Statement
 
-NOT_LISTED = "not on the list of directives that a comparison runs"
+NOT_LISTED = "not a directive that the comparison supports"
 NOT_READ = "the file was not read"
-_ARGUMENTS = "it has arguments that a comparison does not run"
-_ARGUMENT = "not of a kind that a comparison runs"
-_ELSEWHERE = "its destination is not a replica of the fleet"
-_MAY_LEAD_ELSEWHERE = "its variable may have a destination that is not a replica of the fleet"
+_ARGUMENTS = "its arguments are not supported by the comparison"
+_ARGUMENT = "not an argument that the comparison supports"
+_ELSEWHERE = "its destination is not a replica in the fleet"
+_MAY_LEAD_ELSEWHERE = "its variable may contain a destination that is not a replica in the fleet"
 _PASSES = {"proxy_pass": "http", "grpc_pass": "grpc"}
 _TEMPORARY = ("proxy", "client_body", "fastcgi", "uwsgi", "scgi")
 _SERVER_OPTION = re.compile(
@@ -142,7 +142,7 @@ class _Nginx:
         """
         name, servers, lines = value_of(item.args[0]) if item.args else "", list[str](), list[str]()
         if not UPSTREAM_NAME.fullmatch(name) or name in self._destinations.upstreams:
-            self._removals.leave_out(item, "its name may be an address")
+            self._removals.leave_out(item, "the upstream's name may be an address")
             return []
         has_replicas = any(map(self._is_replica, _flat(item.block)))
         for each in _flat(item.block):
@@ -178,7 +178,7 @@ class _Nginx:
     def _server(self, item: Statement, closed: int | None) -> list[str]:
         listens = self._listens(item)
         if not listens:
-            self._removals.leave_out(item, "it does not listen on an address of the fleet")
+            self._removals.leave_out(item, "the server does not listen on an address in the fleet")
             return []
         self._closed = {}
         try:
@@ -321,7 +321,7 @@ class _Nginx:
     def _variable(self, item: Statement, values: list[str]) -> list[str]:
         """Return a block that sets a variable. A block that cannot be rebuilt closes all uses of the variable."""
         if not values or values[-1].removeprefix("$").lower() not in self._known:
-            self._removals.leave_out(item, "it uses a variable that the comparison does not have")
+            self._removals.leave_out(item, "it uses a variable that the comparison does not define")
             return []
         entries = [line(quoted(value_of(each.name)), *map(value_of, each.args)) for each in _flat(item.block)]
         return _block(" ".join([item.name, *map(quoted, values)]), entries)
