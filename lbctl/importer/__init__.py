@@ -1,1 +1,1 @@
-"""Turns an existing configuration of nginx, HAProxy or Envoy into a fleet file, and accounts for every directive."""
+"""Converts an existing nginx, HAProxy or Envoy configuration to a fleet file, and accounts for every directive."""

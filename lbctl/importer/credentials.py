@@ -1,4 +1,4 @@
-"""Access to a route, as its `auth`: key files that the operator fills, and external authorization services."""
+"""Access to a route, as its `auth` key: key files that the operator fills, and external authorization services."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REALM = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?")
 
 
 def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *statements: Statement) -> None:
-    """Protect a route by keys; `secrets` are the directives that contain them."""
+    """Protect a route with keys; `secrets` are the directives that contain them."""
     _put(draft, route, {"api_keys": {"file": KEY_FILE, "header": header}}, *statements, *secrets)
     for item in secrets:
         if draft.ledger.is_reported(item):
@@ -32,7 +32,7 @@ def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *
 
 
 def users(draft: Draft, route: Path, realm: str, secret: Statement, *statements: Statement) -> None:
-    """Protect a route by users with passwords; `secret` is the directive that names or contains them."""
+    """Protect a route with user names and passwords; `secret` is the directive that names or contains them."""
     shown = {"realm": realm} if _REALM.fullmatch(realm) else {}
     _put(draft, route, {"basic": {"file": USER_FILE, **shown}}, secret, *statements)
     draft.ledger.secret(
@@ -63,7 +63,7 @@ def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement
 
 
 def url(host: str, port: str, path: str) -> str | None:
-    """Return the URL of a service that proxies can query; None if the host is a name."""
+    """Return the URL of a service that proxies can query; None if the host is not an IP address."""
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
     try:
         address = ipaddress.ip_address(host)

@@ -1,4 +1,4 @@
-"""The fleet under construction: plain values by path, with the directives from which each value came.
+"""The fleet under construction: plain values by path, each with the directives that it came from.
 
 The model checks each value when it is set. A rejected value is left out: a comment at its place contains the directive
 and the reason.
@@ -24,7 +24,8 @@ _BEFORE_WORK = ("connect_failure", "refused_stream", "reset_before_request")
 BUSY = frozenset({429, 503, 529})
 """Statuses by which a replica may report that it is busy."""
 CLOSED_STATUS = 501
-"""Status of a closed route that could not be converted. It prevents another route from taking its requests."""
+"""Status of a closed route that could not be converted. A closed route prevents other routes from handling its
+requests."""
 
 LOCATION = ("headers", "response", "set", "location")
 """Keys below a route with the address of a redirect."""
@@ -33,16 +34,16 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEPT = frozenset({"listeners", "match", "respond"})
 """Keys of a closed route."""
 _SECTIONS = frozenset({"access_log", "connections", "headers", "request", "response", "retry", "set", "timeouts"})
-"""Keys that mean nothing if they are empty."""
+"""Keys that have no effect if they are empty."""
 _CLOSED = "lbctl import: "
 """Prefix of the body of a closed route."""
 NAMED = ("listeners", "routes", "pools", "proxies")
 """Sections of a fleet that an import fills."""
 _DECIDING = frozenset({"pool", "split", "match", "respond", "auth", "allow_from", "deny_from", "rewrite"})
-"""Keys of a route without which it would take other requests, send them elsewhere, or lose its protection."""
+"""Keys without which a route would handle other requests, send them elsewhere, or lose its protection."""
 _PROTECTING = frozenset({"auth", "allow_from", "deny_from"})
 _GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", "deny_from"})
-"""Keys of a listener without which its routes would lose their protection."""
+"""Listener keys without which its routes would lose their protection."""
 _WHOLE = {
     ("listeners", "bind"): "the whole listener was left out",
     ("routes", "listeners"): "the whole route was left out",
@@ -56,12 +57,13 @@ _BY_HAND = "write this key by hand: a comment in the fleet file contains the ori
 
 @dataclass(frozen=True, slots=True)
 class ClosedRoute:
-    """A route that rejects its requests."""
+    """A route that rejects all its requests."""
 
     removed: dict[str, Any]
-    """Keys that are now only in a comment: the pool, timeouts, headers."""
+    """Keys that now exist only in a comment: the pool, timeouts, headers."""
     by_hand: tuple[str, ...]
-    """Keys that the operator must write before the route may serve again; none if it was closed for another reason."""
+    """Keys that the operator must write before the route may handle requests again; none if it was closed for another
+    reason."""
 
 
 class Draft:
@@ -76,15 +78,15 @@ class Draft:
         self.moved: set[Path] = set()
         """Routes that return 404 in place of the proxy's own metrics."""
         self.closed: dict[Path, ClosedRoute] = {}
-        """Maps a route that rejects its requests to the manual steps to open it."""
+        """Maps a closed route to the manual steps that open it."""
         self.unkept: dict[Path, Statement] = {}
-        """Maps a pool that no longer keeps the configuration's sessions to the directive that kept them."""
+        """Maps a pool that no longer keeps sessions to the directive that kept them in the configuration."""
         self.guessed: dict[Path, Statement] = {}
         """Maps a listener's `client_address` to the directive that only forwards that address."""
         self.whole_segments: set[Path] = set()
-        """Routes whose prefix consists of whole segments in the configuration too."""
+        """Routes whose prefix also consists of whole segments in the configuration."""
         self.longer_paths: dict[str, str] = {}
-        """Maps a route to a path that starts with its prefix, but that the fleet sends to another pool."""
+        """Maps a route to a path that starts with its prefix, but that the fleet sends to a different pool."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
         self.origins: dict[Path, Statement] = {}
         """Maps an object of the fleet to the directive whose position its comment contains."""
@@ -148,7 +150,10 @@ class Draft:
         self.leave_out([item for item in faults if not self._waits(item.path)])
 
     def _waits(self, path: Path) -> bool:
-        """Whether a rejected value is kept until the end of the import. A secret is kept, because it is withheld."""
+        """Whether a rejected value is kept until the end of the import.
+
+        A secret is kept, because it is withheld later.
+        """
         value = self.get(path)
         is_secret = isinstance(value, str) and (self.ledger.secrets.written(value) or is_random(value))
         return is_secret or (path[0], *path[2:3]) in _WAITING
@@ -171,7 +176,7 @@ class Draft:
     def _leave_out(self, path: Path, why: str) -> None:
         """Remove a value, with a comment and a finding.
 
-        A route rejects its requests without a value that decides about them, or that protects its listener.
+        If the value decides about a route's requests or protects its listener, the route then rejects all requests.
         """
         origins = self.ledger.carriers(path)
         key = (path[0], *path[2:3])
@@ -237,7 +242,7 @@ class Draft:
     def _place(self, path: Path) -> tuple[Path, Any]:
         """Return the position of the value at `path`.
 
-        Values that a closed route needs to serve again are in its comment.
+        Values that a closed route needs to handle requests again are in its comment.
         """
         if path[2:] and path[2] not in _KEPT and path[:2] in self.closed:
             route = self.fleet[str(path[0])].get(path[1])
@@ -246,14 +251,14 @@ class Draft:
         return path, self.fleet
 
     def answers(self, route: Path) -> bool:
-        """Whether a route is meant to respond by itself. A route that is only closed may serve again."""
+        """Whether a route is meant to respond by itself. A route that is only closed may handle requests again."""
         value = self.get(route) or {}
         return "respond" in value and not is_closed(value)
 
     def drop(self, path: Path) -> list[Statement]:
         """Remove the value at `path`, and a list or section that becomes empty.
 
-        Returns the directives that no longer have a key.
+        Returns the directives that no key represents any more.
         """
         container = self.get(path[:-1])
         if isinstance(container, dict):
@@ -265,13 +270,16 @@ class Draft:
         return [*lost, *self.drop(path[:-1])] if empty else lost
 
     def retry_busy(self, route: Path, statuses: Iterable[int], *statements: Statement) -> None:
-        """Retry a route's requests on other replicas if a replica reports by these statuses that it is busy."""
+        """Retry a route's requests on other replicas if a busy replica returns one of these statuses."""
         self.put((*route, "retry", "when"), [*_BEFORE_WORK, "replica_busy"], *statements)
         if (busy := sorted(statuses)) != [503]:
             self.put((*route, "retry", "busy_statuses"), busy, *statements)
 
     def redirect(self, route: Path, status: int, location: str, *statements: Statement) -> None:
-        """Set a redirect as the response of a route. The location may contain variables of a fleet's headers."""
+        """Set a redirect as the response of a route.
+
+        The location may contain the variables that fleet headers support.
+        """
         self.put((*route, "respond"), {"status": status}, *statements)
         self.put((*route, *LOCATION), location, *statements)
 
@@ -292,7 +300,7 @@ class Draft:
             self.ledger.advise(statement, message, "write a route with `path_regex` for these paths")
 
     def close(self, path: Path, why: str, *, by_hand: str = "") -> None:
-        """Make a route reject its requests, so that no other route takes them.
+        """Make a route reject all its requests, so that no other route handles them.
 
         `by_hand` is the key that the operator must write before the route may serve again.
         """
@@ -308,22 +316,22 @@ class Draft:
 
 
 def addresses(pool: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the addresses of the replicas of a pool."""
+    """Yield the addresses of a pool's replicas."""
     yield from (str(item["address"]) for item in pool.get("replicas", []))
     if dns := pool.get("discovery", {}).get("dns"):
         yield f"{dns['name']}:{dns['port']}"
 
 
 def is_closed(route: Mapping[str, Any]) -> bool:
-    """Whether a route rejects its requests because it could not be converted."""
+    """Whether a route rejects all requests because it could not be converted."""
     return str((route.get("respond") or {}).get("body", "")).startswith(_CLOSED)
 
 
 def sane_name(wanted: str, otherwise: str = "unnamed") -> str:
-    """Return the text as a valid name."""
+    """Return the text, converted to a valid name."""
     return _NOT_IN_A_NAME.sub("-", wanted.lower()).strip("._-")[:_MAX_NAME].rstrip("._-") or otherwise
 
 
 def printable(text: str) -> str:
-    """Return the text, shortened and without characters that are not allowed in a fleet's body."""
+    """Return the text, shortened and without characters that a response body in a fleet must not contain."""
     return "".join(character for character in text if character.isprintable())[:500]

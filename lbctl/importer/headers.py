@@ -1,4 +1,4 @@
-"""Headers with the client's address, and texts with variables, as a fleet writes them."""
+"""Headers with the client's address, and texts with variables, in fleet-file form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lbctl.ir.header_text import VARIABLES
 CLIENT = "{client_ip}"
 _WORD = re.compile(r"\{\s*[A-Za-z0-9_.-]+\s*\}")
 _NEAR = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"]
-"""Networks of trusted peers, which name the client, by default."""
+"""Default networks of trusted peers, whose headers name the client."""
 
 
 def text(value: str, variable: re.Pattern[str], meanings: Mapping[str, str]) -> str | None:
-    """Return the value with a fleet's variables; None if a variable has no equivalent, or if a text looks like one.
+    """Return the value with fleet variables; None if a variable has no equivalent, or if text looks like one.
 
     The first group of `variable` that matched is looked up in `meanings`.
     """
@@ -32,7 +32,7 @@ def text(value: str, variable: re.Pattern[str], meanings: Mapping[str, str]) -> 
 def put(draft: Draft, route: Path, name: str, value: str, *statements: Statement) -> None:
     """Set a request header of a route.
 
-    A header with the client's address becomes a listener's, if its peers are known.
+    A header with the client's address becomes a listener setting, if the listener's peers are known.
     """
     listeners = [("listeners", each) for each in draft.get((*route, "listeners")) or draft.fleet["listeners"]]
     if value != CLIENT or not all(draft.get((*path, "client_address")) for path in listeners):
@@ -46,8 +46,8 @@ def put(draft: Draft, route: Path, name: str, value: str, *statements: Statement
 def named_by(draft: Draft, route: Path, header: str, statement: Statement, *, decides: bool = False) -> None:
     """Make the listeners of a route read the client's address from a header, if it comes from near peers.
 
-    Unless that address also `decides` about access in the configuration, `settle` removes it where lists of addresses
-    exist.
+    `settle` removes this setting from listeners with address lists, unless the address also `decides` about access in
+    the configuration.
     """
     for each in draft.get((*route, "listeners")) or list(draft.fleet["listeners"]):
         path = ("listeners", each, "client_address")
@@ -67,7 +67,7 @@ def named_by(draft: Draft, route: Path, header: str, statement: Statement, *, de
 
 
 def settle(draft: Draft) -> None:
-    """Remove addresses in headers where lists of addresses exist, because these lists apply to peers."""
+    """Remove the address header of listeners with address lists, because these lists apply to peers."""
     for path, statement in draft.guessed.items():
         listener = draft.get(path[:2]) or {}
         routes = [item for item in draft.fleet["routes"].values() if path[1] in item.get("listeners", [path[1]])]

@@ -1,7 +1,7 @@
-"""The account of an import: the result for every directive of the source.
+"""The account of an import: the result for every directive in the source.
 
-Each directive becomes a key, is done by lbctl anyway, or is kept as a comment with a reason. A directive that no part
-of the importer has claimed is kept as a comment too, so that nothing is lost silently.
+Each directive becomes a key, is done by lbctl without a key, or is kept as a comment with a reason. A directive that
+no part of the importer has claimed is also kept as a comment, so that nothing is lost silently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Note:
     reason: str
     """Why it was not converted."""
     place: Path
-    """Object of the fleet whose comment contains it; empty: the head of the file."""
+    """Object in the fleet whose comment contains the directive; empty for the head of the file."""
 
 
 class Ledger:
@@ -106,7 +106,7 @@ class Ledger:
         self.diagnostics.add(Diagnostic("LB985", message, place, hint=hint, severity="warning"))
 
     def misroute(self, statement: Statement, message: str, hint: str = _WRITE_A_ROUTE) -> None:
-        """Report a choice of a pool that no route makes: its requests are sent elsewhere."""
+        """Report a pool selection that no route expresses: the requests are sent elsewhere."""
         message = self.secrets.masked(message, statement)
         finding = Diagnostic("LB989", message, statement.position, hint=hint)
         if finding not in self.misrouted:
@@ -203,7 +203,7 @@ class Ledger:
         return ()
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the number of directives that were converted, are done anyway, and are only comments."""
+        """Return the number of directives that were converted, that lbctl implies, and that are only comments."""
         carried = set(self._carried)
         noted = self._noted - carried
         return len(carried), len(set(self._implied) - carried - noted), len(noted)

@@ -1,4 +1,4 @@
-"""Reads the files of a configuration within limits. Files that cannot be read are reported, never raised."""
+"""Reads the files of a configuration within limits. Files that cannot be read are reported; no exception is raised."""
 
 from __future__ import annotations
 

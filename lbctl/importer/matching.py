@@ -1,6 +1,6 @@
-"""Intersects matches, and finds requests for which the first of two rules must win over a more specific one.
+"""Intersects matches, and finds requests for which an earlier rule must precede a more specific rule.
 
-HAProxy and Envoy use the first rule that holds, a fleet the most specific route.
+HAProxy and Envoy use the first rule that holds; a fleet uses the most specific route.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 Match = dict[str, Any]
-"""Match of a route as a fleet writes it."""
+"""Match of a route in fleet-file form."""
 PATHS = frozenset({"path", "path_prefix", "path_regex"})
 """Conditions on the path. A match has at most one of them."""
 _LITERAL = r"(?:[A-Za-z0-9/_~-]|\\[./-])"
@@ -57,7 +57,7 @@ def merge(matches: Sequence[Match]) -> Match | None:
 def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
     """Return the common values of two lists: hosts with a leading `*`, models with a trailing `*`, methods.
 
-    They have the order of the second list.
+    They are in the order of the second list.
     """
     pairs = [(first, second) for second in other for first in one]
     both = [second if _matches(first, second) else first for first, second in pairs
@@ -125,7 +125,7 @@ def _unordered(match: Match) -> Match:
 
 
 def hides(later: Match, earlier: Match) -> bool:
-    """Whether a fleet may use the later of two rules for requests of the earlier rule that no match describes."""
+    """Whether a fleet may use the later of two rules for requests of the earlier rule that no match can describe."""
     return merge([earlier, later]) is None and not apart([earlier, later]) and rank(earlier) <= rank(later)
 
 
@@ -136,10 +136,10 @@ def takes(later: Match, earlier: Match) -> bool:
 
 
 def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tuple[list[tuple[Match, int]], bool]:
-    """Return the excluded requests of a match that later rules take, each with the index of the rule.
+    """Return the excluded requests of a match that later rules handle, each with the index of the rule.
 
-    The second value is whether matches can express them, and are few enough. An index of -1 denotes requests that no
-    later rule takes.
+    The second value is whether a sufficiently small number of matches can express them. An index of -1 denotes
+    requests that no later rule handles.
     """
     parts, is_clear = list[tuple[Match, int]](), True
     different = {identity(exclude): exclude for exclude in excludes}.values()
@@ -169,10 +169,10 @@ def within(wide: Match, matches: Sequence[Match]) -> list[Match]:
 
 
 def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
-    """Return matches to add, each with the index of the rule that must take them.
+    """Return matches to add, each with the index of the rule that must handle their requests.
 
-    They contain requests of several rules for which a fleet would not use the first rule. The added matches may overlap
-    with others, so they are examined like the rest.
+    They contain requests that match several rules and for which a fleet would not use the first rule. The added
+    matches may overlap with others, so they are examined like the rest.
     """
     decided = [(match, index) for index, match in enumerate(matches)]
     known = {_key(match) for match in matches}
@@ -190,7 +190,7 @@ def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
 
 
 def _wins(joint: Match, first: int, decided: Sequence[tuple[Match, int]]) -> bool:
-    """Whether a fleet uses the rule `first` for the requests of a match without a separate route."""
+    """Whether a fleet uses the rule `first` for the requests of a match even without a separate route."""
     ranks = [(rank(match), index) for match, index in decided if covers(match, joint)]
     return max(ranks)[1] == first and all(each < max(ranks)[0] for each, index in ranks if index != first)
 

@@ -1,6 +1,6 @@
-"""Prefixes that do not end at a segment: a fleet sends requests with longer paths elsewhere.
+"""Prefixes that do not end at a segment boundary: a fleet sends requests with longer paths elsewhere.
 
-`/v1/emb` also matches `/v1/embeddings` in nginx, HAProxy and Envoy. A prefix of a fleet consists of whole segments.
+`/v1/emb` also matches `/v1/embeddings` in nginx, HAProxy and Envoy. A prefix in a fleet consists of whole segments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HINT = (
 
 
 def settle(draft: Draft) -> None:
-    """Report the prefixes whose longer paths go to another pool of the fleet, each with an example."""
+    """Report the prefixes whose longer paths go to a different pool in the fleet, each with an example."""
     for name in draft.fleet["routes"]:
         path: Path = ("routes", name)
         route = _opened(draft, path)
@@ -43,7 +43,7 @@ def settle(draft: Draft) -> None:
 
 
 def _opened(draft: Draft, path: Path) -> dict[str, Any]:
-    """Return a route; for a closed route, its keys after it is opened."""
+    """Return a route; for a closed route, its keys after the route is opened."""
     route: dict[str, Any] = draft.get(path)
     closed = draft.closed.get(path)
     return route if closed is None else route | closed.removed
@@ -58,9 +58,9 @@ def _longer(draft: Draft, prefix: str) -> str:
 
 
 def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the route that takes requests of a route with another path.
+    """Return the route that handles a route's requests with a different path.
 
-    The result is None if there is none, or for an expression.
+    The result is None if no such route exists, or if its path is an expression.
     """
     rest = {key: value for key, value in route["match"].items() if key not in PATHS}
     every = list(draft.fleet["listeners"])
@@ -78,7 +78,7 @@ def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Map
 
 
 def _takes(match: Match, rest: Match, path: str) -> bool:
-    """Whether a route of a fleet takes all requests with a path that satisfy the rest of a match."""
+    """Whether a fleet's route handles all requests with a path that satisfy the rest of a match."""
     wide = {key: value for key, value in match.items() if key not in PATHS}
     if not covers(wide, rest):
         return False
@@ -95,7 +95,7 @@ def _pools(route: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _replicas(draft: Draft, route: Mapping[str, Any]) -> list[list[str]]:
-    """Return the addresses of the replicas of each pool of a route. Two pools may have the same."""
+    """Return the replica addresses of each of a route's pools. Two pools may have the same addresses."""
     pools = [draft.fleet["pools"].get(name, {}) for name in _pools(route)]
     return [sorted(addresses(pool)) for pool in pools]
 

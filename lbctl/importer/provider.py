@@ -1,4 +1,4 @@
-"""Hosted APIs: a pool with its own Host and key, which the fleet reads from a file."""
+"""Hosted APIs: a pool with its own Host header and a key, which the fleet reads from a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Header:
     name: str
     """Header name in lower case."""
     value: str
-    """Value as in the configuration. A credential's value is never written anywhere."""
+    """Value as written in the configuration. A credential's value is never written anywhere."""
     statement: Statement
 
 
@@ -33,7 +33,7 @@ def put(
     texts: Sequence[Header] = (),
     statements: Sequence[Statement] = (),
 ) -> None:
-    """Make a pool a hosted API: its credentials become files that the operator fills, other headers stay texts."""
+    """Make a pool a hosted API: its credentials become files that the operator fills; other headers stay text."""
     headers: dict[str, object] = {item.name: item.value for item in texts}
     for item in credentials:
         prefix = _PREFIX.match(item.value)
@@ -54,11 +54,11 @@ def owns(draft: Draft, route: Path, name: str) -> bool:
 
 
 def host_of(draft: Draft, route: Path) -> str | None:
-    """Return the Host that the pool of a route sends, if it is a hosted API."""
+    """Return the Host header that a route's pool sends, if the pool is a hosted API."""
     host = draft.get(("pools", str(draft.get((*route, "pool"))), "upstream", "host"))
     return None if host is None else str(host)
 
 
 def authority(file: str) -> str:
-    """Return the `ca` for a file: `system` for the file of the system's CAs."""
+    """Return the `ca` value for a file: `system` for the system's CA bundle."""
     return WORD if file in PLACES else file

@@ -1,7 +1,8 @@
-"""Values of a draft that contain a secret of the configuration. None of them is written to the fleet.
+"""Values in a draft that contain a secret from the configuration. None of them is written to the fleet.
 
-A match that needs the secret gets a placeholder, which any client can send. For this reason its route forwards nothing.
-Requests with the secret then take another route, which is closed as well if the first one rejected or protected them.
+A match that needs the secret gets a placeholder, which any client can send. For this reason, its route forwards no
+requests. Requests with the secret then use another route. That route is also closed if the first route rejected or
+protected them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lbctl.importer.statement import Statement
 STAND_IN = "not-copied"
 """Placeholder for a secret in a match."""
 _TEXTS = {"routes": frozenset({"match", "headers", "respond", "rewrite"}), "pools": frozenset({"health", "upstream"})}
-"""Keys with texts of the configuration below them."""
+"""Keys that contain texts from the configuration."""
 _WORDS = frozenset({"hosts", "methods"})
 """Keys of a match that contain no secrets."""
 _PROTECTING = ("auth", "allow_from", "deny_from")
@@ -72,9 +73,9 @@ def _withhold(draft: Draft, path: Path, sources: list[Statement]) -> None:
 
 
 def _other(draft: Draft, before: dict[str, Any], name: str, matched: Collection[str]) -> str | None:
-    """Return the route that takes the requests of a route whose match no longer contains a secret.
+    """Return the route that handles the requests of a route whose match no longer contains a secret.
 
-    The result is None if they are rejected.
+    The result is None if these requests are rejected.
     """
     routes, route = draft.fleet["routes"], before[name]
     others = [
@@ -87,7 +88,7 @@ def _other(draft: Draft, before: dict[str, Any], name: str, matched: Collection[
 
 
 def _close_other(draft: Draft, route: dict[str, Any], other: str | None, source: Statement) -> None:
-    """Close the other route if it serves requests that this one rejects or protects."""
+    """Close the other route if it handles requests that this route rejects or protects."""
     if other is None:
         return
     taking = draft.fleet["routes"][other]

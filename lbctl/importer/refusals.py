@@ -1,7 +1,7 @@
-"""Checks one value of a fleet by the model, before the rest of the fleet is known.
+"""Checks one value of a fleet against the model, before the rest of the fleet is known.
 
-The importers convert the meaning of a directive. The model itself decides whether a value fits the grammar of its key,
-so that the two never disagree.
+The importers convert the meaning of a directive. Only the model decides whether a value is valid for its key, so the
+two never disagree.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _OBJECT = 2
 
 
 def refusals(path: Path, value: Any, *, whole: bool = False) -> list[Diagnostic]:
-    """Return the faults of a value at `path`, with their paths in the fleet, and without positions.
+    """Return the faults of a value at `path`, with their paths in the fleet but without positions.
 
     Missing keys of an object such as `("pools", "chat")` are faults only if it is `whole`. Missing keys of a value
-    below it always are.
+    inside such an object are always faults.
     """
     section, start = _enclosing(path)
     steps = path[start:]
@@ -53,7 +53,7 @@ def _at(path: Path, fault: Diagnostic) -> Diagnostic:
 
 
 def _enclosing(path: Path) -> tuple[type[Section], int]:
-    """Return the innermost section with a key of the path, and the index of that key in the path."""
+    """Return the innermost section that contains a key of the path, and the index of that key in the path."""
     section: type[Section] = Fleet
     index = 0
     while True:
@@ -67,7 +67,7 @@ def _enclosing(path: Path) -> tuple[type[Section], int]:
 
 
 def _nested(steps: Path, value: Any) -> Any:
-    """Return the value in its enclosing maps and lists. In a list it is the only item."""
+    """Return the value in its enclosing maps and lists. In a list, the value is the only item."""
     for step in reversed(steps):
         value = [value] if isinstance(step, int) else {step: value}
     return value

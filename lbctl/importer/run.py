@@ -1,4 +1,4 @@
-"""Imports files as the text of a fleet, for each kind of proxy."""
+"""Imports configuration files of each kind of proxy as the text of a fleet file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Imported:
 
 
 def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool = True) -> Imported | None:
-    """Import the files; None if they contain nothing that can be imported. `diagnostics` has the reason.
+    """Import the files; None if they contain nothing that can be imported. `diagnostics` contains the reason.
 
-    Without `own`, lines that would go to files next to the fleet stay comments.
+    Without `own`, lines that would be written to files next to the fleet file stay comments.
     """
     draft = _READERS[kind](files, diagnostics, own)
     if draft is None or diagnostics.failed:
@@ -53,7 +53,7 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
 
 
 def _advise_sessions(draft: Draft) -> None:
-    """Report pools that hash by a session which the replica names: the first request did not contain the name."""
+    """Report pools that hash by a session ID that replicas create: the first request does not contain the ID."""
     for name, pool in draft.fleet["pools"].items():
         key = pool.get("balance", {}).get("hash", {}).get("key", {}).get("header")
         if key == _NAMED_BY_REPLICA:
@@ -67,7 +67,7 @@ def _advise_sessions(draft: Draft) -> None:
 
 
 def _report_closed(draft: Draft) -> None:
-    """Report the routes that reject their requests because they could not be converted."""
+    """Report the routes that reject all requests because they could not be converted."""
     routes = draft.fleet["routes"]
     closed = [name for name, route in routes.items() if is_closed(route)]
     origins = {name: origin for name in closed if (origin := draft.origins.get(("routes", name)))}

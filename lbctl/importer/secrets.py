@@ -1,8 +1,8 @@
 """Finds the secrets in a configuration, and removes them from texts.
 
-A secret is identified by its position: after the name of a key, a token or a password, as the user of a URL, as a
-parameter of a query, or compared with such a header in an `if` or an ACL. A header value that looks random is a secret,
-whatever its name is. Values that only look like secrets are left out of comments too.
+A secret is identified by its position: after the name of a key, a token or a password, as the user in a URL, as a
+query parameter, or compared with such a header in an `if` or an ACL. A header value that looks random is a secret,
+whatever its name is. Values that only look like secrets are also left out of comments.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SETTING = re.compile(r"(?:expires|domain|path|zone|rate|secure|burst|samesite|s
 _VARIABLE = re.compile(r"%\[[^\]]*\]|\$\{[^}]*\}|\$\w+|%[A-Z_]+(?:\([^)]*\))?%")
 _SCHEME = re.compile(r"(?i)^(?:bearer|basic|token|key)?[\s,;:/]*")
 _RULE = re.compile(r"(?:http|tcp)-(?:request|response|after-response)|use_backend|use-server|redirect|block|stick|acl")
-"""Directives of HAProxy that name ACLs. No secret follows such a name."""
+"""HAProxy directives that name ACLs. No secret follows such a name."""
 _NAMES = re.compile(r"^(acl\s+\S+)(.*)|^(.*?\s(?:if|unless)\s)(.*)")
-"""Words of a rule before its condition, and its condition; name of an ACL, and its test."""
+"""The words of a rule before its condition, and the condition; or the name of an ACL, and its test."""
 _PIECES = re.compile(r"""(?s)(?:"[^"]*"|'[^']*'|[^\s"']|["'].*)+|\s+""")
-"""Words with their quotes, and the blanks between them. An unterminated quote takes the rest."""
+"""Words with their quotes, and the blanks between them. An unterminated quote extends to the end of the line."""
 _FOLLOWED = frozenset({"if", "unless", "len", "-m", "-i", "-f", "{", "}", "!{", "always", "on", "off", "insert", "int"})
 _WORDS = frozenset({"", "0", "1", "on", "off", "yes", "no", "true", "false", "none", "default", REDACTED})
 """Words that are never secrets."""
@@ -58,7 +58,7 @@ _NO_VALUES = frozenset(
 _WHOLE = frozenset({"secure_link_md5", "secure_link_secret", "secure_link_hmac_secret"})
 """Directives whose arguments are all secrets."""
 _AFTER = frozenset({"agent-send", "password", "insecure-password", "dynamic-cookie-key"})
-"""Words of HAProxy that precede a secret."""
+"""HAProxy words that precede a secret."""
 _VALUES = re.compile(r"value|raw_value|exact|prefix|suffix|contains|regex|(?:exact|prefix|suffix|contains)_match")
 _INLINE = re.compile(r"inline_?(?:string|bytes)", re.IGNORECASE)
 _AROUND = re.compile(r"(?i)passw|secret|private_?key|token|users|credentials|ticket_?keys|api_?key")
@@ -78,7 +78,7 @@ _CREDENTIAL = re.compile(
     r"(?i)authorization|token|secret|api[-_]?key|password|credential|(?<!cache)(?<!public)(?<!hash)[-_]key\b"
 )
 _KEY = re.compile(r"\b(?:(?:sk|pk)[-_](?=[\w-]*\d)[\w-]{12,}|(?:hf|ghp)_\w{16,}|xox[bp]-[\w-]{8,})")
-"""Key of a service, recognised by its prefix, even in a path or a name. `hf-models`, for example, is an ordinary
+"""Key for a service, recognised by its prefix, even in a path or a name. `hf-models`, for example, is an ordinary
 word."""
 
 
@@ -86,7 +86,7 @@ _RANDOM = re.compile(
     r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])(?=(?:[A-Za-z]*\d){4})(?=(?:\d*[A-Za-z]){4})[A-Za-z0-9]{16,}"
     r"|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 )
-"""Letters and digits that do not occur in words and versions, and UUIDs."""
+"""Combinations of letters and digits that do not occur in words and versions; also UUIDs."""
 
 
 class SecretDirectives:
@@ -112,7 +112,7 @@ class SecretDirectives:
         return item in self._of or any(map(self.holds, item.block))
 
     def inside(self, text: str) -> bool:
-        """Whether a text contains a secret of the configuration."""
+        """Whether a text contains a secret from the configuration."""
         return any(secret in text for secret in self._spread)
 
     def compared(self, header: str, value: str) -> bool:
@@ -120,7 +120,7 @@ class SecretDirectives:
         return self.written(value) or is_random(value) or (is_secret_name(header) and value.lower() not in _WORDS)
 
     def written(self, text: str) -> bool:
-        """Whether a text, or an expression, contains a secret of the configuration, or a key with a known prefix."""
+        """Whether a text, or an expression, contains a secret from the configuration, or a key with a known prefix."""
         plain = _EITHER_CASE.sub(r"\1", text.replace("\\", ""))
         return self.inside(text) or self.inside(plain) or _KEY.search(plain) is not None or looks_like_secret(plain)
 
@@ -172,7 +172,7 @@ class SecretDirectives:
                 self._put(child, filter(is_literal, child.args))
 
     def _read_table(self, item: Statement) -> None:
-        """Record the keys of a `map` from keys, and the values of a `map` to keys."""
+        """Record the keys in a `map` that converts from keys, and the values in a `map` that converts to keys."""
         compared = bool(item.args) and is_credential(item.args[0])
         given = len(item.args) > 1 and is_secret_name(item.args[1])
         for child in item.block:
@@ -280,7 +280,7 @@ def _plain(text: str) -> str:
 
 
 def is_credential(name: str) -> bool:
-    """Whether a variable of that name contains a key or a password."""
+    """Whether a variable with that name contains a key or a password."""
     return _CREDENTIAL.search(name) is not None
 
 
@@ -300,7 +300,7 @@ def redacted(text: str) -> str:
 
 
 def _tests_redacted(condition: str) -> Iterator[str]:
-    """Yield the pieces of a condition. Its tests in braces are redacted; they end at the word `}`."""
+    """Yield the pieces of a condition. Tests in braces are redacted; they end at the word `}`."""
     test = ""
     for piece in _PIECES.findall(condition):
         word = piece.strip("\"'")

@@ -1,7 +1,7 @@
-"""The directives of a configuration, in the same form for every kind of proxy.
+"""The directives in a configuration, in the same form for every kind of proxy.
 
-A `Statement` is an nginx directive, a line of HAProxy, or a field of an Envoy configuration. It is compared by
-identity, not by content: the same words may occur several times, and each occurrence is accounted for separately.
+A `Statement` is an nginx directive, an HAProxy line, or a field in an Envoy configuration. It is compared by identity,
+not by content: the same words may occur several times, and each occurrence is accounted for separately.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lbctl.base.diagnostics import Position
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """One directive of the source."""
+    """One directive in the source."""
 
     position: Position
-    """Position of its beginning."""
+    """Position of the directive's first character."""
     tokens: tuple[str, ...]
     """Name and arguments, without quotes."""
     block: tuple[Statement, ...] = ()
@@ -25,7 +25,7 @@ class Statement:
     is_block: bool = False
     """Whether it has a block, which may be empty."""
     unread: str = ""
-    """Why an include was not read, at least partly; empty if it was read."""
+    """Why an include was not read or only partly read; empty if it was read."""
 
     @property
     def name(self) -> str:

@@ -60,7 +60,7 @@ def _head(draft: Draft, kind: str, source: str) -> str:
 
 
 def _by_place(draft: Draft, notes: Iterable[Note]) -> dict[Path, list[Note]]:
-    """Group the notes by their object. Notes of removed objects go to the head."""
+    """Group the notes by their object. Notes of removed objects are placed at the head of the file."""
     places: dict[Path, list[Note]] = {}
     for note in sorted(notes, key=lambda item: item.position):
         place = note.place[:2] if draft.get(note.place[:2]) is not None else ()
@@ -95,7 +95,7 @@ def _notes(notes: Iterable[Note], indent: int) -> Iterator[str]:
 
 
 def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
-    """Yield the comment with the keys that a closed route needs to serve again.
+    """Yield the comment with the keys that a closed route needs to handle requests again.
 
     Lines with a secret are only counted.
     """
@@ -121,7 +121,7 @@ def _is_secret(draft: Draft, line: str) -> bool:
 
 
 def _by_hand(closed: ClosedRoute) -> str:
-    """Return the keys that the operator must write before the route may serve again, as the beginning of a sentence."""
+    """Return, as the start of a sentence, the keys that the operator must write before opening the route."""
     steps = ["complete `match`" if key == "match" else f"write `{key}` here" for key in closed.by_hand]
     text = ", ".join(steps)
     return text[0].upper() + text[1:]

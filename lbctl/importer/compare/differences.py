@@ -1,6 +1,6 @@
-"""The results of a request behind each of the two proxies, and their differences.
+"""The results of a request through each of the two proxies, and their differences.
 
-Values of headers are never shown, because some are secrets.
+Header values are never shown, because some are secrets.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ _NOT_COMPARED_IN_ANSWERS = frozenset(
 _OWN_ANSWERS = frozenset({"cache-control", "www-authenticate", "x-envoy-upstream-healthchecked-cluster"})
 """Headers that a proxy adds to its own responses."""
 _REFUSALS = frozenset({401, 403})
-"""Statuses for a request without credentials."""
+"""Status codes that reject a request without credentials."""
 _Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """The result of a request behind one of the proxies."""
+    """The result of a request through one of the proxies."""
 
     status: int
     """Status of the response; 0 if there was none."""
     replica: str = ""
-    """Replica that answered; empty if the proxy itself did."""
+    """Replica that answered; empty if the proxy itself answered."""
     method: str = ""
-    """Method at the replica."""
+    """Method that the replica received."""
     path: str = ""
-    """Path at the replica."""
+    """Path that the replica received."""
     host: str = ""
-    """Host at the replica."""
+    """Host header that the replica received."""
     headers: _Headers = ()
-    """Other headers at the replica, without those that each proxy sets differently."""
+    """Other headers that the replica received, without those that each proxy sets differently."""
     body: str = ""
-    """Body at the replica."""
+    """Body that the replica received."""
     answer: _Headers = ()
-    """Headers of the response, without those that each proxy sets differently."""
+    """Response headers, without those that each proxy sets differently."""
     text: str = ""
     """Body of a response from the proxy itself; empty for its error page."""
 
 
 def observed(status: int, answer: Mapping[str, str], content: bytes) -> ObservedRequest:
-    """Parse a response of an echo server or of the proxy itself."""
+    """Parse a response from an echo server or from the proxy itself."""
     named = {name.lower(): value for name, value in answer.items()}
     kept = tuple(sorted((name, value) for name, value in named.items() if name not in _NOT_COMPARED_IN_ANSWERS))
     try:
@@ -128,7 +128,7 @@ def _of_headers(
 ) -> Iterator[str]:
     """Yield lost and added headers.
 
-    Headers in `more` may be added. Headers in `unequal` may have another value.
+    Headers in `more` may be added. Headers in `unequal` may have a different value.
     """
     old, new = dict(before), dict(after)
     lost = [name for name in old if name not in new or (new[name] != old[name] and name not in unequal)]
@@ -168,7 +168,7 @@ def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: Observe
 
 
 def services(fleet: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the addresses of external authorization services, each with the headers that replicas get from it."""
+    """Return the addresses of external authorization services, each with the headers that replicas receive from it."""
     accepted = dict[str, list[str]]()
     for route in fleet["routes"].values():
         external = route.get("auth", {}).get("external")

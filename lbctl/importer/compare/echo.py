@@ -18,10 +18,10 @@ from lbctl.apply.reserved_ports import LOOPBACK
 
 @contextmanager
 def echoes(addresses: Mapping[str, Sequence[str]], sessions: Mapping[str, str]) -> Iterator[dict[str, int]]:
-    """Run an echo server for each address of the source, with additional response headers.
+    """Run an echo server for each address in the source, with additional response headers.
 
-    If a request does not name a session in the header `sessions`, the server does. Yields a map from each address to
-    the port that replaces it.
+    If a request does not name a session in the header `sessions`, the server names one. Yields a map from each address
+    to the port that replaces it.
     """
     servers = {
         address: _Server((LOOPBACK, 0), address, given, sessions.get(address, ""))
@@ -48,7 +48,7 @@ class _Server(ThreadingHTTPServer):
         self.session = session
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Do nothing: a proxy that ends closes its connections."""
+        """Do nothing. When a proxy ends, its connections are closed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,9 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _stands_for(self, value: str) -> str:
-        """Return a header's value with the replica's address in place of its echo server's.
+        """Return a header's value with the replica's address in place of its echo server's address.
 
-        Proxies derive Host from it by default.
+        By default, proxies derive the Host header from this address.
         """
         own = f"{LOOPBACK}:{self.server.server_address[1]}"
         return re.sub(":(?:80|443)$", "", self.server.replica) if value == own else value

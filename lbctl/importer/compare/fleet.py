@@ -59,7 +59,7 @@ def _write_secrets(draft: Draft, places: StandIns) -> None:
 
 
 def _include(draft: Draft, kind: str) -> dict[str, Any]:
-    """Return the fleet's own lines at the places that the source also has on loopback."""
+    """Return the fleet's own lines for the places that also exist in the source on loopback."""
     include = draft.get(("proxies", kind, "include")) or {}
     kept = {place: value for place, value in include.items() if place not in {"global", "http_filters"}}
     return {"include": kept} if kept else {}

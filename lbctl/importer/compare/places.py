@@ -1,4 +1,4 @@
-"""Replacements for the addresses and certificates of a source while it runs on loopback."""
+"""Replacements for the addresses and certificates in a source while it runs on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StandIns:
 
     directory: Path
     binds: Mapping[str, int]
-    """Maps a listener's address, as the fleet writes it, to the port on loopback."""
+    """Maps a listener's address, in fleet-file form, to the port on loopback."""
     replicas: Mapping[str, int]
     """Maps the address of a replica or an authorization service to the port of its echo server."""
     dead: int = _DEAD
@@ -45,7 +45,7 @@ class StandIns:
         return str(self.directory / "no-files")
 
     def replica(self, address: str) -> str:
-        """Return the address of a replica's echo server; for other addresses, one without a listener."""
+        """Return the address of a replica's echo server; for other addresses, an address without a listener."""
         return f"{LOOPBACK}:{self.replica_port(address) or self.dead}"
 
     def replica_port(self, address: str) -> int | None:

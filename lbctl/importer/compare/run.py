@@ -37,7 +37,7 @@ from lbctl.targets import target
 _TIMEOUT = 10.0
 _MAX_ANSWER_BYTES = 1 << 20
 _NO_ROUTE = 404
-"""Status of a fleet for requests without a route. It needs no protection."""
+"""Status that a fleet returns for requests without a route. This response needs no protection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,18 @@ class ComparedRequest:
 
     sample: SampleRequest
     before: ObservedRequest
-    """Result behind the configuration."""
+    """Result with the configuration."""
     after: ObservedRequest
-    """Result behind the fleet."""
+    """Result with the fleet."""
     differences: tuple[str, ...]
-    """Differences in words; empty if the results agree."""
+    """Descriptions of the differences; empty if the results agree."""
     skipped: str = ""
     """Why the request was not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The results of sample requests behind both proxies."""
+    """The results of sample requests through both proxies."""
 
     rows: list[ComparedRequest]
     removed: tuple[Removed, ...]
@@ -113,7 +113,7 @@ def _removed_of(values: dict[str, Any]) -> Removed:
 
 
 def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], draft: Draft) -> Comparison:
-    """Compare a configuration with its fleet, both in this sandbox. Raises NotStartedError."""
+    """Compare a configuration with its fleet; both run in this sandbox. Raises NotStartedError."""
     pools = draft.fleet["pools"].values()
     echoed = {address: list[str]() for pool in pools for address in addresses(pool)} | services(draft.fleet)
     binds = {name: str(item["bind"]) for name, item in draft.fleet["listeners"].items()}
@@ -223,7 +223,7 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
 
 
 def _lost_sessions(draft: Draft, pools: Iterable[str]) -> Iterator[str]:
-    """Yield the pools that do not keep sessions as the configuration does. A single request does not show this."""
+    """Yield the pools that do not keep sessions as the configuration does. A single request cannot show this."""
     for name in sorted(pools):
         if (statement := draft.unkept.get(("pools", name))) is not None:
             yield f"sessions do not stay on one replica in pool {name} ({place_of(statement.position)})"

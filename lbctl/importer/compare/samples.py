@@ -15,7 +15,7 @@ class SampleRequest:
     """A request to one listener."""
 
     route: str
-    """Route under test; empty for none."""
+    """Route under test; empty for a request without a route."""
     listener: str
     method: str
     host: str

@@ -1,4 +1,4 @@
-"""Checks whether requests of one session reach the same replica. A single request does not show this."""
+"""Checks whether requests from one session reach the same replica. A single request cannot show this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def named_by_replicas(fleet: Mapping[str, Any]) -> dict[str, str]:
 def differences(
     fleet: Mapping[str, Any], route: Mapping[str, Any], sample: SampleRequest, before: Ask, after: Ask
 ) -> Iterator[str]:
-    """Yield a difference if only the configuration keeps sessions of a route's pool on one replica."""
+    """Yield a difference if only the configuration keeps each session of a route's pool on one replica."""
     pool = fleet["pools"].get(route.get("pool"), {})
     key = pool.get("balance", {}).get("hash", {}).get("key", {}) if not _named(pool) else pool["affinity"]
     kind = next((name for name in ("header", "cookie", "query") if name in key), "")

@@ -1,1 +1,1 @@
-"""Envoy: static configurations and the `config_dump` of a running Envoy, checked by Envoy's own messages."""
+"""Envoy: static configurations and the `config_dump` of a running Envoy, checked against Envoy's own messages."""

@@ -26,7 +26,7 @@ _SINGLE_TYPES = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
 def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = ()) -> Path | None:
     """Add the pool of a cluster; None if a pool cannot represent the kind of cluster.
 
-    Routes that send other `secrets` to the same cluster get a separate pool.
+    Routes that send different `secrets` to the same cluster get separate pools.
     """
     name = cluster.get("name").text
     if (name, secrets) in context.pools:
@@ -51,7 +51,7 @@ def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = (
 
 
 def without_key(context: EnvoyImport, path: Path, cluster: ConfigView) -> None:
-    """Make a pool choose at random if it has a hash without a key from a route, as Envoy does."""
+    """Make a pool select replicas at random, as Envoy does, if it uses a hash but no route sets a key."""
     if context.draft.get((*path, "balance")) != {"algorithm": "hash"}:
         return
     policy = cluster.get("lb_policy") or cluster.get("load_balancing_policy")
@@ -67,7 +67,7 @@ def without_key(context: EnvoyImport, path: Path, cluster: ConfigView) -> None:
 
 
 def aggregate(cluster: ConfigView) -> list[str]:
-    """Return the clusters of an aggregate cluster, in order; none for another cluster."""
+    """Return the clusters of an aggregate cluster, in order; none for other clusters."""
     typed = cluster.get("cluster_type", "typed_config")
     return [item.text for item in typed.get("clusters")] if typed.type.endswith(".aggregate.v3.ClusterConfig") else []
 
@@ -100,7 +100,7 @@ def _replicas(context: EnvoyImport, assignment: ConfigView) -> Iterator[dict[str
 
 
 def address_of(view: ConfigView) -> str | None:
-    """Return the address of an endpoint as a fleet writes it; None if it has none."""
+    """Return the address of an endpoint in fleet-file form; None if it has no address."""
     if view.get("pipe", "path"):
         return f"unix:{view.get('pipe', 'path').text}"
     host, port = view.get("socket_address", "address").text, view.get("socket_address", "port_value").text
@@ -110,7 +110,7 @@ def address_of(view: ConfigView) -> str | None:
 
 
 def _weighted(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the replicas with weights for all of them or for none."""
+    """Return the replicas, either all with weights or all without."""
     if not any("weight" in item for item in replicas):
         return replicas
     return [{**item, "weight": item.get("weight", 1)} for item in replicas]

@@ -29,7 +29,7 @@ class EnvoyImport:
     managers: int = 0
     """Number of listeners in the configuration."""
     filters_of_routes: set[str] = field(default_factory=set)
-    """Names of filters for which a route has separate settings."""
+    """Names of filters for which a route has its own settings."""
     services: set[str] = field(default_factory=set)
     """Names of clusters that filters call, but no route uses."""
 
@@ -38,7 +38,7 @@ class EnvoyImport:
         self.draft.put(path, value, *(item for view in views for item in view.all))
 
     def imply(self, reason: str, *views: ConfigView) -> None:
-        """Record that lbctl does this anyway."""
+        """Record that lbctl does this without a key."""
         self.draft.ledger.imply(reason, *(item for view in views for item in view.all))
 
     def omit(self, view: ConfigView, reason: str, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""HTTP filters: those that reject clients, limit them, or correspond to other settings of a fleet."""
+"""HTTP filters that reject clients, limit them, or correspond to other settings in a fleet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROTECTING = {
     "credential_injector": "injection of credentials", "geoip": "the geoip filter", "lua": "Lua code",
     "wasm": "WebAssembly code", "golang": "Go code",
 }  # fmt: skip
-"""Filters that may reject a request, in words."""
+"""Filters that may reject a request, with descriptions."""
 _HARMLESS = frozenset(
     {"adaptive_concurrency", "admission_control", "alternate_protocols_cache", "aws_request_signing", "bandwidth_limit",
      "buffer", "cache", "cache_v2", "cdn_loop", "compressor", "connect_grpc_bridge", "cors", "custom_response",
@@ -30,7 +30,7 @@ _HARMLESS = frozenset(
      "proto_message_extraction", "proto_message_logging", "rate_limit_quota", "ratelimit", "router", "set_filter_state",
      "set_metadata", "stateful_session", "tap", "thrift_to_metadata", "upstream_codec"}
 )  # fmt: skip
-"""Filters of Envoy that do not decide about access. All others might, because their program or configuration is
+"""Envoy filters that do not decide about access. All other filters might, because their program or configuration is
 unknown."""
 _UNKNOWN = "an unknown filter"
 _WITHOUT_TYPE = frozenset({"", "google.protobuf.Empty", "google.protobuf.Struct"})

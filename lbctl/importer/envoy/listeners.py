@@ -1,4 +1,4 @@
-"""Converts listeners with an HTTP connection manager to listeners."""
+"""Converts Envoy listeners that have an HTTP connection manager to fleet listeners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbctl.importer.envoy.view import ConfigView
 
 MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NETWORKS = ("source_prefix_ranges", "direct_source_prefix_ranges")
-"""Fields of a chain's match that contain networks of clients."""
+"""Fields in a chain's match that contain client networks."""
 _REFUSING = frozenset({"rbac", "ext_authz"})
 """Network filters that may reject connections, by the package of their message."""
 _HARMLESS = frozenset(
@@ -66,7 +66,7 @@ def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
 
 
 def _before_http(context: EnvoyImport, path: Path, chains: list[ConfigView]) -> list[tuple[ConfigView, str]]:
-    """Convert the networks of a chain. Returns other parts that reject connections before HTTP."""
+    """Convert the networks of a chain. Returns other parts that reject connections before HTTP processing."""
     ranges = [item for chain in chains for name in _NETWORKS if (item := chain.get("filter_chain_match", name))]
     if len(chains) == 1 and len(ranges) == 1:
         parts = [(item.get("address_prefix").text, item.get("prefix_len").number or 0) for item in ranges[0]]
@@ -96,7 +96,7 @@ def _package(item: ConfigView) -> str:
 
 
 def bind_of(listener: ConfigView) -> str | None:
-    """Return the address of a listener as a fleet writes it; None if it has none."""
+    """Return the address of a listener in fleet-file form; None if it has no address."""
     address = listener.get("address")
     if address.get("pipe", "path"):
         return f"unix:{address.get('pipe', 'path').text}"
@@ -107,7 +107,7 @@ def bind_of(listener: ConfigView) -> str | None:
 
 
 def _further_chain(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Convert the certificate of a further chain, whose routes must be the same as the first chain's."""
+    """Convert the certificate of another chain, whose routes must be the same as the first chain's routes."""
     closing = _transport(context, path, chain)
     context.omit(
         chain, "a listener has one set of routes: only the certificate of this filter chain is converted", path

@@ -1,4 +1,4 @@
-"""Converts HTTP filters without a matching key to own filters."""
+"""Converts HTTP filters without a matching key to the fleet's own filters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAY_REFUSE = frozenset({"csrf", "jwt_authn", "lua", "wasm"})
 """Filters that may accept clients that a route's own configuration would reject. Own filters have no such
 configuration."""
 _ASKS = frozenset({"cluster", "cluster_name", "cluster_header"})
-"""Fields that name a cluster. Clusters have other names in a fleet."""
+"""Fields that name a cluster. Clusters have different names in a fleet."""
 
 
 def keep(context: EnvoyImport, kind: str, item: ConfigView) -> bool:

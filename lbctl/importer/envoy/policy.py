@@ -1,4 +1,4 @@
-"""An Envoy route's handling of requests: timeouts, retries, headers, rewrites, mirrors, hashes."""
+"""Settings of an Envoy route: timeouts, retries, headers, rewrites, mirrors, hashes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: 
 
 
 def credentials(levels: Sequence[ConfigView]) -> list[provider.Header]:
-    """Return the headers with a key for the service behind a route; for equal names, the innermost."""
+    """Return the headers that contain a key for the service behind a route.
+
+    Of equal names, only the innermost counts.
+    """
     secrets = {}
     for level in reversed(levels):
         for item in level.get("request_headers_to_add"):
@@ -78,7 +81,7 @@ def _added(context: EnvoyImport, path: Path, view: ConfigView, side: str) -> Non
 
 
 def _set(context: EnvoyImport, path: Path, name: str, text: str, item: ConfigView) -> None:
-    """Set a header of requests."""
+    """Set a request header."""
     if (name, text) in {("x-real-ip", headers.CLIENT), ("x-request-id", "{request_id}")}:
         context.imply("lbctl always forwards the client's address and the request ID", item)
         return
@@ -201,7 +204,7 @@ def _mirror(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 
 
 def _hash(context: EnvoyImport, path: Path, view: ConfigView) -> None:
-    """Set the key of the pool's hash. In a fleet it is part of the pool, in Envoy part of the route."""
+    """Set the key of the pool's hash. In a fleet, the key is part of the pool; in Envoy, it is part of the route."""
     name = context.draft.get((*path, "pool"))
     path_of_pool = ("pools", str(name))
     if name is None or context.draft.get((*path_of_pool, "balance", "algorithm")) != "hash":

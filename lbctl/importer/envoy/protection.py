@@ -1,4 +1,4 @@
-"""Filters that authorize clients: users with passwords, external services, lists of addresses."""
+"""Filters that authorize clients: user passwords, external services, address lists."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def of_the_listener(route: Path) -> None:
 
 
 def _networks(policy: ConfigView) -> list[str] | None:
-    """Return the networks in a policy that contains nothing else."""
+    """Return the networks in a policy; None if it contains anything else."""
     permissions = list(policy.get("permissions"))
     if len(permissions) != 1 or permissions[0].get("any").text != "true" or policy.get("condition"):
         return None

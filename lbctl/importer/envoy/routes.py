@@ -28,7 +28,7 @@ _DOMAIN = re.compile(r"(\*\.)?[A-Za-z0-9.-]+(:\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class RouteWithHost:
-    """A route of Envoy with its context."""
+    """An Envoy route with its context."""
 
     match: Match
     view: ConfigView
@@ -36,11 +36,12 @@ class RouteWithHost:
     host: ConfigView
     """Its virtual host."""
     answer: ConfigView = EMPTY
-    """Earlier route that answers some of its requests under conditions that a match cannot express; else empty."""
+    """Earlier route that answers some of the same requests, under conditions that a match cannot express; else
+    empty."""
     is_lost: bool = False
-    """Whether the match is only a part of the condition, and the rest cannot be expressed."""
+    """Whether the match expresses only a part of the condition."""
     hidden: tuple[ConfigView, ...] = ()
-    """Later routes that take requests of a closed route."""
+    """Later routes that handle requests of a closed route."""
 
 
 def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Filters) -> None:
@@ -91,7 +92,7 @@ def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithH
 
 
 def _answers(context: EnvoyImport, path: Path) -> bool:
-    """Whether the proxy itself answers, with a response that only authorized clients may see."""
+    """Whether the proxy itself answers with a response that only authorized clients may see."""
     respond = context.draft.get((*path, "respond")) or {}
     return "status" in respond and int(respond["status"]) < 400
 
@@ -144,9 +145,9 @@ def _entries(context: EnvoyImport, host: ConfigView) -> list[RouteWithHost]:
 
 
 def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list[RouteWithHost]:
-    """Return the routes, with each closed route after later ones that are more specific.
+    """Return the routes, with each closed route moved behind later routes that are more specific.
 
-    This way a closed route takes no requests from those.
+    This way, a closed route does not receive requests for those routes.
     """
     result = list[RouteWithHost]()
     for entry in reversed(entries):
@@ -175,7 +176,10 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
 
 
 def _unreadable(context: EnvoyImport, item: ConfigView) -> None:
-    """Report a route none of whose conditions can be expressed. A closed route would take all requests of its host."""
+    """Report a route none of whose conditions can be expressed.
+
+    A closed route would handle all requests for its host.
+    """
     context.omit(item, "`match` cannot express this condition: matching requests use the next route", ())
     if item.get("route") and not _protects(item):
         message = f"{_subject(item)} use the next route: `match` cannot express the condition"
@@ -361,7 +365,7 @@ def _forward(context: EnvoyImport, path: Path, view: ConfigView, levels: tuple[C
 
 
 def _pool(context: EnvoyImport, cluster: ConfigView, action: ConfigView, levels: Sequence[ConfigView]) -> Path | None:
-    """Return the pool of a cluster. It is a hosted API if its requests have their own Host and key."""
+    """Return the pool of a cluster. The pool is a hosted API if its requests have their own Host header and key."""
     secrets = policy.credentials(levels)
     hosts = [levels[0].get("host_rewrite_literal"), action.get("host_rewrite_literal")]
     if action.get("auto_host_rewrite").text == "true":
@@ -382,7 +386,7 @@ def _endpoints(cluster: ConfigView) -> list[ConfigView]:
 
 
 def _others(context: EnvoyImport, listener: Path, config: ConfigView, entries: list[RouteWithHost]) -> None:
-    """Answer 404 for the rest of a virtual host with host names, if another one takes all hosts."""
+    """Return 404 for other paths of a virtual host with host names, if another virtual host handles all hosts."""
     wide = any("hosts" not in entry.match for entry in entries)
     for host in config.get("virtual_hosts"):
         own = [entry for entry in entries if entry.host is host and "hosts" in entry.match]

@@ -1,4 +1,4 @@
-"""Converts TLS of listeners and clusters. Settings that verify certificates are never dropped silently."""
+"""Converts the TLS settings of listeners and clusters. Settings that verify certificates are never dropped silently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbctl.importer.envoy.view import EMPTY, ConfigView
 
 _VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
 _STRICTER = frozenset({"allow_expired_certificate", "only_verify_leaf_cert_crl", "@type"})
-"""Settings that make the check of a client's certificate less strict than a fleet's."""
+"""Settings that make the check of client certificates less strict than in a fleet."""
 _CLOSING = "verification of client certificates beyond their CA and its revocation list"
 
 
@@ -48,7 +48,7 @@ def _certificates(context: EnvoyImport, path: Path, common: ConfigView, names: C
 
 
 def _clients(context: EnvoyImport, path: Path, typed: ConfigView, common: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Set the certificates that clients may use."""
+    """Set which client certificates are accepted."""
     combined = common.get("combined_validation_context")
     checks = common.get("validation_context") or combined.get("default_validation_context")
     ca, crl = checks.get("trusted_ca", "filename"), checks.get("crl", "filename")

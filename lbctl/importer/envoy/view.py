@@ -44,7 +44,7 @@ class ConfigView:
         return iter(self._items)
 
     def get(self, *path: str) -> ConfigView:
-        """Return the view of a field of a field."""
+        """Return the view of a nested field."""
         view: ConfigView = self
         for name in path:
             view = view._field(name)

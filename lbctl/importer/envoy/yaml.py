@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"([-+]?)(?:(0x[0-9A-Fa-f]{1,16})|0([0-7]{1,20})|(0|[1-9][0
 
 
 class _InvalidYamlError(Exception):
-    """The file cannot be read any further. The reason has been reported."""
+    """The rest of the file cannot be read. The reason has been reported."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Anchored:
 
     node: Node
     size: int
-    """Number of its values, with aliases expanded."""
+    """Number of values in it, with aliases expanded."""
     height: int
     """Nesting depth of maps and lists in it."""
     is_open: bool = False

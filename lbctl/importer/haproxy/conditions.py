@@ -1,7 +1,7 @@
 """Converts ACLs and conditions to matches of routes.
 
-A condition is an alternative of conjunctions. Each ACL is converted to alternative matches, one for each of its values.
-The result is None if a match cannot express it, and the rule that uses it does not become a route.
+A condition is a disjunction of conjunctions. Each ACL is converted to alternative matches, one for each of its values.
+If a match cannot express it, the result is None, and the rule that uses it does not become a route.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOST_FETCHES = {
 }
 _HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)")
 _MAX_ALTERNATIVES = 64
-"""Maximum number of alternatives of an `unless`. Longer conditions are treated as not expressible."""
+"""Maximum number of alternatives in an `unless` condition. Longer conditions are treated as not expressible."""
 _MODEL = re.compile(r"req\.body,json_query\(['\"]?\$\.model['\"]?\)")
 
 
@@ -37,9 +37,9 @@ class Term:
     tokens: tuple[str, ...]
     """Criterion, flags and values."""
     negated: bool
-    """Whether it must not hold."""
+    """Whether the ACL must not hold."""
     statements: tuple[Statement, ...] = ()
-    """Lines that define it."""
+    """Lines that define the ACL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class AclCondition:
         return tuple(dict.fromkeys(item for terms in self.terms for term in terms for item in term.statements))
 
     def matches(self) -> list[Match] | None:
-        """Return the matches of which one must hold; None if the condition cannot be expressed."""
+        """Return the matches, one of which must hold; None if the condition cannot be expressed."""
         merged_matches: list[Match] = []
         for terms in self.terms:
             alternatives = [None if term.negated else alternatives_of(term.tokens) for term in terms]
@@ -100,7 +100,7 @@ def condition(
 ) -> AclCondition:
     """Parse the condition after `if`, or after `unless` (`negated`).
 
-    A named ACL may be defined by several lines, of which one must hold.
+    A named ACL may be defined by several lines; one of them must hold.
     """
     read = _condition(expression, acls)
     return AclCondition(_complement(read)) if negated else read
@@ -155,7 +155,7 @@ _PREDEFINED = {
 
 
 def alternatives_of(test: Sequence[str]) -> list[Match] | None:
-    """Return the matches for one ACL, of which one must hold; None if it cannot be expressed."""
+    """Return the matches for one ACL, one of which must hold; None if the ACL cannot be expressed."""
     if not test:
         return None
     fetch, kind, values = split(test)
@@ -212,7 +212,7 @@ def _paths(fetch: str, kind: str, values: Sequence[str]) -> list[Match] | None:
 
 
 def _whole(pattern: str) -> str:
-    """Return an expression that matches the whole path. HAProxy's expression may match any part."""
+    """Return an expression that matches the whole path. HAProxy's expression may match any part of it."""
     start = pattern[1:] if pattern.startswith("^") else f".*{pattern}"
     return start[:-1] if start.endswith("$") and not start.endswith("\\$") else f"{start}.*"
 

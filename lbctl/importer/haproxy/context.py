@@ -12,7 +12,7 @@ from lbctl.importer.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class HaproxySection:
-    """A section with the `defaults` that it inherits, the nearest first."""
+    """A section with the `defaults` sections that it inherits, the nearest first."""
 
     block: Statement
     defaults: tuple[Statement, ...] = ()
@@ -76,7 +76,7 @@ class HaproxyImport:
 
 
 def sections(statements: tuple[Statement, ...]) -> list[HaproxySection]:
-    """Return the sections for traffic, each with its `defaults`."""
+    """Return the sections that handle traffic, each with its `defaults` sections."""
     named: dict[str, HaproxySection] = {}
     latest: tuple[Statement, ...] = ()
     result = []

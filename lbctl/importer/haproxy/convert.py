@@ -105,7 +105,7 @@ def _report_no_frontend(all_sections: Sequence[HaproxySection], file: str, diagn
 
 
 def _is_statistics(section: HaproxySection) -> bool:
-    """Whether a section only shows statistics."""
+    """Whether a section only exports statistics."""
     names = {item.name for item in section.block.block}
     return "stats" in names and not names & {"server", "server-template", "use_backend", "default_backend"}
 

@@ -1,6 +1,7 @@
-"""The decisions of a frontend's rules: the requests that each rule takes, in HAProxy's order.
+"""The decisions of a frontend's rules: the requests that each rule handles, in HAProxy's order.
 
-If no match can express which requests a rule takes, they are rejected, or the next rule gets them with an error.
+If no match can express which requests a rule handles, these requests are rejected, or the next rule handles them and
+an error is reported.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ class FrontendRoute:
     laid: tuple[rules.HaproxyRule, ...] = ()
     """Rules of the frontend that apply to all its requests: access control, disabled logging, and closing."""
     excludes: tuple[Match, ...] = ()
-    """Requests of the match that later rules take."""
+    """Requests of the match that later rules handle."""
     hidden: tuple[Statement, ...] = ()
-    """Lines of later rules that take requests of a closed route."""
+    """Lines of later rules that handle requests of a closed route."""
 
 
 def effective(all_rules: list[rules.HaproxyRule]) -> list[rules.HaproxyRule]:
-    """Return the rules without `allow` rules that no other rule follows, because these have no effect."""
+    """Return the rules without trailing `allow` rules, because these have no effect."""
     last = max((index for index, rule in enumerate(all_rules) if _refuses(rule)), default=-1)
     return [rule for index, rule in enumerate(all_rules) if index < last or not rule.is_allow]
 
@@ -43,7 +44,10 @@ def _refuses(rule: rules.HaproxyRule) -> bool:
 def decided(
     context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
 ) -> list[FrontendRoute]:
-    """Return the decisions of the rules, each with its additional rules. The first that matches a request wins."""
+    """Return the decisions of the rules, each with its additional rules.
+
+    The first decision that matches a request applies.
+    """
     entries = _without_excluded(context, _entries(context, section, all_rules))
     for rule in all_rules:
         if rule.action in LAID:
@@ -97,12 +101,12 @@ def _is_closed(entry: FrontendRoute) -> bool:
 
 
 def _first(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries without those whose requests are all taken by an earlier one."""
+    """Return the entries without those whose requests are all handled by an earlier entry."""
     return [entry for index, entry in enumerate(entries) if not any(_takes(each, entry) for each in entries[:index])]
 
 
 def _takes(earlier: FrontendRoute, entry: FrontendRoute) -> bool:
-    """Whether an earlier rule takes all requests of an entry."""
+    """Whether an earlier rule handles all requests of an entry."""
     if earlier.rule.action in {"preferred", "guard"} and not _is_lost(earlier):
         return False
     return covers(earlier.match, entry.match) and all(apart([item, entry.match]) for item in earlier.excludes)
@@ -111,7 +115,7 @@ def _takes(earlier: FrontendRoute, entry: FrontendRoute) -> bool:
 def _entries(
     context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
 ) -> list[FrontendRoute]:
-    """Return the decisions of the rules in order, without requests that an earlier rule takes."""
+    """Return the decisions of the rules in order, without requests that an earlier rule handles."""
     entries = list[FrontendRoute]()
     for rule in (*all_rules, *_default(section)):
         for entry in _decisions(context, rule):
@@ -145,9 +149,9 @@ def _decisions(context: HaproxyImport, rule: rules.HaproxyRule) -> Iterator[Fron
 
 
 def _misroute(context: HaproxyImport, rule: rules.HaproxyRule) -> None:
-    """Report a rule whose requests the next one takes.
+    """Report a rule whose requests the next rule handles.
 
-    A closed route for it would take all requests of the frontend.
+    A closed route for this rule would handle all requests of the frontend.
     """
     context.draft.ledger.omit(rule.line, _UNREADABLE)
     message = f"requests for {rule.value} use the next rule: `match` cannot express the condition"
@@ -170,7 +174,7 @@ def _is_lost(entry: FrontendRoute) -> bool:
 def _without_excluded(context: HaproxyImport, entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
     """Return the entries, each preceded by routes for the requests that its condition excludes.
 
-    The first match wins.
+    The first match applies.
     """
     result = list[FrontendRoute]()
     for entry in reversed(entries):
@@ -185,7 +189,7 @@ def _without_excluded(context: HaproxyImport, entries: Sequence[FrontendRoute]) 
 def _excluded(context: HaproxyImport, entry: FrontendRoute, later: Sequence[FrontendRoute]) -> list[FrontendRoute]:
     """Return an entry preceded by routes for the requests that it excludes.
 
-    It is closed if these cannot be expressed.
+    If these cannot be expressed, the entry is closed.
     """
     parts, is_clear = carve(entry.match, entry.excludes, [item.match for item in later])
     if is_clear:
@@ -214,7 +218,7 @@ def _closed_part(context: HaproxyImport, entry: FrontendRoute, later: Sequence[F
 def _parts(
     entry: FrontendRoute, parts: Sequence[tuple[Match, int]], later: Sequence[FrontendRoute]
 ) -> list[FrontendRoute]:
-    """Return the entries of later rules for parts of an entry. Parts without a rule have no backend."""
+    """Return the entries of later rules for parts of an entry. Parts without a later rule have no backend."""
     nobody = rules.HaproxyRule(entry.rule.line, "respond", AclCondition(), {"status": 503})
     return [
         replace(later[index], match=match) if index >= 0 else FrontendRoute(match, nobody) for match, index in parts
@@ -222,7 +226,7 @@ def _parts(
 
 
 def _reached(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries without those whose match equals an earlier one, which takes the requests."""
+    """Return the entries without those whose match equals an earlier one, which handles the requests."""
     reached, taken = dict[tuple[str, int], FrontendRoute](), set[str]()
     for entry in entries:
         name = identity(entry.match)
@@ -238,7 +242,7 @@ _UNREADABLE = "`match` cannot express this condition: matching requests use the 
 
 
 LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
-"""Actions that apply to the requests of a condition, whatever their destination is."""
+"""Actions that apply to the requests of a condition, regardless of their destination."""
 
 
 def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
@@ -270,7 +274,7 @@ def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.
 
 
 def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
-    """Return the entry with a protecting rule. It is closed if its own response must be protected too."""
+    """Return the entry with a protecting rule. If its own response must also be protected, the entry is closed."""
     answer = entry.rule.value if entry.rule.action == "respond" and entry.rule.line.name == "http-request" else None
     if (
         rule.action == "silent"
@@ -286,13 +290,13 @@ def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
 
 
 _MAX_ENTRIES = 256
-"""Number of routes of a frontend above which a protection closes whole routes, not parts."""
+"""Number of routes in a frontend above which a protection closes whole routes instead of parts."""
 
 
 def _guarded(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
-    """Return the entries, closed where the rule may reject their requests.
+    """Return the entries. If the rule may reject their requests, they are closed.
 
-    If the rule rejects a part of an entry, the rest stays open.
+    If the rule rejects only a part of an entry, the rest stays open.
     """
     current = list(entries)
     for region in rule.when.regions():

@@ -1,4 +1,4 @@
-"""Converts `bind` lines and a frontend's settings for clients to listeners."""
+"""Converts `bind` lines and a frontend's client settings to listeners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbctl.importer.statement import Statement
 from lbctl.importer.values import is_whole, written
 
 _FREE_BYTES = 1024
-"""HAProxy's default of `tune.maxrewrite`."""
+"""HAProxy's default for `tune.maxrewrite`."""
 _MAX_HEADERS = 1 << 20
 """Maximum `headers.max_bytes` of a fleet."""
 _FLAGS = frozenset({"ssl", "accept-proxy", "transparent", "v4v6", "v6only", "defer-accept", "tfo", "strict-sni"})
@@ -21,7 +21,10 @@ _IMPLIED = frozenset(
 
 
 def listeners(context: HaproxyImport, section: HaproxySection) -> tuple[list[str], list[str]]:
-    """Add the listeners of a frontend. Returns the names of those without TLS, and of those with TLS."""
+    """Add the listeners of a frontend.
+
+    Returns the names of the listeners without TLS, and of the listeners with TLS.
+    """
     plain, encrypted = list[str](), list[str]()
     for item in section.own("bind"):
         addresses = values.binds(item.args[0]) if item.args else [None]
@@ -122,7 +125,7 @@ def _settings(context: HaproxyImport, path: Path, section: HaproxySection) -> No
 
 
 def _headers(context: HaproxyImport, path: Path) -> None:
-    """Set the limits of headers: a buffer holds all of them, and `tune.maxrewrite` bytes of it stay free."""
+    """Set the header limits: one buffer contains all headers, and `tune.maxrewrite` bytes of it stay free."""
     sizes = {item.name: item for item in context.globals if item.args[:1] and is_whole(item.args[0])}
     lines, buffer, free = (sizes.get(name) for name in ("tune.http.maxhdr", "tune.bufsize", "tune.maxrewrite"))
     if lines is not None:
@@ -139,7 +142,7 @@ def _headers(context: HaproxyImport, path: Path) -> None:
 def _trusted(context: HaproxyImport, path: Path, item: Statement | None) -> None:
     """Trust the peers in `option forwardfor except`, because they forward the client's address.
 
-    HAProxy itself still authorizes by the peer's address.
+    HAProxy itself still authorizes clients by the peer's address.
     """
     arguments = item.args if item is not None else ()
     if item is None or "except" not in arguments[:-1]:

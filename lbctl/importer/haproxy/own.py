@@ -1,4 +1,4 @@
-"""Converts lines without a matching key to own lines of `global`, and of their frontends and backends."""
+"""Converts lines without a matching key to own lines in `global`, frontends and backends."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _places(context: HaproxyImport, section: HaproxySection) -> Iterator[tuple[s
 
 
 def _line(item: Statement) -> str:
-    """Return the line with its position; empty if it contains an environment variable, or a line end in a word."""
+    """Return the line with its position; empty if it contains an environment variable or a line break in a word."""
     if any("${" in word or not word.isprintable() for word in item.tokens):
         return ""
     text = " ".join(map(_quoted, item.tokens))

@@ -1,4 +1,4 @@
-"""Handling of a route's requests: headers, paths, timeouts and retries of its frontend and backend."""
+"""Request settings of a route: headers, paths, timeouts and retries from its frontend and backend."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _header(
 
 
 def text_of(value: str) -> str | None:
-    """Return a text with HAProxy's variables replaced by the fleet's; None if one has no equivalent."""
+    """Return a text with HAProxy variables replaced by fleet variables; None if a variable has no equivalent."""
     return headers.text(value, _VARIABLE, _MEANINGS)
 
 

@@ -34,7 +34,7 @@ def pool(context: HaproxyImport, section: HaproxySection) -> Path:
 
 
 def _provider(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
-    """Make the pool a hosted API if its backend sends its own Host and key."""
+    """Make the pool a hosted API if its backend sends its own Host header and key."""
     lines = {
         item.args[1].lower(): item
         for item in section.own("http-request", "set-header")
@@ -174,7 +174,7 @@ _SHARED: dict[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
 
 
 def _shared(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> None:
-    """Convert settings of servers that are settings of the pool in a fleet, and report unsupported ones."""
+    """Convert server settings that are pool settings in a fleet, and report unsupported settings."""
     draft = context.draft
     for word, (keys, convert) in _SHARED.items():
         holders = [server for server in servers if server.get(word, "")]

@@ -1,4 +1,4 @@
-"""Settings of HAProxy itself: its user, its admin socket, its metrics."""
+"""HAProxy's own settings: its user, its admin socket, its metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HERE = "lbctl serves metrics to this machine only"
 
 
 def process(context: HaproxyImport) -> None:
-    """Convert the settings of `global` that a proxy's entry supports."""
+    """Convert the `global` settings that a fleet's `proxies` entry supports."""
     for item in context.globals:
         if item.name in {"user", "group", "chroot"} and len(item.args) == 1:
             _put(context, item.name, item.args[0], item)
@@ -40,7 +40,7 @@ def exporter(context: HaproxyImport, section: HaproxySection) -> None:
 
 
 def figures(context: HaproxyImport, route: Path, rule: HaproxyRule) -> None:
-    """Convert metrics on a path of a frontend for clients: they get a separate address."""
+    """Convert metrics on a path of a client-facing frontend: they get a separate address."""
     address = context.draft.get((*_PLACE, "metrics")) or _USUAL
     _put(context, "metrics", address, rule.line)
     message = f"the proxy's metrics are reachable by clients; lbctl serves them at http://{address}/metrics instead"

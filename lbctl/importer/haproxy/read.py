@@ -19,7 +19,7 @@ _MAX_WORDS = 256
 
 
 def read(files: Sequence[str], diagnostics: Diagnostics) -> tuple[Statement, ...]:
-    """Return the sections of the files in order. HAProxy reads several files as one."""
+    """Return the sections of the files in order. HAProxy reads several files as one configuration."""
     return tuple(section for file in files for section in _sections(file, diagnostics))
 
 

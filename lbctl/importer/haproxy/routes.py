@@ -1,7 +1,7 @@
 """Converts the rules of a frontend to routes.
 
-HAProxy uses the first rule that holds, a fleet the most specific route. If the two disagree, requests that match both
-rules get a separate route to the first rule's destination.
+HAProxy uses the first rule that holds; a fleet uses the most specific route. If the two disagree, requests that match
+both rules get a separate route to the first rule's destination.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _fallbacks(
     entries: Sequence[FrontendRoute],
     paths: Sequence[Path],
 ) -> None:
-    """Set the fallback pool of routes, according to `nbsrv`: it serves while the route's own pool has no server."""
+    """Set the fallback pool of routes, according to `nbsrv`: it is used while the route's own pool has no server."""
     for rule in (rule for rule in all_rules if rule.action == "fallback"):
         watched, spare = rule.value
         own, matches = context.pools.get(watched), rule.when.matches()

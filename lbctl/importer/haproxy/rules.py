@@ -1,4 +1,4 @@
-"""The rules of a frontend in order: those that reject, answer, redirect, or choose a backend."""
+"""The rules of a frontend in order: rules that reject, answer, redirect, or select a backend."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class HaproxyRule:
     value: Any = None
     """Backend, response, or another argument of the action."""
     statements: tuple[Statement, ...] = field(default=())
-    """Other lines that it consists of."""
+    """Other lines that the rule consists of."""
 
     @property
     def is_allow(self) -> bool:
-        """Whether it is `http-request allow`, which ends the rules for its requests."""
+        """Whether the rule is `http-request allow`, after which no further rules apply to its requests."""
         return self.line.tokens[:2] == ("http-request", "allow")
 
 
@@ -59,7 +59,7 @@ def rules(section: HaproxySection) -> Iterator[HaproxyRule]:
 
 
 def parted(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Return the words before `if` or `unless`, the words after it, and whether it was `unless`."""
+    """Return the words before `if` or `unless`, the words after it, and whether the keyword was `unless`."""
     for index, word in enumerate(args):
         if word in {"if", "unless"} and index:
             return args[:index], args[index + 1 :], word == "unless"
@@ -80,7 +80,7 @@ def _backend(item: Statement, name: str, when: AclCondition) -> HaproxyRule:
 
 
 def _pool_of(term: Term) -> tuple[str, bool] | None:
-    """Return the backend in an ACL with `nbsrv`, and whether the ACL holds while the backend is empty."""
+    """Return the backend in an ACL with `nbsrv`, and whether the ACL holds while the backend has no server."""
     match = _NBSRV.fullmatch(term.tokens[0]) if term.tokens else None
     if match is None:
         return None
@@ -121,7 +121,7 @@ def _rule(item: Statement, args: tuple[str, ...], when: AclCondition, section: H
 
 
 def _is_script(item: Statement, args: tuple[str, ...]) -> bool:
-    """Whether a rule runs a script, which may reject requests. Its program is in a file that was not read."""
+    """Whether a rule runs a script, which may reject requests. The script is in a file that was not read."""
     return "".join(args[1:2] if item.name == "tcp-request" else args[:1]).startswith("lua.")
 
 

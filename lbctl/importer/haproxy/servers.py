@@ -103,7 +103,7 @@ def _settings(args: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
 
 
 def template(context: HaproxyImport, path: Path, item: Statement, base: ServerLine) -> ServerLine | None:
-    """Set the discovery for a `server-template`: a number of servers with one name."""
+    """Set the discovery for a `server-template`: several servers with one DNS name."""
     draft = context.draft
     if len(item.args) < 3:
         draft.ledger.omit(item, "`server-template` needs a prefix, a number and an address", path)

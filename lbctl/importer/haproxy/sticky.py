@@ -1,4 +1,4 @@
-"""Converts `stick` rules, which store the server of a session, to a hash of the same key, or to an affinity."""
+"""Converts `stick` rules, which store the server of a session, to a hash of the same key or to `affinity`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def carry(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
 
 
 def _session_header(section: HaproxySection, lines: list[Statement]) -> dict[str, Any] | None:
-    """Return the affinity of a session that responses name in a header and requests send back, or None."""
+    """Return the `affinity` for sessions that responses name in a header and requests send back, or None."""
     rules = {item.args[0]: item.args[1] for item in lines if len(item.args) == 2}
     stored, sent = _ANSWERED.fullmatch(rules.get("store-response", "")), _HEADER.fullmatch(rules.get("match", ""))
     if len(lines) != 2 or stored is None or sent is None or section.last("cookie") is not None:

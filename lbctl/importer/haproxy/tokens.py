@@ -1,8 +1,8 @@
 """Splits a line of an HAProxy configuration into words (configuration manual, section 2.2).
 
 A backslash escapes blanks, quotes, `#` and itself, and is literal elsewhere. `#` begins a comment, and blanks separate
-words. Within '…' nothing is special. Within "…", `$NAME`, `${NAME}` and `${NAME-default}` are environment variables.
-The proxy's environment is not known during an import, so only defaults are inserted.
+words. Within '…', no character is special. Within "…", `$NAME`, `${NAME}` and `${NAME-default}` are environment
+variables. The proxy's environment is not known during an import, so only defaults are inserted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", **{item: item for item in " \\#\"'$
 
 
 class TokenError(Exception):
-    """HAProxy would reject the line; `column` counts from 1."""
+    """A line that HAProxy would reject; `column` counts from 1."""
 
     def __init__(self, message: str, column: int) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class LineToken:
     text: str
     """Word without quotes and escapes. A variable without a default stays as `${NAME}`."""
     column: int
-    """Column of its first character, from 1."""
+    """Column of the first character, from 1."""
 
 
 def split_line(line: str) -> list[LineToken]:

@@ -1,4 +1,4 @@
-"""Converts values of HAProxy to values of a fleet: times, addresses."""
+"""Converts HAProxy values to fleet values: times, addresses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _FACTORS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 8
 
 
 def milliseconds(text: str) -> int | None:
-    """Return an HAProxy time in milliseconds, which are its default unit; None if it is invalid."""
+    """Return an HAProxy time in milliseconds, the default unit; None if it is invalid."""
     match = _TIME.fullmatch(text)
     return int(int(match[1]) * _FACTORS[match[2]]) if match else None
 
 
 def time(text: str) -> str | None:
-    """Return an HAProxy time as a duration of a fleet, or None."""
+    """Return an HAProxy time as a fleet duration, or None."""
     value = milliseconds(text)
     return duration(value) if value else None
 
 
 def binds(text: str) -> list[str | None]:
-    """Return the addresses of a `bind` as a fleet writes them; None for each unsupported one."""
+    """Return the addresses of a `bind` in fleet-file form; None for each unsupported address."""
     return [_bind(item) for item in text.split(",")]
 
 

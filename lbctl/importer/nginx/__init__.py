@@ -1,1 +1,1 @@
-"""nginx: parsed by crossplane, interpreted according to nginx's manual."""
+"""nginx: parsed by crossplane and interpreted according to nginx's manual."""

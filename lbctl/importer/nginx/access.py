@@ -1,6 +1,6 @@
-"""Access control of a `location`: keys compared in `if`, lists of addresses, and unsupported checks.
+"""Access control for a `location`: keys compared in `if`, address lists, and unsupported checks.
 
-Protection is never lost: a route whose protection cannot be converted rejects its requests.
+Protection is never lost: a route whose protection cannot be converted rejects all requests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
 
 
 def _unknown(scope: Scope) -> list[Statement]:
-    """Return the directives of unknown modules that may authorize or reject, by their names."""
+    """Return the directives of unknown modules whose names suggest that they authorize or reject requests."""
     return [
         item
         for level in scope.levels
@@ -57,7 +57,7 @@ def _unknown(scope: Scope) -> list[Statement]:
 
 
 def _certificates(context: NginxImport, route: Path, scope: Scope) -> None:
-    """Close a route whose server uses other files to check clients than its listener.
+    """Close a route whose server uses different files to check clients than its listener.
 
     A listener has one set of files for all servers.
     """
@@ -118,7 +118,10 @@ def _network(word: str) -> str:
 
 
 def keys(context: NginxImport, route: Path, block: Statement) -> bool:
-    """Convert an `if` that rejects requests without a key to `auth.api_keys`. Returns whether it is such an `if`."""
+    """Convert an `if` that rejects requests without a key to `auth.api_keys`.
+
+    Returns whether the block is such an `if`.
+    """
     refusal = next(flat(block, "return"), None)
     if refusal is None or not refusal.args or refusal.args[0] not in _REFUSALS:
         return False

@@ -12,10 +12,10 @@ from lbctl.importer.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A block of nginx with its enclosing blocks."""
+    """An nginx block with its enclosing blocks."""
 
     levels: tuple[Statement, ...]
-    """The block itself first, `http` last."""
+    """The levels: the block itself first, `http` last."""
 
     def inside(self, block: Statement) -> Scope:
         """Return the scope of a block within this one."""
@@ -33,11 +33,11 @@ class Scope:
         return Scope(self.levels[depth:])
 
     def last(self, name: str) -> Statement | None:
-        """Return the effective directive: the last one in the innermost level that has it."""
+        """Return the effective directive: the last one in the innermost level that contains it."""
         return next((item for level in self.levels for item in reversed(list(flat(level, name)))), None)
 
     def all(self, name: str) -> list[Statement]:
-        """Return the directives that apply together: all of the innermost level that has any."""
+        """Return the directives that apply together: all of them in the innermost level that contains any."""
         return next((items for level in self.levels if (items := list(flat(level, name)))), [])
 
 
@@ -64,7 +64,10 @@ class NginxImport:
 
 
 def flat(block: Statement, *names: str) -> Iterator[Statement]:
-    """Yield the directives of a block with one of the names, or all, with includes replaced by their content."""
+    """Yield the directives of a block that have one of the names, or all directives.
+
+    Includes are replaced by their content.
+    """
     for item in block.block:
         if item.name == "include":
             yield from flat(item, *names)

@@ -19,7 +19,7 @@ from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 
 _FRAGMENT = "/etc/nginx/conf.d/lbctl.conf"
-"""Path of a fleet that was a file in conf.d."""
+"""Path of the rendered file for a fleet imported from a conf.d file."""
 _OWN = {
     "user": WRITTEN, "worker_processes": WRITTEN, "worker_rlimit_nofile": WRITTEN, "pid": WRITTEN,
     "error_log": WRITTEN, "daemon": WRITTEN, "load_module": "lbctl does not load modules", "sendfile": WRITTEN,
@@ -81,7 +81,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
 
 
 def _events(context: NginxImport, root: Statement) -> None:
-    """Account for `events`, and report missing settings."""
+    """Account for `events`, and report unknown settings."""
     ledger = context.draft.ledger
     for block in flat(root, "events"):
         ledger.imply(WRITTEN, block)

@@ -69,7 +69,7 @@ def _url(context: NginxImport, passing: Statement, path: str) -> str | None:
 
 
 def _sent(context: NginxImport, block: Statement) -> Iterator[str]:
-    """Yield the headers that the service gets in addition to the usual ones."""
+    """Yield the headers that the service receives in addition to the usual headers."""
     ledger = context.draft.ledger
     for item in flat(block, "proxy_set_header"):
         name = item.args[0].lower() if item.args else ""
@@ -88,7 +88,7 @@ def is_given(scope: Scope, variable: str) -> bool:
 
 
 def _accepted(context: NginxImport, route: Path, scope: Scope) -> Iterator[tuple[str, tuple[Statement, Statement]]]:
-    """Yield the headers of the service's response that the replica gets under the same name."""
+    """Yield the headers in the service's response that the replica receives with the same name."""
     given = {
         item.args[0]: (match[1].replace("_", "-"), item)
         for item in scope.all("auth_request_set")

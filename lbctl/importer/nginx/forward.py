@@ -1,4 +1,4 @@
-"""`proxy_pass` and `grpc_pass`: pool, path and host of the destination, and the effect of variables."""
+"""`proxy_pass` and `grpc_pass`: the pool, path and host of the destination, and the effect of variables."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class PassTarget:
     match: dict[str, Any] = field(default_factory=dict)
     """Conditions in addition to the location."""
     path: str = ""
-    """Path that replaces the location's prefix; empty if none does."""
+    """Path that replaces the location's prefix; empty if the prefix is not replaced."""
     host: str = ""
-    """Host of the URL, which nginx sends if no Host is set."""
+    """Host in the URL, which nginx sends if no Host header is set."""
     statements: tuple[Statement, ...] = ()
     """Statements of this destination."""
     label: str = ""
@@ -92,7 +92,7 @@ def _pool(context: NginxImport, scheme: str, authority: str, passing: Statement,
 
 
 def _pool_name(scope: Scope) -> str:
-    """Return a name for the pool of an address, from its location, else from its server."""
+    """Return a name for the pool of an address, derived from its location or else from its server."""
     servers = [level for level in scope.levels if level.name == "server"]
     hosts, _ = hosts_of([item for level in servers for item in flat(level, "server_name")])
     location = next((level for level in scope.levels if level.name == "location"), None)
@@ -175,7 +175,7 @@ def _conditional(
 def misroute(context: NginxImport, item: Statement, destination: str) -> None:
     """Report a condition that cannot be expressed.
 
-    Its requests go to the same destination as others of the location.
+    Its requests go to the same destination as other requests for the location.
     """
     message = f"requests for {destination} use another route of this location: `match` cannot express the condition"
     context.draft.ledger.misroute(item, message)
@@ -287,7 +287,7 @@ def _map_match(source: str, key: str) -> dict[str, Any] | None:
 
 
 def rewrite(context: NginxImport, route: Path, scope: Scope, target: PassTarget, prefix: str, location: str) -> None:
-    """Set the route's rewrite: the path of the URL or of a `rewrite … break`, and the Host."""
+    """Set the route's rewrite: the path of the URL or of a `rewrite … break`, and the Host header."""
     draft = context.draft
     replaces = bool(target.path) and target.path != location and bool(target.statements)
     if replaces and "path_prefix" in draft.get((*route, "match")):

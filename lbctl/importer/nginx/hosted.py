@@ -25,7 +25,7 @@ def credentials(scope: Scope) -> list[provider.Header]:
 
 
 def _is_secret(scope: Scope, value: str) -> bool:
-    """Whether a value comes from the configuration or its environment, and not from a client."""
+    """Whether a value comes from the configuration or its environment instead of a client."""
     names = [next(filter(None, match.groups())) for match in _IN_TEXT.finditer(value)]
     settings = [item for level in scope.levels for item in flat(level, "set") if len(item.args) > 1]
     assigned = {item.args[0].lstrip("$") for item in settings if "$" not in item.args[1]}
@@ -33,13 +33,13 @@ def _is_secret(scope: Scope, value: str) -> bool:
 
 
 def _own_host(scope: Scope) -> Statement | None:
-    """Return the directive that sets a Host other than the client's."""
+    """Return the directive that sets a Host header other than the client's."""
     items = [item for item in scope.all("proxy_set_header") if item.args[:1] and item.args[0].lower() == "host"]
     return items[-1] if items and len(items[-1].args) > 1 and HOST.fullmatch(items[-1].args[1]) else None
 
 
 def carry(context: NginxImport, pool: Path, authority: str, scope: Scope) -> None:
-    """Make the pool a hosted API if its location sends its own key, or a Host that only this pool gets."""
+    """Make the pool a hosted API if its location sends its own key, or a Host header that only this pool receives."""
     secrets, host = credentials(scope), _own_host(scope)
     named = scope.block.name == "location" and scope.block.args[-1:] and scope.block.args[-1].startswith("@")
     if not (secrets or (named and host is not None)) or context.draft.get((*pool, "upstream")):

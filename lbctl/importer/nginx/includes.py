@@ -1,4 +1,4 @@
-"""Includes that were not read. Their rules may protect the enclosing block."""
+"""Includes that were not read. They may contain rules that protect the enclosing block."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ def _close(context: NginxImport, path: Path, item: Statement) -> None:
 
 
 def _refuses(context: NginxImport, path: Path) -> bool:
-    """Whether a route only answers with an error or redirects to https, and has no comment with keys to open it."""
+    """Whether a route only returns an error or redirects to https, and has no comment with keys to open it."""
     respond = (context.draft.get(path) or {}).get("respond") or {}
     return path not in context.draft.closed and ("redirect" in respond or int(respond.get("status", 0)) >= 400)

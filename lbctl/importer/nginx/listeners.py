@@ -1,4 +1,4 @@
-"""Converts `listen` and a server's settings for clients to listeners."""
+"""Converts `listen` and a server's client settings to listeners."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LISTEN_IMPLIED = frozenset({"default_server", "default", "reuseport", "http2", 
 
 
 class Listeners:
-    """The listeners of an import by address. Servers with the same address share one."""
+    """The listeners of an import by address. Servers with the same address share a listener."""
 
     def __init__(self, context: NginxImport) -> None:
         self._context = context
         self._by_bind: dict[str, Path] = {}
         self.defaults: dict[Path, Scope] = {}
-        """Maps a listener to the server that takes requests for unknown hosts."""
+        """Maps a listener to the server that handles requests for unknown hosts."""
 
     def of(self, server: Scope, names: Sequence[str]) -> list[Path]:
         """Return the listeners of a server. Its settings are applied to them."""
@@ -69,7 +69,7 @@ class Listeners:
 
 
 def bind_of(text: str) -> str | None:
-    """Return the address of a `listen` as a fleet writes it; None for a name."""
+    """Return the address of a `listen` in fleet-file form; None for a host name."""
     if text.startswith("unix:"):
         return text
     if is_whole(text):

@@ -66,7 +66,10 @@ def _regex(pattern: str, *, ignore_case: bool) -> dict[str, Any]:
 
 
 def _either_case(pattern: str) -> str:
-    """Return the expression with both cases of each letter outside classes and escapes. A fleet has no flags."""
+    """Return the expression with both cases of each letter outside classes and escapes.
+
+    Expressions in a fleet have no flags.
+    """
     return re.sub(
         r"\\.|\[[^\]]*\]|[A-Za-z]",
         lambda match: f"[{match[0].upper()}{match[0].lower()}]" if len(match[0]) == 1 else match[0],

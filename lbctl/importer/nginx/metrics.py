@@ -13,7 +13,7 @@ _HERE = "lbctl serves metrics to this machine only"
 
 
 def server(context: NginxImport, block: Statement) -> bool:
-    """Convert a server that only shows metrics. Returns whether it is such a server."""
+    """Convert a server that only exports metrics. Returns whether the server is such a server."""
     locations = list(flat(block, "location"))
     if not locations or not all(next(flat(item, "stub_status"), None) for item in locations):
         return False
@@ -30,7 +30,7 @@ def server(context: NginxImport, block: Statement) -> bool:
 
 
 def location(context: NginxImport, route: Path, block: Statement) -> None:
-    """Convert a location with metrics in a server for clients: they get a separate address."""
+    """Convert a metrics location in a client-facing server: the metrics get a separate address."""
     status = next(flat(block, "stub_status"), None)
     if status is None:
         return

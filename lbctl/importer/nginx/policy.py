@@ -1,4 +1,4 @@
-"""A location's handling of requests: timeouts, retries, headers, limits, as settings of a route and a pool."""
+"""Request settings of a location, converted to a route and its pools: timeouts, retries, headers, limits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lbctl.importer.values import duration, is_whole
 from lbctl.ir.secrets import may_hold_credential
 
 _SHORT = 300_000
-"""Silence timeouts in milliseconds below this abort generations with a long time to first token."""
+"""Idle timeouts below this value, in milliseconds, abort generations with a long time to first token."""
 _FORWARDED = "lbctl always forwards the client's address, scheme and host"
 CLIENT_HOST = frozenset({"$host", "$http_host", "$host:$server_port", "$server_name"})
-"""Values of Host that represent the client's own Host."""
+"""Values of the Host header that represent the client's own Host header."""
 _ALWAYS = {
     "x-forwarded-for": frozenset({"$proxy_add_x_forwarded_for", "$remote_addr"}),
     "x-forwarded-proto": frozenset({"$scheme", "$http_x_forwarded_proto"}),
@@ -177,7 +177,7 @@ def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, pr
 
 
 def _advise_inheritance(context: NginxImport, scope: Scope, name: str) -> None:
-    """Report headers of enclosing levels that a location drops because it sets its own."""
+    """Report headers from enclosing levels that a location drops because it sets its own headers."""
     own = list(flat(scope.block, name))
     above = [item for level in scope.levels[1:] for item in flat(level, name) if item.args]
     kept = {item.args[0].lower() for item in own if item.args}
@@ -200,7 +200,7 @@ def _request_headers(context: NginxImport, route: Path, scope: Scope, prefix: st
 
 
 def _meanings(context: NginxImport, route: Path, scope: Scope) -> dict[str, str]:
-    """Return the meanings of variables in a location: a fleet's variables, or constants."""
+    """Return the meanings of variables in a location: fleet variables or constants."""
     listeners = context.draft.get((*route, "listeners")) or list(context.draft.fleet["listeners"])
     bound = [context.draft.get(("listeners", name)) for name in listeners]
     constants = {
@@ -251,7 +251,10 @@ def _request_header(
 
 
 def _remove(context: NginxImport, route: Path, item: Statement, name: str) -> None:
-    """Remove a request header, also in place of a secret, so that the client's own header is not forwarded."""
+    """Remove a request header so that the client's own header is not forwarded.
+
+    This also replaces a header with a secret.
+    """
     path = (*route, "headers", "request", "remove")
     context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)
 
@@ -292,7 +295,7 @@ def response_header(context: NginxImport, route: Path, scope: Scope, item: State
 
 
 def text_of(context: NginxImport, route: Path, scope: Scope, value: str) -> str | None:
-    """Return a text with nginx's variables replaced by the fleet's; None if one has no equivalent."""
+    """Return a text with nginx variables replaced by fleet variables; None if a variable has no equivalent."""
     return headers.text(value, _VARIABLE, _meanings(context, route, scope))
 
 

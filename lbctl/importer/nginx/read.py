@@ -1,8 +1,8 @@
 """Reads an nginx configuration with its includes as statements.
 
 `crossplane` parses each file. It provides lines but no columns, so the column of a directive is looked up in its line.
-Includes are resolved here and not by crossplane: a file outside the directory of the main one is reported instead of
-read, as are missing files, cycles, and more files than any configuration has.
+Includes are resolved here and not by crossplane: files outside the main file's directory, missing files, cycles, and
+too many files are reported instead of read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Reader:
         self._open: list[Path] = []
         self._count = 0
         self._depth = 0
-        """Number of blocks and includes around the current position."""
+        """Number of blocks and includes that enclose the current position."""
 
     def file(self, path: Path, name: str) -> Iterator[Statement]:
         """Yield the directives of one file."""
@@ -107,7 +107,7 @@ class _Reader:
         return Statement(position, ("include", pattern), tuple(block), True, "; ".join(problems))
 
     def _matches(self, pattern: str) -> tuple[list[str], list[str]]:
-        """Return the files that match a pattern, and the reason if it is not followed."""
+        """Return the files that match a pattern, and the reason if the pattern is not followed."""
         parts = Path(pattern).parts
         fixed = next((index for index, part in enumerate(parts) if _PATTERN.search(part)), None)
         if fixed is None:
@@ -122,7 +122,7 @@ class _Reader:
         return sorted(str(path) for path in found if not _is_hidden(path, rest)), []
 
     def _leads_out(self, path: Path) -> str:
-        """Return why a path must not be followed; empty if it is below the directory of the main file."""
+        """Return why a path must not be followed; empty if it is below the main file's directory."""
         try:
             is_below = path.resolve().is_relative_to(self._root.resolve())
         except (OSError, RuntimeError, ValueError) as error:

@@ -20,7 +20,7 @@ from lbctl.importer.values import is_whole
 _HTTPS = re.compile(r"https://(?:\$host|\$http_host|\$server_name|\$\{host\})(?::443)?(?:\$request_uri|\$uri.*)?/?")
 _PASSES = {"proxy_pass": "proxy", "grpc_pass": "grpc"}
 _ADDED = frozenset({"200", "201", "204", "206", "301", "302", "303", "304", "307", "308"})
-"""Statuses for which `add_header` without `always` adds headers."""
+"""Status codes for which `add_header` without `always` adds headers."""
 _FILES = ("root", "alias", "try_files", "index", "autoindex")
 _PROTECTING = ("auth", "allow_from", "deny_from")
 _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
@@ -28,12 +28,12 @@ _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
 
 @dataclass(frozen=True, slots=True)
 class RoutedServer:
-    """A server with the common properties of its routes."""
+    """An nginx server with the common properties of its routes."""
 
     scope: Scope
     """The block and its enclosing blocks."""
     listeners: tuple[str, ...]
-    """Names of its listeners; empty: all of the fleet."""
+    """Names of its listeners; empty for all listeners of the fleet."""
     hosts: tuple[str, ...]
     """Hosts of its routes; empty for all hosts."""
 
@@ -73,9 +73,9 @@ def _locations(scope: Scope) -> Iterator[Scope]:
 
 
 def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
-    """Close requests that a fleet would forward, but nginx rejects by an earlier expression or a prefix with `^~`.
+    """Close routes whose requests nginx rejects because of an earlier expression or a prefix with `^~`.
 
-    A fleet prefers expressions to prefixes, and does not use the first of several expressions.
+    A fleet prefers expressions to prefixes, and does not necessarily use the first of several expressions.
     """
     draft = context.draft
     routes = {block: [path for path, origin in draft.origins.items() if origin is block] for block in blocks}
@@ -97,7 +97,7 @@ def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
 
 
 def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
-    """Whether a fleet sends requests to another route's pool than nginx."""
+    """Whether a fleet sends requests to a different route's pool than nginx."""
     before, after = draft.get(first) or {}, draft.get(second) or {}
     if "respond" in before or "respond" in after or not before or not after:
         return False
@@ -107,7 +107,7 @@ def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
 
 
 def _opened(context: NginxImport, path: Path) -> dict[str, Any]:
-    """Return a route; for a closed route, its state after following its comment."""
+    """Return a route; for a closed route, its state after the operator follows its comment."""
     route, closed = context.draft.get(path) or {}, context.draft.closed.get(path)
     if closed is None:
         return route
@@ -121,7 +121,7 @@ def _modifier(location: Statement) -> str:
 
 
 def _refuses_more(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Whether the second route takes requests that the first one protects differently."""
+    """Whether the second route handles requests that the first route protects differently."""
     if not takes(second["match"], first["match"]):
         return False
     status = int((first.get("respond") or {}).get("status", 0))
@@ -423,7 +423,7 @@ def _method(context: NginxImport, path: Path, block: Statement) -> bool:
 
 
 def _server_conditions(context: NginxImport, server: RoutedServer, blocks: Sequence[Statement]) -> None:
-    """Add the routes for a server's `if` blocks with their own response, as certbot writes them."""
+    """Add the routes for a server's `if` blocks that have their own response, such as those that certbot writes."""
     for block in blocks:
         answer, extra = next(flat(block, "return"), None), forward.condition(block)
         if answer is not None and extra is not None:

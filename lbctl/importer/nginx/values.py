@@ -1,4 +1,4 @@
-"""Converts values of nginx to values of a fleet: times, sizes, addresses, header variables."""
+"""Converts nginx values to fleet values: times, sizes, addresses, header variables."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def milliseconds(text: str) -> int | None:
 
 
 def time(text: str) -> str | None:
-    """Return an nginx time as a duration of a fleet, or None."""
+    """Return an nginx time as a fleet duration, or None."""
     value = milliseconds(text)
     return duration(value) if value is not None else None
 
 
 def size(text: str) -> str | None:
-    """Return an nginx size as a size of a fleet; None if it is invalid."""
+    """Return an nginx size as a fleet size; None if it is invalid."""
     match = _SIZE.fullmatch(text)
     return f"{int(match[1])}{_UNITS[match[2].lower()]}" if match else None
 
@@ -43,7 +43,7 @@ def bytes_of(text: str) -> int | None:
 
 
 def address(text: str, port: int = 80) -> str | None:
-    """Return `host:port` or `unix:/path` as a fleet writes it, with nginx's default port; None if it is invalid."""
+    """Return `host:port` or `unix:/path` in fleet-file form, with nginx's default port; None if it is invalid."""
     if text.startswith("unix:"):
         return f"unix:{text[5:].removesuffix(':')}"
     match = _ADDRESS.fullmatch(text)

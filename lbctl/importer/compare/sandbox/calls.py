@@ -1,6 +1,6 @@
-"""A filter of system calls: only TCP, no other processes, and no calls that file and port rules do not cover.
+"""A system-call filter: it allows only TCP, no other processes, and no calls outside the file and port rules.
 
-Landlock has no rules for Unix sockets, UDP, signals of older kernels, and attributes of files.
+Landlock has no rules for Unix sockets, UDP, signals on older kernels, and file attributes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NUMBERS = {
 """Rejected system calls, except with the arguments that `_allowed` lists."""
 
 _X32 = 0x40000000
-"""First number of the second set of system calls on x86_64."""
+"""First number of the second system-call set on x86_64."""
 _THREAD = 0x00010000
 _FAST_OPEN = 0x20000000
 _TYPE = 0xF

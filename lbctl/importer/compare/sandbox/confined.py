@@ -28,7 +28,7 @@ MAX_SECONDS = 60.0
 """Time limit for a whole comparison in seconds."""
 Method = Literal["namespaces", "landlock", "none"]
 METHODS: tuple[Method, ...] = ("namespaces", "landlock")
-"""Ways to sandbox proxies, the stronger one first."""
+"""Ways to sandbox proxies; the strongest is first."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _MAX_REASON = 300
 _CHUNK = 1 << 16
@@ -72,11 +72,11 @@ class Sandbox:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of the command. The proxy itself gets no environment."""
+        """Return the environment of the command. The proxy itself receives no environment variables."""
         return {"PYTHONPATH": str(Path(lbctl.__file__).parents[1])}
 
     def problem(self) -> str:
-        """Return why a proxy cannot be sandboxed in this way on this system; else an empty string."""
+        """Return why a proxy cannot be sandboxed in this way on this system; empty if it can."""
         own = self.base / "trial"
         own.mkdir()
         tried = subprocess.run(
@@ -144,7 +144,10 @@ def _received(reader: int, deadline: float) -> bytes:
 
 
 def _fork() -> int:
-    """Fork this process. The command has no other threads, for which Python would log a warning; tests have some."""
+    """Fork this process.
+
+    The command has no other threads, for which Python would log a warning; tests have other threads.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -184,7 +187,7 @@ def _answer(method: Method, work: Callable[[Sandbox], Any], base: Path, writer: 
 
 
 def _enter_namespaces(writer: int) -> None:
-    """Continue as the first process of new namespaces, whose processes all end with it. Raises OSError."""
+    """Continue as the first process of new namespaces. When it ends, all their processes end. Raises OSError."""
     kernel.unshare(kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_PROCESSES)
     alive, held = os.pipe()
     child = _fork()

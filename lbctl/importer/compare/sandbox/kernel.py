@@ -1,4 +1,4 @@
-"""System calls of Linux that the sandbox needs and Python does not provide."""
+"""Linux system calls that the sandbox needs and Python does not provide."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def filter_calls(program: bytes) -> None:
 def unshare(namespaces: int) -> None:
     """Enter new namespaces.
 
-    A user other than root also gets a user namespace with the same user and group in it.
+    A user other than root also gets a user namespace that contains the same user and group.
     """
     if os.geteuid() != 0:
         enter_user_namespace(os.geteuid(), os.getegid())
@@ -94,7 +94,7 @@ def enter_user_namespace(user: int, group: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """Mount a file system, or change the mount of one."""
+    """Mount a file system, or change an existing mount."""
     result = _libc.mount(
         source.encode(), os.fsencode(target), kind.encode() if kind else None, ctypes.c_ulong(flags), options.encode()
     )

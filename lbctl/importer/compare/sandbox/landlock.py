@@ -1,4 +1,4 @@
-"""Landlock: rules for the files, and for the TCP ports, that this process and its descendants may use."""
+"""Landlock: rules for the files and TCP ports that this process and its descendants may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VERSION = 1
 _PATH, _PORT = 1, 2
 
 MIN_VERSION = 4
-"""Minimum version, which has rules for TCP: Linux 6.7."""
+"""Minimum version, the first with rules for TCP: Linux 6.7."""
 _SCOPES_VERSION, _DEVICES_VERSION = 6, 5
 
 _EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -24,7 +24,7 @@ _ALL = (1 << 15) - 1
 _ALL_WITH_DEVICES = (1 << 16) - 1
 _BIND, _CONNECT = 1, 2
 _SCOPES = 3
-"""Block abstract Unix sockets, and signals to processes outside these rules."""
+"""Block abstract Unix sockets, and signals to processes outside the sandbox."""
 
 _PROGRAM = _EXECUTE | _READ
 _DEVICE = _READ | _WRITE
@@ -36,7 +36,7 @@ _PATH_RULE, _PORT_RULE = struct.Struct("=Qi"), struct.Struct("=QQ")
 
 
 def version() -> int:
-    """Return the kernel's version of Landlock. Raises OSError if it is not supported."""
+    """Return the kernel's Landlock version. Raises OSError if it is not supported."""
     return kernel.syscall("landlock", _CREATE, None, 0, _VERSION)
 
 

@@ -1,4 +1,4 @@
-"""`python -m lbctl.importer.compare.sandbox.launch SPECIFICATION`: enters the sandbox, and then runs a proxy.
+"""`python -m lbctl.importer.compare.sandbox.launch SPECIFICATION`: enters the sandbox and then runs a proxy.
 
 It is a separate program, because the comparison has threads, and a process with threads cannot enter a user namespace.
 """
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _confine(specification: dict[str, Any]) -> None:
-    """Drop all access that the method removes."""
+    """Drop all access that the sandboxing method removes."""
     directory, programs = specification["directory"], specification["programs"]
     for limit, value in _LIMITS:
         resource.setrlimit(limit, (value, value))
@@ -62,9 +62,9 @@ def _confine(specification: dict[str, Any]) -> None:
 
 
 def _own(directory: str) -> bool:
-    """Give a directory and its content to the user of root's proxies. Returns whether that user exists.
+    """Give a directory and its contents to `nobody`, as which root's proxies run. Returns whether that user exists.
 
-    In some containers, root is the only user, and its proxies get the name of another user.
+    In some containers, root is the only user. A user namespace then gives the proxies another user ID.
     """
     try:
         os.chown(directory, _NOBODY, _NOBODY)

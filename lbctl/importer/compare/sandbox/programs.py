@@ -18,14 +18,14 @@ _MAX_LOADER = 4096
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/.+?) \(0x[0-9a-f]+\)$", re.MULTILINE)
 _TIMEOUT = 10.0
 _LISTS = ("/etc/ld.so.cache", f"/etc/ld-musl-{os.uname().machine}.path")
-"""Files in which loaders find the directories of libraries."""
+"""Files in which loaders find the library directories."""
 
 _OF_THREADS = "libgcc_s.so.1"
 """Library that glibc loads when a thread ends, even if a program does not list it."""
 
 
 class NotAProgramError(Exception):
-    """A file that is not a program of this machine, such as a script."""
+    """A file that is not a program for this machine, such as a script."""
 
 
 def files_of(program: str) -> list[str]:
@@ -46,7 +46,7 @@ def files_of(program: str) -> list[str]:
 
 
 def _loader(program: str) -> str | None:
-    """Return the path of a program's loader; None for a program that needs none."""
+    """Return the path of a program's loader; None if the program needs no loader."""
     with Path(program).open("rb") as file:
         header = file.read(_HEADER.size)
         if header[:6] != b"\x7fELF\x02\x01" or len(header) < _HEADER.size:

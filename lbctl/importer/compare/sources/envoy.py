@@ -39,7 +39,7 @@ _ALL_REQUESTS = {"prefix": "/"}
 
 
 def rewrite(root: Node | None, places: StandIns) -> Rewritten:
-    """Return the text of a static configuration of Envoy for loopback."""
+    """Return the text of a static Envoy configuration for loopback."""
     removals = Removals()
     view = ConfigView(root, "")
     for name, child in view.fields():
@@ -66,7 +66,7 @@ class _Envoy:
         self._clusters: dict[str, dict[str, Any]] = {}
         self._closed_clusters: dict[str, ClosedError] = {}
         self._filters: dict[str, bool] = {}
-        """Maps the name of a connection manager's filter to whether it runs."""
+        """Maps the name of a connection manager's filter to whether the filter runs."""
 
     def made(self) -> dict[str, Any]:
         """Return the configuration."""
@@ -123,13 +123,13 @@ class _Envoy:
         return policy.text if policy.text in fields.POLICIES else "ROUND_ROBIN"
 
     def _port(self, item: ConfigView) -> int | None:
-        """Return the port that replaces an endpoint; None if it is not a replica of the fleet."""
+        """Return the port that replaces an endpoint; None if the endpoint is not a replica in the fleet."""
         return self._places.replica_port(address_of(item.get("endpoint", "address")) or "")
 
     def _group(self, group: ConfigView, *, is_known: bool) -> dict[str, Any]:
         """Return a group of endpoints.
 
-        Endpoints that are not replicas are left out if the cluster has others that are.
+        If the cluster has endpoints that are replicas, all others are left out.
         """
         lost = [each for each in group.get("lb_endpoints") if is_known and self._port(each) is None]
         for each in lost:
@@ -139,7 +139,7 @@ class _Envoy:
         return {**fields.ENDPOINTS(group, self._removals), "lb_endpoints": endpoints}
 
     def _endpoint(self, item: ConfigView) -> dict[str, Any]:
-        """Return an endpoint with a replacement address. Only the name of the host is kept, for `auto_host_rewrite`."""
+        """Return an endpoint with a replacement address. Only the host name is kept, for `auto_host_rewrite`."""
         socket = item.get("endpoint", "address", "socket_address")
         host = text(socket.get("address"), self._removals) if socket.get("address") else ""
         port = self._port(item) or self._places.dead
@@ -147,7 +147,10 @@ class _Envoy:
         return {"load_balancing_weight": 1, **fields.ENDPOINT(item, self._removals), "endpoint": endpoint}
 
     def _settle_aggregates(self) -> None:
-        """Reduce aggregate clusters to the parts that run. A cluster without such parts closes like its first part."""
+        """Reduce aggregate clusters to the parts that run.
+
+        If no part runs, the cluster is closed for the reason of its first part.
+        """
         for name, made in list(self._clusters.items()):
             if "cluster_type" not in made:
                 continue
@@ -255,7 +258,7 @@ class _Envoy:
                 raise RefusedError(config or item.get("name") or item, reason, config.type)
 
     def _settle_service(self, config: ConfigView, made: dict[str, Any]) -> None:
-        """Limit a filter's wait for the replacement of its service."""
+        """Limit how long a filter waits for the replacement of its service."""
         if not config.type.endswith(".ExtAuthz"):
             return
         if not config.get("http_service"):
@@ -293,7 +296,7 @@ class _Envoy:
         return {"name": name, **made, "domains": domains, "routes": routes}
 
     def _routes_of(self, host: ConfigView) -> Iterator[dict[str, Any]]:
-        """Yield the routes. A route with unknown requests takes all requests that no earlier route takes."""
+        """Yield the routes. A route with an unknown match handles all requests that no earlier route handles."""
         for item in host.get("routes"):
             try:
                 match = fields.MATCH(item.get("match"), self._removals)

@@ -198,7 +198,7 @@ _LEFT_OUT = """
     set_filter_state set_metadata stateful_session tap wasm
 """
 FILTERS_LEFT_OUT = frozenset(_LEFT_OUT.split())
-"""Packages of filters that run on neither side: they run code, call services, or are own filters of the fleet."""
+"""Packages of filters that run on neither side: they run code, call services, or are the fleet's own filters."""
 _OF_ROUTES = {
     "envoy.config.route.v3.FilterConfig": message({"disabled": boolean, "is_optional": boolean}),
     f"{_FILTERS}local_ratelimit.v3.LocalRateLimit": _LOCAL_LIMIT,
@@ -209,7 +209,7 @@ _OF_ROUTES = {
     f"{_FILTERS}rbac.v3.RBACPerRoute": message({"rbac": _RBAC}),
 }
 FILTER_OF_ROUTE = typed(_OF_ROUTES)
-"""Settings of a route for a filter."""
+"""Route-level settings for a filter."""
 
 
 def filter_package(name: str) -> str:
@@ -257,7 +257,7 @@ MATCH = message(
         "dynamic_metadata": items(_METADATA_MATCH),
     }
 )  # fmt: skip
-"""Requests that a route takes."""
+"""Requests that a route handles."""
 _FORWARD = message(
     {
         "cluster": text,
@@ -317,7 +317,7 @@ ROUTES = message(
         {_ELSEWHERE: "virtual_hosts metadata typed_per_filter_config validate_clusters cluster_specifier_plugins"}
     ),
 )  # fmt: skip
-"""A route configuration without its virtual hosts. A route that finds its cluster with a plugin is rejected."""
+"""A route configuration without its virtual hosts. A route that uses a plugin to find its cluster is rejected."""
 
 # ── Listeners ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -494,7 +494,7 @@ ENDPOINT = message(
 )
 """An endpoint without its address."""
 POLICIES = frozenset({"ROUND_ROBIN", "LEAST_REQUEST", "RING_HASH", "RANDOM", "MAGLEV"})
-"""Policies that choose a replica."""
+"""Policies that select a replica."""
 TYPED_POLICIES = {
     f"envoy.extensions.load_balancing_policies.{package}.v3.{name}": policy
     for package, name, policy in (

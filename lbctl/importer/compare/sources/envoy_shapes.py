@@ -1,7 +1,7 @@
-"""Reads values of an Envoy configuration for a comparison: each message by a list of its harmless fields.
+"""Reads values in an Envoy configuration for a comparison, with a list of the harmless fields of each message.
 
 A shape is a function that returns a new value from a view, or raises RefusedError for anything that it does not list.
-Texts are the only free values; a text with a command such as `%FILE_CONTENT(…)%` must be on a list too.
+Texts are the only free values; a command in a text, such as `%FILE_CONTENT(…)%`, must also be on a list.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def boolean(view: ConfigView, _: Removals) -> bool:
 
 
 def struct(view: ConfigView, removals: Removals) -> Any:
-    """Return a JSON value with texts."""
+    """Return a JSON value whose texts are checked."""
     if not view.statement.is_block:
         return text(view, removals)
     fields = {key: struct(child, removals) for key, child in view.items()}
@@ -94,7 +94,7 @@ def struct(view: ConfigView, removals: Removals) -> Any:
 
 
 def ignored(view: ConfigView, _: Removals) -> dict[str, Any]:
-    """Return an empty message if only its presence matters."""
+    """Return an empty message, because only its presence matters."""
     if not view.statement.is_block:
         raise RefusedError(view, _NOT_A_VALUE)
     return {}

@@ -1,4 +1,4 @@
-"""Rebuilds a HAProxy configuration for loopback from sections and keywords that are known to be harmless."""
+"""Rebuilds an HAProxy configuration for loopback from sections and keywords that are known to be harmless."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOT_RUN = "its arguments are not supported by the comparison"
 
 
 def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
-    """Return the text of a configuration of HAProxy for loopback."""
+    """Return the text of an HAProxy configuration for loopback."""
     removals = Removals()
     lines = ["global", "    maxconn 256"]
     inherited: dict[str, ClosedError | None] = {}
@@ -66,7 +66,7 @@ def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
 
 
 def own_lines(text: str, places: StandIns) -> str:
-    """Return the text of the fleet's own lines for loopback: the lines that would run in the source too."""
+    """Return the text of the fleet's own lines for loopback: the lines that would also run in the source."""
     items = []
     for number, each in enumerate(text.splitlines(), 1):
         try:
@@ -144,7 +144,7 @@ class _Section:
         return lines, closed
 
     def _empty_table(self, item: Statement) -> list[str]:
-        """Return an empty table in place of a table that must not run, because rules of other sections may name it."""
+        """Return an empty table in place of a table that must not run, because rules in other sections may name it."""
         words = self._words[item]
         kind = words[words.index("type") + 1 :][:1] if item.name == "stick-table" and "type" in words else []
         return [line(["stick-table", "type", *kind, "size", "1k"])] if accepts(_TABLE_TYPE, kind) else []
@@ -247,7 +247,7 @@ class _Section:
         return [line([words[0], *checked])] if checked else None
 
     def _backend(self, words: list[str]) -> list[str] | None:
-        """Return the choice of a backend or server, which is always defined in this file."""
+        """Return a line that selects a backend or server, which is always defined in this file."""
         rule, when = rules.parted(words)
         checked = rules.condition(when, self._known)
         if checked is None or not (accepts("name name", rule) or accepts("name format", rule)):
@@ -280,7 +280,7 @@ class _Section:
         return [f"bind {LOOPBACK}:{port}{tls}" for port in ports]
 
     def _is_replica(self, words: list[str]) -> bool:
-        """Whether a line is a server that is a replica of the fleet."""
+        """Whether a line is a server that is a replica in the fleet."""
         return words[0] in _SERVERS and self._places.replica_port(_address(words)) is not None
 
     def _server(self, words: list[str]) -> list[str] | None:
@@ -301,6 +301,6 @@ class _Section:
 
 
 def _address(words: list[str]) -> str:
-    """Return the address of a server as a fleet writes it; empty if it has none."""
+    """Return the address of a server in fleet-file form; empty if it has no address."""
     at = 3 if words[0] == "server-template" else 2
     return haproxy_values.server_address(words[at]) or "" if len(words) > at else ""

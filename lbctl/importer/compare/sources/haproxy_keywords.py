@@ -1,8 +1,8 @@
-"""The keywords, options and actions of HAProxy that a comparison runs, and those that it leaves out.
+"""The HAProxy keywords, options and actions that a comparison runs, and those that it leaves out.
 
-A word in none of the tables closes its section; in a rule for requests, it closes the matching requests. For this
-reason, a table contains only words that do not store, execute, connect, resolve or load anything. It leaves out only
-words that do not affect the compared responses. No word is a path on this machine.
+A word that is in none of the tables closes its section; in a rule for requests, it closes the matching requests. For
+this reason, a table contains only words that do not store, execute, connect, resolve or load anything. It leaves out
+only words that do not affect the compared responses. No word is a path on this machine.
 """
 
 from __future__ import annotations

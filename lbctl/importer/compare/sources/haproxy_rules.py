@@ -1,4 +1,4 @@
-"""Rules and conditions of HAProxy that a comparison runs."""
+"""HAProxy rules and conditions that a comparison runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _CHOOSING = {
     "use-server": "=use-server format", "force-persist": "=force-persist", "ignore-persist": "=ignore-persist",
     "stick": "=stick|on|match|store-request|store-response|table expression",
 }  # fmt: skip
-"""Maps lines that choose a backend or a server to the kinds of their words."""
+"""Maps lines that select a backend or a server to the kinds of their words."""
 _METHODS = kinds.words("found bool int ip bin len str sub reg beg end dir dom")
 _ADDRESSES = re.compile(r"(?:src|dst|\S*_ip|\S*,ip|\S*,ipmask)(?:\(.*\))?")
 
 
 def criterion(words: list[str]) -> list[str] | None:
-    """Return the words of an ACL's criterion with its patterns; None unless the criterion reads only requests.
+    """Return the words of an ACL's criterion with its patterns; None if the criterion reads anything but requests.
 
-    A name among addresses would be resolved when HAProxy starts.
+    If a pattern is a host name instead of an address, HAProxy would resolve it at startup.
     """
     fetch = expression(words[0]) if words else None
     if fetch is None:
@@ -115,7 +115,7 @@ def action(words: list[str]) -> list[str] | None:
 
 
 def refused(words: list[str], known: Collection[str]) -> str:
-    """Return the word because of which a line must not run; empty if there is no single reason."""
+    """Return the word that prevents a line from running; empty if there is no single such word."""
     rule, when = parted(words)
     if words[0] in _CHOOSING:
         return first_refused(_CHOOSING[words[0]], rule) or _refused_condition(when, known)
@@ -163,7 +163,7 @@ def _refused_condition(words: list[str], known: Collection[str]) -> str:
 
 
 def _refused_criterion(words: list[str]) -> str:
-    """Return the first word with which a criterion no longer reads only requests."""
+    """Return the first word that makes a criterion read anything but requests."""
     if criterion(words) is not None:
         return ""
     return next((word for at, word in enumerate(words) if criterion(words[: at + 1]) is None and word != "-m"), "")

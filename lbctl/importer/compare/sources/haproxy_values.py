@@ -70,12 +70,12 @@ def quoted(word: str) -> str:
 
 
 def line(words: Iterable[str]) -> str:
-    """Return a line of HAProxy with these words."""
+    """Return an HAProxy line with these words."""
     return " ".join(map(quoted, words))
 
 
 def expression(text: str) -> str | None:
-    """Return an expression that only reads requests and computes, without the environment; otherwise None."""
+    """Return an expression that only reads requests and computes, without environment variables; otherwise None."""
     if not _EXPRESSION.fullmatch(text) or kinds.has_control(text):
         return None
     fetch, *converters = re.findall(_CALL, text)
@@ -109,7 +109,7 @@ def log_format(text: str) -> str | None:
 
 
 def accepts(specification: str, words: list[str]) -> bool:
-    """Whether the words are of the kinds that the specification lists (`kinds.accepts`)."""
+    """Whether the words have the kinds in the specification (`kinds.accepts`)."""
     return kinds.accepts(specification, words, _is)
 
 

@@ -8,7 +8,7 @@ Is = Callable[[str, str], bool]
 """Returns whether a value has a kind."""
 
 _MAX_VALUES = 64
-"""Maximum number of values before others: each is a step of a recursion."""
+"""Maximum number of values in front of others: each one is a recursion step."""
 
 
 def accepts(specification: str, values: Sequence[str], is_kind: Is) -> bool:
@@ -36,7 +36,7 @@ def _accepts(kinds: Sequence[str], values: Sequence[str], is_kind: Is) -> bool:
 
 
 def first_refused(specifications: Iterable[str], values: Sequence[str], is_kind: Is) -> str:
-    """Return the first value without a kind in any specification; empty if their number is wrong."""
+    """Return the first value that has no kind in any specification; empty if the number of values is wrong."""
     wanted = {kind.rstrip("?+*") for each in specifications for kind in each.split()}
     return next((value for value in values if not any(_is(kind, value, is_kind) for kind in wanted)), "")
 

@@ -40,7 +40,7 @@ _RATE = re.compile(r"rate=[0-9]{1,6}r/[sm]")
 _IF_VARIABLE = re.compile(r"\$[A-Za-z0-9_]+")
 _OF_BLOCKS = {"if": ("text", "==|!=|~|~*|!~|!~*"), "limit_except": ("word",)}
 _MAX_PASSES = 8
-"""Maximum number of times that a server is rebuilt because a location that authorizes requests was closed."""
+"""Maximum number of times that a server is rebuilt because an authorizing location was closed."""
 
 
 def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
@@ -56,7 +56,7 @@ def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
 
 
 def own_lines(statements: Sequence[Statement]) -> str:
-    """Return the text of the fleet's own lines for loopback: the lines that would run in the source too."""
+    """Return the text of the fleet's own lines for loopback: the lines that would also run in the source."""
     kept = [(item.name, [value_of(token) for token in item.args]) for item in statements if not item.is_block]
     runs = [each for each in kept if any(accepts(kinds, each[1], ()) for kinds in RUN.get(each[0], ()))]
     return "".join(f"{line(name, *values)}\n" for name, values in runs)
@@ -169,7 +169,7 @@ class _Nginx:
         return _block(f"upstream {name}", [*lines, *(servers or [line("server", self._places.replica(""))])])
 
     def _is_replica(self, item: Statement) -> bool:
-        """Whether a directive of an upstream is a server that is a replica of the fleet."""
+        """Whether a directive in an upstream is a server that is a replica in the fleet."""
         values = [value_of(token) for token in item.args[:1]] if item.name == "server" else []
         return any(self._places.replica_port(nginx_values.address(each) or "") is not None for each in values)
 
@@ -195,7 +195,7 @@ class _Nginx:
         return _block("server", [*listens, *body])
 
     def _listens(self, item: Statement) -> list[str]:
-        """Return the addresses of a server: only the ports that replace the fleet's."""
+        """Return the addresses of a server: only the ports that replace the fleet's ports."""
         listens = [each for each in _flat(item.block) if each.name == "listen"]
         tls = any(each.tokens == ("ssl", "on") for each in _flat(item.block))
         lines = dict[str, str]()
@@ -281,7 +281,7 @@ class _Nginx:
         return self._removals.close(item, _ARGUMENT if word else _ARGUMENTS, word)
 
     def _limit(self, item: Statement, values: list[str]) -> str:
-        """Return a limit. Requests above it are rejected immediately and never wait."""
+        """Return a limit. Requests above the limit are rejected immediately and never wait."""
         zones = [match[1] for word in values if (match := _ZONE.fullmatch(word))]
         if len(zones) == 1 and item.name == "limit_req":
             burst = [word for word in values if re.fullmatch("burst=[0-9]{1,6}", word)]
@@ -310,7 +310,7 @@ class _Nginx:
         return []
 
     def _is_condition(self, values: list[str]) -> bool:
-        """Whether a condition reads only variables. Conditions on files would read this machine."""
+        """Whether a condition reads only variables. Conditions on files would read files on this machine."""
         if not values or not _IF_VARIABLE.fullmatch(values[0]) or not accepts("text", values[:1], self._known):
             return False
         if len(values) != 3:
@@ -319,7 +319,7 @@ class _Nginx:
         return kind is not None and accepts(kind, values[2:], self._known)
 
     def _variable(self, item: Statement, values: list[str]) -> list[str]:
-        """Return a block that sets a variable. A block that cannot be rebuilt closes all uses of the variable."""
+        """Return a block that sets a variable. If a block cannot be rebuilt, all uses of the variable are closed."""
         if not values or values[-1].removeprefix("$").lower() not in self._known:
             self._removals.leave_out(item, "it uses a variable that the comparison does not define")
             return []

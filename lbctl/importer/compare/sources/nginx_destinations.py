@@ -1,4 +1,4 @@
-"""The destinations of an nginx configuration's requests in a comparison: an upstream, or the echo server of a replica.
+"""The destinations of requests in a compared nginx configuration: an upstream, or the echo server of a replica.
 
 No part of a destination comes from the file. If it has a variable, a `map` of the comparison converts texts that name
 an upstream or a replica. Any other text results in an empty destination, which closes the location.
@@ -43,7 +43,10 @@ class Destinations:
         self._maps: dict[tuple[str, str], str] = {}
 
     def of(self, text: str, protocol: str) -> Destination | None:
-        """Return the destination for an argument; None if it leads elsewhere. `protocol` is `http` or `grpc`."""
+        """Return the destination for an argument; None if it leads to any other address.
+
+        `protocol` is `http` or `grpc`.
+        """
         match = _URL.fullmatch(text.replace("$scheme://", "http://", 1) if text.startswith("$scheme:") else text)
         if match is None or not is_harmless(text, self._known) or not (match[1] or protocol).startswith(protocol):
             return None

@@ -41,7 +41,7 @@ _HARMLESS = re.compile(
     r"|request_method|request_time|request_uri|scheme|secure_link|secure_link_expires|server_addr|server_name"
     r"|server_port|server_protocol|status|time_iso8601|time_local|uri"
 )
-"""nginx variables from the request, the response or the connection: none names a file on this machine."""
+"""nginx variables from the request, the response or the connection. None of them names a file on this machine."""
 
 
 def value_of(token: str) -> str:

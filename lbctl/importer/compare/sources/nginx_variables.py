@@ -1,4 +1,4 @@
-"""The variables that an nginx configuration defines and whose texts are harmless."""
+"""The variables that an nginx configuration defines with harmless texts."""
 
 from __future__ import annotations
 

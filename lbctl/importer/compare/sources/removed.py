@@ -3,7 +3,7 @@
 They are left out if responses do not depend on them; otherwise they are closed.
 
 A closed route responds with `CLOSED_STATUS` and a header that contains the number of the directive, so that a row of
-the table shows why its request was not compared. The response contains no text of the configuration.
+the table shows why its request was not compared. The response contains no text from the configuration.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lbctl.importer.statement import Statement
 from lbctl.importer.write import place_of
 
 LOST_REPLICAS = "replicas that are not in the fleet"
-"""Servers that the import left out. They get no requests, so that responses do not depend on the order of servers."""
+"""Servers that the import left out. They receive no requests, so responses do not depend on the order of servers."""
 _MAX_WORD = 80
 CLOSED_HEADER = "x-lbctl-closed"
 """Response header of a closed route: the number of the directive among the removed ones."""
