@@ -26,9 +26,10 @@ from lbctl.base import ports
 
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
 _ABOUT = (
-    "The HTTP API of `lbctl serve`. On loopback reading needs no token; beyond it everything but the probes does. A "
-    "write always does. Clients ignore fields and enum values that they do not know. Any operation may answer 500 "
-    "with an `Error`, an unknown path 404, and an unknown method 405."
+    "The HTTP API of `lbctl serve`. If the API listens on loopback, only writes need a token. Otherwise, everything "
+    "except the probes and the dashboard's files needs a token. Clients must ignore fields and enum values that they "
+    "do not recognise. Any operation may return status 500 with an `Error`. An unknown path returns 404, and an "
+    "unknown method returns 405."
 )
 
 
@@ -44,7 +45,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "lbctl serve", "version": __version__, "description": _ABOUT},
-        "servers": [{"url": f"http://127.0.0.1:{ports.API}", "description": "The default of `control.api.bind`"}],
+        "servers": [{"url": f"http://127.0.0.1:{ports.API}", "description": "The default value of `control.api.bind`"}],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(types.items())),
@@ -69,7 +70,7 @@ def _types_of_routes() -> list[type]:
 def _operation(route: ApiRoute) -> dict[str, Any]:
     answers = {"200": {"description": "OK", "content": _content(route.answer)}}
     if route.unready:
-        answers["503"] = {"description": "not ready", "content": _content(route.answer)}
+        answers["503"] = {"description": "the control plane is not ready", "content": _content(route.answer)}
     for status, when in route.errors:
         answers[str(status)] = {"description": when, "content": _content(schema.Error)}
     operation: dict[str, Any] = {"operationId": route.operation, "summary": route.summary}
@@ -103,9 +104,10 @@ def _live() -> dict[str, Any]:
     """Return what OpenAPI 3.1 cannot express of the dashboard's stream."""
     return {
         "description": (
-            "The stream begins with a `live` that is `complete`. Then one comes at most each second, with what has "
-            "changed; where the client does not keep up, a complete one again. The events of `/api/v1/events` follow "
-            "as they happen, at first the last 100 of the past. After 5 seconds without news a comment comes."
+            "The stream begins with a complete `live` event. After that, the server sends a `live` event with the "
+            "changes at most once per second. If the client does not keep up, the server sends a complete event again. "
+            "The stream also contains the events of `/api/v1/events`, beginning with the last 100 past events. After 5 "
+            "seconds without an event, the server sends a comment."
         ),
         "x-events": {"live": _reference(schema.Live), **_events()},
     }
@@ -119,17 +121,18 @@ def _stream() -> dict[str, Any]:
     """Return what OpenAPI 3.1 cannot express, in prose and as an extension."""
     return {
         "description": (
-            "The stream goes on until the client or the process ends it. `event` is one of the names of `x-events`, "
-            "`data` is one line of JSON of the type there, `id` grows. With the header `Last-Event-ID` the stream "
-            "begins after that event; where that one is no longer kept, with `missed`. A comment comes every 15 "
-            "seconds. A client that does not keep up gets `closed` as its last event."
+            "The stream continues until the client or the server ends it. In each event, `event` is one of the names "
+            "in `x-events`, `data` is a single line of JSON of the corresponding type, and `id` is higher than in the "
+            "previous event. If the client sends the header `Last-Event-ID`, the stream begins after that event. If "
+            "that event is no longer stored, the stream begins with a `missed` event. The server sends a comment "
+            "after 15 seconds without an event. A client that does not keep up receives `closed` as its last event."
         ),
         "parameters": [
             {
                 "name": "Last-Event-ID",
                 "in": "header",
                 "required": False,
-                "description": "The `id` of the last event that the client has",
+                "description": "The `id` of the last event that the client received",
                 "schema": {"type": "string"},
             }
         ],

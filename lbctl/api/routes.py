@@ -10,17 +10,20 @@ from lbctl.api.fields import choices
 
 Access = Literal["public", "read", "write"]
 """public: no token needed. read: a token is needed except on loopback. write: a token is always needed."""
-_READ = {401: "the token is missing or wrong", 403: "the Host or Origin is not allowed, or there is no token"}
-_WRITE = {
-    400: "the body is invalid",
-    401: _READ[401],
-    403: f"{_READ[403]}; or the token's role is `read`",
-    408: "the body does not arrive in time",
-    413: "the body is larger than 64 KiB",
-    415: "the body is not `application/json`",
+_READ = {
+    401: "the token is missing or wrong",
+    403: "the Host or Origin is not allowed, or the control plane has no token",
 }
-_TOO_MANY = (503, "too many such streams are open")
-_NOT_SAVED = {503: "the state cannot be written, or there is no leader: nothing has changed"}
+_WRITE = {
+    400: "the request body is invalid",
+    401: _READ[401],
+    403: f"{_READ[403]}, or the token has the role `read`",
+    408: "the request body does not arrive in time",
+    413: "the request body is larger than 64 KiB",
+    415: "the content type of the request is not `application/json`",
+}
+_TOO_MANY = (503, "too many streams of this kind are open")
+_NOT_SAVED = {503: "nothing has changed, because the state cannot be written or there is no leader"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,72 +86,88 @@ def _question(
 
 _SERIES = (
     Parameter("pool", "query", "The pool", required=True),
-    Parameter("metric", "query", f"One of {', '.join(choices(schema.SeriesMetric))}", required=True),
-    Parameter("replica", "query", "A replica, or `*` for all replicas; default: the values of the whole pool"),
-    Parameter("points", "query", "Maximal number of values in a series, from 2 to 720; default: 240"),
+    Parameter("metric", "query", f"The metric, one of {', '.join(choices(schema.SeriesMetric))}", required=True),
+    Parameter("replica", "query", "The replica, or `*` for all replicas (default: the values of the whole pool)"),
+    Parameter("points", "query", "The maximum number of values in a series, from 2 to 720 (default: 240)"),
 )
 
 ROUTES = (
     ApiRoute(
-        "dashboard", "GET", "/", "The dashboard, a page for browsers", "text/html", "public",
+        "dashboard", "GET", "/", "Get the dashboard as a web page", "text/html", "public",
         errors=((403, _READ[403]),),
     ),
     ApiRoute(
-        "dashboard_file", "GET", "/dashboard/{name}", "Files of the dashboard", "application/octet-stream", "public",
-        errors=((403, _READ[403]), (404, "there is no such file")),
+        "dashboard_file", "GET", "/dashboard/{name}", "Get a file that the dashboard uses", "application/octet-stream",
+        "public",
+        errors=((403, _READ[403]), (404, "the file does not exist")),
         parameters=(Parameter("name", "path", "The name of the file", required=True),),
     ),
-    _probe("healthz", "/healthz", "200 while the process is healthy"),
-    _probe("readyz", "/readyz", "200 from the first complete fleet until the process ends", unready=True),
-    ApiRoute("metrics", "GET", "/metrics", "Metrics for Prometheus", "text/plain"),
-    ApiRoute("status", "GET", "/api/v1/status", "The published fleet, its files, and current problems", schema.Status),
-    ApiRoute(
-        "proxies", "GET", "/api/v1/proxies", "Every proxy with its state, and accepted and rejected versions",
-        schema.Proxies,
+    _probe("healthz", "/healthz", "Return 200 while the process is healthy"),
+    _probe(
+        "readyz", "/readyz", "Return 200 from the publication of the first complete fleet until the process ends",
+        unready=True,
     ),
-    ApiRoute("pools", "GET", "/api/v1/pools", "Pools and replicas with weights, shares and drains", schema.Pools),
-    ApiRoute("fleet", "GET", "/api/v1/fleet", "Every setting of the published fleet", schema.FleetSettings),
-    ApiRoute("signals", "GET", "/api/v1/signals", "Every signal and source of every replica", schema.Signals),
+    ApiRoute("metrics", "GET", "/metrics", "Get metrics in the Prometheus format", "text/plain"),
     ApiRoute(
-        "decisions", "GET", "/api/v1/decisions", "Every weight with the values that it was derived from",
+        "status", "GET", "/api/v1/status", "Get the published fleet, its files, and current problems", schema.Status
+    ),
+    ApiRoute(
+        "proxies", "GET", "/api/v1/proxies",
+        "List all proxies with their state and the versions that they accepted and rejected", schema.Proxies,
+    ),
+    ApiRoute(
+        "pools", "GET", "/api/v1/pools", "List all pools and replicas with their weights, shares and drains",
+        schema.Pools,
+    ),
+    ApiRoute("fleet", "GET", "/api/v1/fleet", "Get all settings of the published fleet", schema.FleetSettings),
+    ApiRoute(
+        "signals", "GET", "/api/v1/signals", "List all signals and telemetry sources of all replicas", schema.Signals
+    ),
+    ApiRoute(
+        "decisions", "GET", "/api/v1/decisions", "List all weights with the values from which they were derived",
         schema.Decisions,
     ),
-    ApiRoute("picks", "GET", "/api/v1/picks", "The picker, its counts, and samples of its decisions", schema.Picks),
+    ApiRoute("picks", "GET", "/api/v1/picks", "Get the picker, its counts, and samples of its decisions", schema.Picks),
     ApiRoute(
-        "pick_tables", "GET", "/api/v1/picks/tables", "The tables of replicas for a picker, and then their changes",
-        "text/event-stream",
+        "pick_tables", "GET", "/api/v1/picks/tables",
+        "Stream the tables of replicas to a picker, followed by changes to them", "text/event-stream",
         errors=((400, "a parameter is invalid"), *_READ.items(), _TOO_MANY),
         parameters=(
-            Parameter("id", "query", "Unique id of the picker"),
-            Parameter("address", "query", "Address to which other pickers send their counts, as IP:PORT; needs the "
-            "role picker or operate"),
+            Parameter("id", "query", "A unique ID of the picker"),
+            Parameter("address", "query", "The address to which other pickers send their counts, as IP:PORT; requires "
+            "a token with the role `picker` or `operate`"),
         ),
     ),
-    ApiRoute("overrides", "GET", "/api/v1/overrides", "The active overrides", schema.Overrides),
-    ApiRoute("rollouts", "GET", "/api/v1/rollouts", "The state of every rollout", schema.Rollouts),
+    ApiRoute("overrides", "GET", "/api/v1/overrides", "List the active overrides", schema.Overrides),
+    ApiRoute("rollouts", "GET", "/api/v1/rollouts", "List all rollouts with their state", schema.Rollouts),
     ApiRoute(
-        "members", "GET", "/api/v1/members", "The members of the control plane, and its leader", schema.Members
+        "members", "GET", "/api/v1/members", "List the members of the control plane, including the leader",
+        schema.Members,
     ),
-    ApiRoute("history", "GET", "/api/v1/history", "Previously published fleets", schema.History),
+    ApiRoute("history", "GET", "/api/v1/history", "List previously published fleets", schema.History),
     ApiRoute(
-        "audit", "GET", "/api/v1/audit", "The audit log: actions and their actors, as a chain of hashes", schema.Audit,
+        "audit", "GET", "/api/v1/audit", "Get the audit log, a hash chain of actions and their actors", schema.Audit,
         errors=((400, "a parameter is invalid"), *_READ.items(), (503, "the state cannot be read")),
-        parameters=(Parameter("last", "query", "Number of records to return, the newest ones; default: all"),),
+        parameters=(Parameter("last", "query", "The number of newest records to return (default: all records)"),),
     ),
     ApiRoute(
-        "events", "GET", "/api/v1/events", "Changes as server-sent events", "text/event-stream",
+        "events", "GET", "/api/v1/events", "Stream changes as server-sent events", "text/event-stream",
         errors=(*_READ.items(), _TOO_MANY),
     ),
     ApiRoute(
-        "live", "GET", "/api/v1/live", "The data of the dashboard, and then its changes", "text/event-stream",
-        errors=(*_READ.items(), _TOO_MANY),
+        "live", "GET", "/api/v1/live", "Stream the data of the dashboard, followed by changes to it",
+        "text/event-stream", errors=(*_READ.items(), _TOO_MANY),
     ),
     ApiRoute(
-        "series", "GET", "/api/v1/series", "The history of a metric, as far back as `control.dashboard.history`",
-        schema.Series, errors=((400, "a parameter is invalid"), *_READ.items()), parameters=_SERIES,
+        "series", "GET", "/api/v1/series",
+        "Get the history of a metric for the period set in `control.dashboard.history`", schema.Series,
+        errors=((400, "a parameter is invalid"), *_READ.items()), parameters=_SERIES,
     ),
-    ApiRoute("openapi", "GET", "/api/v1/openapi.json", "This document", "application/json"),
-    _write("reload", "POST", "/api/v1/reload", "Reload the files now", schema.ReloadRequest, schema.ReloadResult, {}),
+    ApiRoute("openapi", "GET", "/api/v1/openapi.json", "Get the OpenAPI document of this API", "application/json"),
+    _write(
+        "reload", "POST", "/api/v1/reload", "Reload the fleet files immediately", schema.ReloadRequest,
+        schema.ReloadResult, {},
+    ),
     _write(
         "rollback", "POST", "/api/v1/rollback", "Publish an earlier fleet until the files change",
         schema.RollbackRequest, schema.RollbackResult, _NOT_SAVED,
@@ -169,7 +188,7 @@ ROUTES = (
     _write(
         "act_on_rollout", "POST", "/api/v1/rollouts", "Start, promote, pause, resume, set or abort a rollout",
         schema.RolloutRequest, schema.RolloutResult,
-        {503: "the state cannot be written: nothing has changed, except that an abort is applied"},
+        {503: "nothing has changed, because the state cannot be written; only an abort is applied"},
     ),
 )  # fmt: skip
 """Every route, in the order of the documents."""

@@ -41,215 +41,220 @@ class Probe(Struct, frozen=True):
 
 
 class Error(Struct, frozen=True):
-    """Every response with a status of 400 or above, except from `/readyz`."""
+    """The body of every response with a status of 400 or above, except responses of `/readyz`."""
 
     error: str
-    """Description of the problem."""
+    """A description of the problem."""
 
 
 # ── `GET /api/v1/status` and the values that other documents share with it ────────────────────────────────────────────
 
 
 class Diagnostic(Struct, frozen=True):
-    """An error, a warning or a note about the files, or about settings that a proxy cannot express."""
+    """An error, a warning or a note about the files, or about settings that a proxy does not support."""
 
     code: str
-    """`LB` and three digits; `lbctl rule CODE` explains it."""
+    """The code of the problem, which consists of `LB` and three digits. `lbctl rule CODE` explains it."""
     severity: Severity
-    """The severity; files with an error are not published."""
+    """The severity. lbctl does not publish files that contain an error."""
     message: str
     """The problem."""
     hint: str | None
-    """How to fix it; None if the message already states it."""
+    """How to fix the problem; null if the message already states it."""
     path: str | None
-    """The path of the value in the YAML, for example `pools.chat.replicas[0]`; None if it is not about a value."""
+    """The path of the value in the YAML, for example `pools.chat.replicas[0]`; null if the problem does not concern a
+    value."""
     file: str | None
-    """The file; None if it is not about a file."""
+    """The file; null if the problem does not concern a file."""
     line: int | None
-    """The line, from 1; None if it is about the file as a whole."""
+    """The line number, from 1; null if the problem concerns the whole file."""
     column: int | None
-    """The column, from 1; None if it is about the file as a whole."""
+    """The column number, from 1; null if the problem concerns the whole file."""
     text: str
-    """The line that the commands print: position, severity, code, path, message and hint."""
+    """The line that lbctl commands print: position, severity, code, path, message and hint."""
 
 
 class Snapshot(Struct, frozen=True):
     """The fleet that is published to the proxies."""
 
     version: str
-    """The version that proxies acknowledge. The same content has the same version."""
+    """The version that proxies acknowledge. Fleets with the same content have the same version."""
     at: Timestamp
-    """When this version was published."""
+    """The time at which this version was published."""
     age: Number
     """Seconds since `at`."""
     origin: Origin = field(name="from")
-    """`files`: the files on disk. `state`: the last valid fleet from the state, because the files are not valid.
-    `history`: an earlier fleet, after a rollback. `leader`: the leader's fleet."""
+    """The origin of the fleet, which is `files` (the files on disk), `state` (the last valid fleet from the saved
+    state, because the files are invalid), `history` (an earlier fleet, after a rollback) or `leader` (the leader's
+    fleet)."""
     pools: int
     """The number of pools."""
     replicas: int
-    """The number of replicas, including drained, ejected and removed ones."""
+    """The number of replicas, including drained, ejected and removed replicas."""
 
 
 class FleetFiles(Struct, frozen=True):
     """The result of the last read of the fleet's files."""
 
     paths: tuple[str, ...]
-    """The files and directories of the command line."""
+    """The files and directories given on the command line."""
     directory: str
-    """The working directory of the process, to which `paths` are relative; empty if the directory was deleted."""
+    """The working directory of the process, to which `paths` are relative; empty if the directory has been deleted."""
     valid: bool
     """Whether the files are published."""
     read: Timestamp | None
-    """When the files were last read; None before the first read has ended."""
+    """The time at which the files were last read; null until the first read has finished."""
     refused: str | None
-    """The reason why the files are not published; None if they are."""
+    """The reason why the files are not published; null if they are published."""
     shrink: tuple[Diagnostic, ...]
-    """Removals of replicas or keys that are withheld until `lbctl reload --allow-shrink`."""
+    """Removals of replicas or keys that lbctl withholds until you run `lbctl reload --allow-shrink`."""
     diagnostics: tuple[Diagnostic, ...]
-    """All diagnostics of the last read."""
+    """All diagnostics from the last read of the files."""
 
 
 class Rollback(Struct, frozen=True):
     """An active rollback: an earlier fleet is published until the files change."""
 
     ignored: str
-    """The digest of the files that are ignored."""
+    """The digest of the files on disk, which are ignored during the rollback."""
     since: Timestamp
-    """When it was requested."""
+    """The time at which the rollback was requested."""
     author: str
-    """The name of the token with which it was requested."""
+    """The name of the token that was used to request the rollback."""
     reason: str | None
-    """The operator's reason; None if none was given."""
+    """The reason given by the operator; null if none was given."""
 
 
 class ServedFiles(Struct, frozen=True):
     """The files that are published."""
 
     digest: str
-    """The digest of the YAML files: SHA-256 of their names and contents, in hexadecimal."""
+    """The digest of the YAML files: the SHA-256 hash of their names and contents, in hexadecimal."""
     since: Timestamp
-    """When they were published; `lbctl history` lists earlier ones."""
+    """The time at which the files were published. `lbctl history` lists earlier files."""
     commit: str | None
-    """The git commit that they were read from; None if they are not in a git checkout."""
+    """The git commit from which the files were read; null if they are not in a git checkout."""
     dirty: bool
-    """Whether they differ from the commit."""
+    """Whether the files differ from the commit."""
     rollback: Rollback | None
-    """The rollback that published these files in place of the files on disk; None if there is no rollback."""
+    """The rollback that published these files instead of the files on disk; null if no rollback is active."""
 
 
 class UnmatchedNode(Struct, frozen=True):
-    """A connected Envoy that gets no configuration."""
+    """A connected Envoy that receives no configuration."""
 
     node: str
-    """The node id that it sent."""
+    """The node ID that the Envoy sent."""
     reason: str
-    """The reason why it gets no configuration."""
+    """The reason why the Envoy receives no configuration."""
 
 
 class Override(Struct, frozen=True):
-    """A manual override by an operator. It takes precedence over the files and the control loop."""
+    """A manual override by an operator. An override takes precedence over the files and the control loop."""
 
     kind: OverrideKind
-    """`drain` and `weight` apply to a replica, `freeze` to the weights of a pool, `split` to a route."""
+    """The kind of override. The kinds `drain` and `weight` apply to a replica, `freeze` applies to the weights of a
+    pool, and `split` applies to a route."""
     pool: str
     """The pool; empty for `split`."""
     replica: str | None
-    """The replica; None for `freeze` and `split`."""
+    """The replica; null for `freeze` and `split`."""
     value: Number | None
-    """The weight, on the scale of capacities; None for other kinds."""
+    """The weight, on the same scale as capacities; null for other kinds."""
     route: str | None
-    """The route of a `split`; None for other kinds."""
+    """The route of a `split` override; null for other kinds."""
     shares: Mapping[str, int]
-    """Pool → its share of the route's requests, relative to the others; empty for other kinds than `split`."""
+    """Maps each pool to its share of the route's requests, relative to the other pools; empty unless the kind is
+    `split`."""
     reason: str | None
-    """The operator's reason; None if none was given."""
+    """The reason given by the operator; null if none was given."""
     author: str | None
-    """The name of the token that was used to set it; None if an earlier version of lbctl set it."""
+    """The name of the token that was used to set the override; null if an earlier version of lbctl set it."""
     since: Timestamp | None
-    """When it was set."""
+    """The time at which the override was set."""
     until: Timestamp | None
-    """When it expires; None if it lasts until an operator removes it."""
+    """The time at which the override expires; null if it lasts until an operator removes it."""
 
 
 class PoolControl(Struct, frozen=True):
-    """How the control loop treats one pool with telemetry."""
+    """The state of the control loop for one pool with telemetry."""
 
     pool: str
     """The pool."""
     strategy: str
-    """The weighting strategy, with its name in `weighting.strategy`."""
+    """The weighting strategy, as named in `weighting.strategy`."""
     mode: str
-    """`acting`: signals change weights. `frozen`: too many replicas look bad at once, and weights stay. `blind`: too
-    many replicas have no fresh sample, and weights return to the capacities. `held`: an operator has frozen the
-    pool."""
+    """The mode of the control loop, which is `acting` (signals change the weights), `frozen` (too many replicas appear
+    unhealthy at once, so the weights do not change), `blind` (too many replicas have no recent sample, so the weights
+    return to the capacities) or `held` (an operator has frozen the pool)."""
     reason: str | None
-    """The reason why the mode is not `acting`; None if it is."""
+    """The reason why the mode is not `acting`; null if the mode is `acting`."""
     out: Mapping[str, tuple[str, ...]]
-    """Ejected replica → reasons of deep health for the ejection."""
+    """Maps each replica that deep health has ejected to the reasons for its ejection."""
     floor: Mapping[str, tuple[str, ...]]
-    """Replica at the minimum weight → reasons."""
+    """Maps each replica at the minimum weight to the reasons for that weight."""
 
 
 class SourceCounts(Struct, frozen=True):
-    """Number of telemetry sources of all replicas."""
+    """The number of telemetry sources of all replicas."""
 
     total: int
     """The number of sources."""
     failing: int
     """The number of sources whose last scrape failed."""
     pools: Mapping[str, int]
-    """Pool → its number of failing sources; pools without failing sources are absent."""
+    """Maps each pool to the number of its failing sources. Pools without failing sources are absent."""
 
 
 class DiscoveredName(Struct, frozen=True):
-    """A DNS name that is resolved for the fleet, or a Kubernetes service that is watched."""
+    """A DNS name that lbctl resolves for the fleet, or a Kubernetes service that it watches."""
 
     name: str
-    """The name; for a service with the prefix `kubernetes` and its namespace."""
+    """The DNS name, or the name of the service with the prefix `kubernetes` and its namespace."""
     resolvers: tuple[str, ...]
-    """The resolvers that are used; empty: the system's resolvers."""
+    """The DNS resolvers that are used; empty if the system's resolvers are used."""
     pools: tuple[str, ...]
-    """The pools that take replicas from it."""
+    """The pools that discover replicas by this name."""
     addresses: tuple[str, ...]
     """The addresses in the last valid answer."""
     refused: tuple[str, ...]
-    """Addresses of the answer that are not used."""
+    """Addresses in the answer that lbctl does not use."""
     left_out: int
-    """How many addresses exceed the largest `max_replicas`."""
+    """The number of addresses in excess of the largest `max_replicas`."""
     answered: Timestamp | None
-    """When the last valid answer arrived; None: never."""
+    """The time at which the last valid answer arrived; null if there has been no valid answer."""
     error: str | None
-    """The reason why the last query failed; None if it succeeded."""
+    """The reason why the last query failed; null if it succeeded."""
     failed: Timestamp | None
-    """When a query last failed; None: never."""
+    """The time at which a query last failed; null if no query has failed."""
 
 
 class Listens(Struct, frozen=True):
-    """Addresses of the process, and its state directory."""
+    """The addresses on which this process listens, and its state directory."""
 
     xds: str | None
-    """The address for Envoys; None until the first fleet is published."""
+    """The address to which Envoys connect; null until the first fleet is published."""
     xds_socket: str | None
-    """The Unix socket for Envoys on this machine; None if there is none."""
+    """The Unix socket for Envoys on this machine; null if there is none."""
     api: str | None
     """The address of this API."""
     state: str | None
-    """The state directory; None in a dry run, which saves nothing."""
+    """The state directory; null in a dry run, which saves nothing."""
 
 
 class MemberStatus(Struct, frozen=True):
     """This process as a member of a control plane."""
 
     name: str
-    """Its name."""
+    """The name of the member."""
     role: str
-    """`leader`, `follower`, or `isolated`: the last leader, which cannot reach the store."""
+    """The role of the member, which is `leader`, `follower`, or `isolated` if the member was the last leader and cannot
+    reach the store."""
     leader: str | None
-    """The leader; null if it is unknown."""
+    """The name of the leader; null if it is unknown."""
     age: Number | None
-    """Seconds since it received the leader's last heartbeat: the maximal age of the state that it shows; null in the
-    leader."""
+    """Seconds since this member received the leader's last heartbeat, which is the maximum age of the state that it
+    returns; null for the leader."""
 
 
 ProblemKind = OneOf[
@@ -264,27 +269,28 @@ class Problem(Struct, frozen=True):
     """A current problem."""
 
     severity: ProblemSeverity
-    """`critical`: requests fail, or the configuration in the files is not in effect. `lbctl status --check` then
-    fails."""
+    """The severity. A problem is `critical` if requests fail, or if the configuration in the files is not in effect.
+    `lbctl status --check` fails if there is a critical problem."""
     kind: ProblemKind
     """The kind of problem."""
     subject: str
-    """The pool, POOL/REPLICA, proxy or route that is affected; empty if it is the control plane."""
+    """The affected pool, replica (as POOL/REPLICA), proxy or route; empty if the problem concerns the control plane."""
     text: str
-    """Description of the problem, as a sentence."""
+    """A description of the problem, as a sentence."""
     command: str
     """The command to run next."""
 
 
 class ReplicaCounts(Struct, frozen=True):
-    """Number of replicas of the fleet by state."""
+    """The number of replicas in the fleet, by state."""
 
     total: int
     """The number of all replicas."""
     states: Mapping[str, int]
-    """State → number of replicas."""
+    """Maps each state to the number of replicas in it."""
     away: Mapping[str, tuple[str, ...]]
-    """State other than `in`, `ramping`, `slow` and `hot` → its replicas as POOL/REPLICA, at most ten."""
+    """Maps each state other than `in`, `ramping`, `slow` and `hot` to the replicas in it, as POOL/REPLICA. At most ten
+    replicas are listed for each state."""
 
 
 class Status(Struct, frozen=True):
@@ -293,132 +299,135 @@ class Status(Struct, frozen=True):
     version: str
     """The running version of lbctl."""
     since: Timestamp
-    """When the process started."""
+    """The time at which the process started."""
     ready: bool
     """Whether a complete fleet is published to proxies."""
     waiting: str | None
-    """The reason why it is not ready; None if it is."""
+    """The reason why the control plane is not ready; null if it is ready."""
     problems: tuple[Problem, ...]
-    """Current problems, the most severe first."""
+    """The current problems, most severe first."""
     replicas: ReplicaCounts
     """The replicas of the published fleet."""
     dry_run: bool
-    """Whether nothing is sent to proxies."""
+    """Whether the process runs as a dry run, which sends nothing to proxies."""
     snapshot: Snapshot | None
-    """The published fleet; None before the first one."""
+    """The published fleet; null until the first fleet is published."""
     fleet: FleetFiles
     """The files on disk."""
     served: ServedFiles | None
-    """The published files, which may be earlier ones; None before the first fleet."""
+    """The published files, which may be older than the files on disk; null until the first fleet is published."""
     restart: tuple[str, ...]
-    """The keys of `control` that have changed in the files and take effect only at the next start."""
+    """The keys of `control` that have changed in the files, but take effect only after a restart."""
     proxies: Mapping[str, int]
-    """State → the number of proxies in it."""
+    """Maps each state to the number of proxies in it."""
     unmatched: tuple[UnmatchedNode, ...]
-    """Connected Envoys that get no configuration."""
+    """Connected Envoys that receive no configuration."""
     overrides: tuple[Override, ...]
     """The active overrides."""
     control: tuple[PoolControl, ...]
-    """The control loop's state for each pool with telemetry."""
+    """The state of the control loop for each pool with telemetry."""
     sources: SourceCounts
-    """Number of telemetry sources."""
+    """The number of telemetry sources."""
     names: tuple[DiscoveredName, ...]
-    """DNS names and Kubernetes services of the fleet."""
+    """The DNS names and Kubernetes services that the fleet uses."""
     listens: Listens
-    """Addresses and paths of this process."""
+    """The addresses and paths of this process."""
     picker: PickerStatus | None
-    """The picker; None if no pool needs it."""
+    """The picker; null if no pool needs it."""
     member: MemberStatus | None
-    """This process as a member of its control plane; None if there are no other members."""
+    """This process as a member of its control plane; null if there are no other members."""
 
 
 # ── Overrides and reload ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Overrides(Struct, frozen=True):
-    """The answer of `GET /api/v1/overrides`."""
+    """The response to `GET /api/v1/overrides`."""
 
     overrides: tuple[Override, ...]
     """The active overrides."""
 
 
 class OverrideRequest(Struct, frozen=True):
-    """The body of `POST /api/v1/overrides`."""
+    """The request body of `POST /api/v1/overrides`."""
 
     kind: OverrideKind
     """The kind of override."""
     pool: str = ""
     """The pool; empty for `split`."""
     replica: str | None = None
-    """The replica; None for `freeze` and `split`."""
+    """The replica; null for `freeze` and `split`."""
     value: Number | None = None
-    """The weight, above 0 on the scale of capacities; for `weight` alone."""
+    """The weight, greater than 0 and on the same scale as capacities. Only for `weight`."""
     route: str | None = None
-    """The route; for `split` alone."""
+    """The route. Only for `split`."""
     shares: Mapping[str, int] | None = None
-    """Pool → its share, a whole number from 0, for each pool of the route's split; for `split` alone."""
+    """Maps each pool of the route's split to its share, an integer of 0 or more. Only for `split`."""
     reason: str | None = None
-    """The reason; at most 200 characters are kept."""
+    """The reason for the change, truncated to 200 characters."""
     ttl: Number | None = None
-    """Seconds until it expires; None: it lasts until an operator removes it."""
+    """Seconds until the override expires; null if it lasts until an operator removes it."""
 
 
 class OverrideRemoval(Struct, frozen=True):
-    """The body of `DELETE /api/v1/overrides`."""
+    """The request body of `DELETE /api/v1/overrides`."""
 
     kind: OverrideKind
     """The kind of override."""
     pool: str = ""
     """The pool; empty for `split`."""
     replica: str | None = None
-    """The replica; None for `freeze` and `split`."""
+    """The replica; null for `freeze` and `split`."""
     route: str | None = None
-    """The route; for `split` alone."""
+    """The route. Only for `split`."""
 
 
 class OverrideResult(Struct, frozen=True):
-    """The answer of `POST /api/v1/overrides`."""
+    """The response to `POST /api/v1/overrides`."""
 
     override: Override
     """The new override."""
     snapshot: Snapshot | None
-    """The published fleet with the override; None before the first fleet."""
+    """The published fleet with the override; null until the first fleet is published."""
     warnings: tuple[str, ...] = ()
-    """Side effects and other problems: pools without an available replica, and files that are not published."""
+    """Warnings about side effects and other problems, such as pools without an available replica and files that are not
+    published."""
 
 
 class RemovalResult(Struct, frozen=True):
-    """The answer of `DELETE /api/v1/overrides`."""
+    """The response to `DELETE /api/v1/overrides`."""
 
     removed: bool
-    """Whether there was such an override."""
+    """Whether the override existed."""
     snapshot: Snapshot | None
-    """The published fleet without the override; None before the first fleet."""
+    """The published fleet without the override; null until the first fleet is published."""
     warnings: tuple[str, ...] = ()
-    """Side effects and other problems: pools without an available replica, and files that are not published."""
+    """Warnings about side effects and other problems, such as pools without an available replica and files that are not
+    published."""
 
 
 class ReloadRequest(Struct, frozen=True):
-    """The body of `POST /api/v1/reload`."""
+    """The request body of `POST /api/v1/reload`."""
 
     allow_shrink: bool = False
     """Whether to publish the files even if they remove more replicas or keys than `control.max_shrink` allows."""
 
 
 class ReloadResult(Struct, frozen=True):
-    """The answer of `POST /api/v1/reload`."""
+    """The response to `POST /api/v1/reload`."""
 
     result: ReloadOutcome
-    """`published`, `unchanged`, `invalid` (errors), `refused` (too many replicas or keys removed), `unsound` (a proxy
-    would reject it), or `rolled_back` (the files have not changed since a rollback, which stays active)."""
+    """The result, which is `published`, `unchanged`, `invalid` (the files contain errors), `refused` (the files remove
+    too many replicas or keys), `unsound` (a proxy would reject the configuration), or `rolled_back` (the files have not
+    changed since a rollback, so the rollback stays active)."""
     refused: str | None
-    """The reason why the files are not published; None if they are."""
+    """The reason why the files are not published; null if they are published."""
     offered_again: int
-    """Number of rejected resources that are sent to Envoys once more."""
+    """The number of rejected resources that are sent to Envoys again."""
     snapshot: Snapshot | None
-    """The published fleet; None before the first one."""
+    """The published fleet; null until the first fleet is published."""
     diagnostics: tuple[Diagnostic, ...]
-    """All diagnostics of the read."""
+    """All diagnostics from this read of the files."""
 
 
 # ── `GET /api/v1/history` and `POST /api/v1/rollback` ─────────────────────────────────────────────────────────────────
@@ -428,62 +437,63 @@ class HistoryEntry(Struct, frozen=True):
     """A fleet that was published."""
 
     digest: str
-    """The digest of its YAML files: SHA-256 of their names and contents, in hexadecimal."""
+    """The digest of the fleet's YAML files: the SHA-256 hash of their names and contents, in hexadecimal."""
     at: Timestamp
-    """When it was published."""
+    """The time at which the fleet was published."""
     current: bool
-    """Whether it is the fleet that is published now."""
+    """Whether this fleet is currently published."""
     commit: str | None
-    """The git commit that its files were read from; None if they were not in a git checkout."""
+    """The git commit from which the files were read; null if they were not in a git checkout."""
     dirty: bool
     """Whether the files differed from the commit."""
     action: HistoryAction
-    """The cause: a change of the files, `lbctl reload`, or `lbctl rollback`."""
+    """The cause of the publication: a change of the files, `lbctl reload`, or `lbctl rollback`."""
     actor: str
-    """The name of the token that was used; `lbctl` for a change of the files."""
+    """The name of the token that was used; `lbctl` if the files changed."""
     reason: str | None
-    """The operator's reason; None if none was given."""
+    """The reason given by the operator; null if none was given."""
     version: str
-    """The version of the first snapshot that was built from it."""
+    """The version of the first snapshot that was built from this fleet."""
     pools: int
-    """The number of its pools."""
+    """The number of pools."""
     replicas: int
-    """The number of its replicas, including the ones that were discovered at that time."""
+    """The number of replicas, including the replicas discovered at that time."""
 
 
 class History(Struct, frozen=True):
-    """The answer of `GET /api/v1/history`."""
+    """The response to `GET /api/v1/history`."""
 
     entries: tuple[HistoryEntry, ...]
-    """At most the newest 20, the oldest first; fewer if their files are large."""
+    """Up to 20 of the newest entries, oldest first. There are fewer entries if the files are large."""
 
 
 class RollbackRequest(Struct, frozen=True):
-    """The body of `POST /api/v1/rollback`."""
+    """The request body of `POST /api/v1/rollback`."""
 
     digest: str | None = None
-    """The digest of an entry of the history, or its first characters (4 or more); None: the newest fleet before the
+    """The digest of a history entry, or at least its first 4 characters; null selects the newest fleet before the
     current one."""
     allow_shrink: bool = False
-    """Whether to publish it even if it removes more replicas or keys than `control.max_shrink` allows."""
+    """Whether to publish the fleet even if it removes more replicas or keys than `control.max_shrink` allows."""
     reason: str | None = None
-    """The reason; at most 200 characters are kept."""
+    """The reason for the change, truncated to 200 characters."""
 
 
 class RollbackResult(Struct, frozen=True):
-    """The answer of `POST /api/v1/rollback`."""
+    """The response to `POST /api/v1/rollback`."""
 
     result: ReloadOutcome
-    """`rolled_back`; `published` or `unchanged` if the earlier fleet equals the files; or the reason why nothing has
-    changed: `invalid`, `refused`, `unsound`."""
+    """The result, which is `rolled_back` if the earlier fleet was published. If the earlier fleet equals the files on
+    disk, the result is `published` or `unchanged`. The results `invalid`, `refused` and `unsound` state why nothing has
+    changed."""
     refused: str | None
-    """The reason why the earlier fleet is not published; None if it is."""
+    """The reason why the earlier fleet is not published; null if it is published."""
     digest: str
     """The digest of the earlier fleet."""
     snapshot: Snapshot | None
     """The published fleet."""
     diagnostics: tuple[Diagnostic, ...]
-    """All diagnostics of the earlier fleet."""
+    """All diagnostics for the earlier fleet."""
 
 
 # ── `GET` and `POST /api/v1/rollouts` ─────────────────────────────────────────────────────────────────────────────────
@@ -498,78 +508,82 @@ class RolloutStep(Struct, frozen=True):
     """One step of a rollout."""
 
     percent: Number
-    """The share of the target pool."""
+    """The share of the target pool, in percent."""
     hold: Number | None
-    """Seconds until the next step at the earliest; None if an operator has to promote it."""
+    """The minimum duration of the step in seconds; null if an operator must promote the rollout to the next step."""
 
 
 class RolloutCounts(Struct, frozen=True):
-    """Requests to one side of a rollout, as counted by the proxies."""
+    """Requests to the target pool or to the other pools of a rollout, as counted by the proxies."""
 
     requests: int
-    """Requests that have ended."""
+    """The number of finished requests."""
     errors: int
-    """Failed requests: a status of 500 or above, or a connection that failed or broke."""
+    """The number of failed requests: requests with a status of 500 or above, or with a failed or broken connection."""
     rate: Number | None
-    """The error rate, from 0 to 1; None without requests."""
+    """The error rate, from 0 to 1; null if there are no requests."""
 
 
 class RolloutMetric(Struct, frozen=True):
     """The values of a latency or of a PromQL metric in one evaluation."""
 
     name: str
-    """Its name in the file; for a latency the measurement and the percentile, for example `first_byte p95`."""
+    """The name of the metric in the file. For a latency, the name consists of the measurement and the percentile, for
+    example `first_byte p95`."""
     new: Number | None
-    """The value of the target pool, for a latency in milliseconds; None if there is none."""
+    """The value for the target pool; null if there is none. Latencies are in milliseconds."""
     old: Number | None
-    """The value of the other pools, in the same unit; None if there is none."""
+    """The value for the other pools, in the same unit; null if there is none."""
     ratio: Number | None
-    """`new` divided by `old`; None if that is not a number."""
+    """The ratio of `new` to `old`; null if it is not a number."""
     max_ratio: Number
-    """The maximal ratio for the verdict `good`."""
+    """The maximum ratio for the verdict `good`."""
     verdict: RolloutVerdict
-    """The verdict on this metric alone."""
+    """The verdict for this metric alone."""
     problem: str | None
-    """The reason why the verdict is `inconclusive`; None for other verdicts."""
+    """The reason why the verdict is `inconclusive`; null for other verdicts."""
 
 
 class RolloutEvaluation(Struct, frozen=True):
-    """The verdict of the analysis on one interval, with its numbers."""
+    """The verdict of the analysis for one interval, with the numbers it is based on."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     step: int
-    """The number of the step, from 1."""
+    """The step number, from 1."""
     verdict: RolloutVerdict
-    """`good`: enough requests, and not worse than the other pools. `bad`: significantly worse. `inconclusive`: not
-    enough data; neither the step nor the rollout ends."""
+    """The verdict, which is `good` (enough requests, and the target pool is not worse than the other pools), `bad` (the
+    target pool is significantly worse) or `inconclusive` (not enough data, so neither the step nor the rollout
+    ends)."""
     reason: str | None
-    """The reason why the verdict is not `good`; None if it is."""
+    """The reason why the verdict is not `good`; null if it is `good`."""
     new: RolloutCounts
-    """The target pool. An interval with too few requests is joined with the next one."""
+    """Requests to the target pool. An interval with too few requests is merged with the next interval."""
     old: RolloutCounts
-    """The other pools of the split together."""
+    """Requests to all other pools of the split."""
     metrics: tuple[RolloutMetric, ...]
-    """The latency, then the PromQL metrics by name; empty where the other pools get no requests at this step."""
+    """The latency, followed by the PromQL metrics in order of their names; empty if the other pools receive no requests
+    in this step."""
 
 
 class RolloutAnalysis(Struct, frozen=True):
-    """The evidence of a rollout in the mode `analysis`."""
+    """The evidence collected by a rollout in the mode `analysis`."""
 
     waits_for: str | None
-    """The condition that the step waits for in addition to its hold; None if there is none, or if no step is active."""
+    """The condition that must be met, in addition to the hold, before the step ends; null if there is no such condition
+    or no active step."""
     new: RolloutCounts
-    """The target pool since the step began or was resumed."""
+    """Requests to the target pool since the step began or was resumed."""
     old: RolloutCounts
-    """The other pools since then."""
+    """Requests to the other pools in the same period."""
     failures: int
-    """Bad evaluations in a row."""
+    """The number of consecutive bad evaluations."""
     max_failures: int
-    """Number of bad evaluations in a row that ends or pauses the rollout."""
+    """The number of consecutive bad evaluations that ends or pauses the rollout."""
     verdicts: Mapping[RolloutVerdict, int]
-    """Verdict → number of evaluations of this rollout."""
+    """Maps each verdict to the number of evaluations with this verdict in the rollout."""
     evaluations: tuple[RolloutEvaluation, ...]
-    """The last evaluations, the oldest first."""
+    """The most recent evaluations, oldest first."""
 
 
 class Rollout(Struct, frozen=True):
@@ -578,127 +592,132 @@ class Rollout(Struct, frozen=True):
     route: str
     """The route."""
     to: str
-    """The target pool, to which the traffic moves."""
+    """The target pool, to which the rollout moves traffic."""
     mode: RolloutMode
-    """`manual`: an operator ends each step. `timed`: a step ends after its hold. `analysis`: a step ends after its hold
-    if evaluations are good."""
+    """The mode, which is `manual` (an operator ends each step), `timed` (a step ends after its hold) or `analysis` (a
+    step ends after its hold if evaluations are good)."""
     phase: RolloutPhase
-    """`waiting`: it has not begun. `progressing`: a step is active. `paused`: the share stays. `promoted`: all steps
-    are done. `aborted`: the split in the files applies again. `rolled_back`: the same, because the verdict on the
-    target pool was bad, or the pool has no available replica. `superseded`: the files have another split, or another
-    model for an old pool, and their split applies."""
+    """The phase. `waiting`: the rollout has not started. `progressing`: a step is active. `paused`: the share does not
+    change. `promoted`: all steps are complete. `aborted`: the split in the files applies again. `rolled_back`: the
+    split in the files applies again, because the verdict for the target pool was bad or the pool has no available
+    replica. `superseded`: the files define another split, or another model for an old pool, so the split in the files
+    applies."""
     step: int
     """The number of the current step, from 1."""
     steps: tuple[RolloutStep, ...]
-    """All steps."""
+    """All steps of the rollout."""
     percent: Number | None
-    """The current share of the target pool; None if the rollout does not decide the split."""
+    """The current share of the target pool, in percent; null if the rollout does not control the split."""
     split: Mapping[str, int]
-    """Pool → its current share, relative to the others, in the file's format."""
+    """Maps each pool to its current share, relative to the other pools, in the format of the fleet file."""
     since: Timestamp | None
-    """When the current step or phase began."""
+    """The time at which the current step or phase began."""
     next_at: Timestamp | None
-    """When the current step ends at the earliest; None if an operator has to end it, and while its hold is paused."""
+    """The earliest time at which the current step can end; null if an operator must end the step, or while its hold is
+    paused."""
     reason: str | None
-    """The reason of the last action by an operator or the analysis; None if there is none."""
+    """The reason for the last action by an operator or the analysis; null if there is none."""
     analysis: RolloutAnalysis | None
-    """The evidence; None in the modes `manual` and `timed`."""
+    """The evidence of the analysis; null in the modes `manual` and `timed`."""
     held_by: str | None = None
-    """Author and reason of a `split` override, which replaces the split of the rollout; None without such an
+    """The author and the reason of a `split` override that replaces the split of the rollout; null if there is no such
     override."""
     hold_waits_for: str | None = None
-    """The reason why the hold of the current step is paused; None while it runs, and without a hold."""
+    """The reason why the hold of the current step is paused; null if the hold is running or the step has no hold."""
     unavailable: str | None = None
-    """The reason why the target pool has no available replica, which blocks the rollout; None if it has one, if an
-    operator has allowed it, and after the end."""
+    """The reason why the target pool has no available replica, which blocks the rollout. Null if a replica is
+    available, if an operator has allowed the rollout to continue, or if the rollout has ended."""
     observed: Number | None = None
-    """The target pool's share of the last minute's requests to the pools of the split, from 0 to 1. Proxies count them,
-    including requests of other routes to these pools. None without reported requests."""
+    """The target pool's share of all requests to the pools of the split in the last minute, from 0 to 1. The proxies
+    count the requests, including requests that other routes forward to these pools. Null if no requests are
+    reported."""
 
 
 class Rollouts(Struct, frozen=True):
-    """The answer of `GET /api/v1/rollouts`."""
+    """The response to `GET /api/v1/rollouts`."""
 
     rollouts: tuple[Rollout, ...]
     """The rollouts of the published fleet, sorted by route."""
 
 
 class RolloutRequest(Struct, frozen=True):
-    """The body of `POST /api/v1/rollouts`."""
+    """The request body of `POST /api/v1/rollouts`."""
 
     route: str
     """The route."""
     action: RolloutAction
-    """The action. `set` needs `percent`."""
+    """The action. The action `set` needs `percent`."""
     percent: Number | None = None
-    """The share of the target pool, from 0 to 100; for `set` alone."""
+    """The share of the target pool, from 0 to 100. Only for `set`."""
     reason: str | None = None
-    """The reason; at most 200 characters are kept."""
+    """The reason for the change, truncated to 200 characters."""
     allow_unavailable: bool | None = None
-    """Whether the rollout may continue without an available replica in the target pool. It applies until the rollout is
-    started again."""
+    """Whether the rollout may continue without an available replica in the target pool. This setting applies until the
+    rollout is started again."""
 
 
 class RolloutResult(Struct, frozen=True):
-    """The answer of `POST /api/v1/rollouts`."""
+    """The response to `POST /api/v1/rollouts`."""
 
     rollout: Rollout
     """The rollout after the action."""
     warnings: tuple[str, ...] = ()
-    """Side effects and other problems: pools without an available replica, and files that are not published."""
+    """Warnings about side effects and other problems, such as pools without an available replica and files that are not
+    published."""
 
 
 # ── `GET /api/v1/members` ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Member(Struct, frozen=True):
-    """A member of the control plane, by its last heartbeat."""
+    """A member of the control plane, as of its last heartbeat."""
 
     name: str
-    """Its name."""
+    """The name of the member."""
     self: bool
-    """Whether it is the member that returned this response."""
+    """Whether this is the member that returned the response."""
     role: str
-    """`leader`, `follower`, or `isolated`: the last leader, which cannot reach the store."""
+    """The role of the member, which is `leader`, `follower`, or `isolated` if the member was the last leader and cannot
+    reach the store."""
     epoch: int
-    """The epoch in which it leads, or the epoch of the leader that it follows."""
+    """The epoch in which the member leads, or the epoch of the leader that it follows."""
     api: str | None
-    """The URL of its API; null while it does not listen."""
+    """The URL of the member's API; null while the API does not listen."""
     xds: str | None
-    """The address for Envoys; null while it does not listen."""
+    """The address to which Envoys connect; null while the member does not listen for them."""
     version: str
-    """Its version of lbctl."""
+    """The lbctl version of the member."""
     snapshot: str
-    """The version of the fleet that it publishes."""
+    """The version of the fleet that the member publishes."""
     digest: str
-    """The digest of the files on its disk, without `control`."""
+    """The digest of the files on the member's disk, without `control`."""
     in_step: bool
-    """Whether it publishes the same fleet as the leader."""
+    """Whether the member publishes the same fleet as the leader."""
     files_differ: bool
-    """Whether its files differ from the leader's; it then publishes the leader's."""
+    """Whether the member's files differ from the leader's. If they differ, the member publishes the leader's files."""
     lag: Number | None
-    """Seconds since it received the leader's last heartbeat; null in the leader."""
+    """Seconds since the member received the leader's last heartbeat; null for the leader."""
     clock: Number
-    """Clock offset: seconds by which the leader's clock is ahead."""
+    """The clock offset: the number of seconds by which the leader's clock is ahead of the member's clock."""
     latency: Number | None
-    """Response time of the store for the last request, in seconds; null before the first one."""
+    """The response time of the store for the last request, in seconds; null before the first request."""
     problem: str | None
-    """The reason why it cannot use the store; null if it can."""
+    """The reason why the member cannot use the store; null if it can."""
     pools: tuple[str, ...]
-    """The pools whose replicas it scrapes, as known to the member that returned this response."""
+    """The pools whose replicas the member scrapes, as known to the member that returned this response."""
     at: Timestamp
-    """The time of the heartbeat, by its own clock."""
+    """The time of the heartbeat, according to the member's own clock."""
 
 
 class Members(Struct, frozen=True):
-    """The answer of `GET /api/v1/members`."""
+    """The response to `GET /api/v1/members`."""
 
     store: str | None
     """The store of the members; null for a single control plane with a state directory."""
     leader: str | None
-    """The leader; null if it is unknown."""
+    """The name of the leader; null if it is unknown."""
     members: tuple[Member, ...]
-    """The members, by name."""
+    """The members, sorted by name."""
 
 
 # ── `GET /api/v1/proxies` ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -708,35 +727,35 @@ class ResourceTypeStatus(Struct, frozen=True):
     """The state of one xDS resource type in one Envoy."""
 
     type: str
-    """The short name of the type: `cds`, `eds`, `lds`, `rds`, `sds`."""
+    """The short name of the type, which is `cds`, `eds`, `lds`, `rds` or `sds`."""
     state: str
-    """`SYNCED`, `WAITING` (it requested a resource that does not exist), `STALE` (an update is due or sent, but not yet
-    accepted), `NACKED`."""
+    """The state, which is `SYNCED`, `WAITING` (the Envoy requested a resource that does not exist), `STALE` (an update
+    is due or was sent, but is not accepted yet) or `NACKED` (the Envoy rejected an update)."""
     since: Timestamp | None
-    """When this state began."""
+    """The time at which this state began."""
     wildcard: bool
     """Whether the Envoy requests all resources of the type."""
     names: int
-    """The number of resources that it requests by name."""
+    """The number of resources that the Envoy requests by name."""
     offered: str
-    """The version last sent; empty before."""
+    """The version that was last sent; empty if no version has been sent."""
     acked: str
-    """The version last accepted; empty before."""
+    """The version that was last accepted; empty if no version has been accepted."""
     pushed_at: Timestamp | None
-    """When a response was last sent; None: never."""
+    """The time at which a response was last sent; null if no response has been sent."""
     acked_at: Timestamp | None
-    """When a response was last accepted; None: never."""
+    """The time at which a response was last accepted; null if no response has been accepted."""
     message: str
     """The Envoy's error message if the state is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
-    """The names of the resources that it rejects."""
+    """The names of the resources that the Envoy rejects."""
 
 
 class NackRecord(Struct, frozen=True):
     """A rejection by an Envoy."""
 
     at: Timestamp
-    """When it arrived."""
+    """The time at which the rejection arrived."""
     type: str
     """The short name of the resource type."""
     version: str
@@ -746,78 +765,83 @@ class NackRecord(Struct, frozen=True):
     message: str
     """The Envoy's error message."""
     findings: tuple[str, ...]
-    """One line for each resource: its position in the YAML and its error."""
+    """One line for each rejected resource, with its position in the YAML and the error."""
 
 
 class _ProxyStatus(Struct, frozen=True):
     """Fields of all proxies."""
 
     node: str
-    """The node id of an Envoy, the name of any other proxy."""
+    """The node ID of an Envoy, or the name of any other proxy."""
     proxy: str | None
-    """The name in `proxies` of the fleet; None for a node that is not in `proxies`."""
+    """The proxy's name in `proxies`; null if the node is not listed in `proxies`."""
     kind: str
-    """`envoy`, `haproxy`, `nginx`, or `reader` for `lbctl xds get|watch`."""
+    """The kind of proxy, which is `envoy`, `haproxy`, `nginx`, or `reader` for the commands `lbctl xds get` and `lbctl
+    xds watch`."""
     connected: bool
-    """Whether it is connected now."""
+    """Whether the proxy is currently connected."""
     since: Timestamp
-    """When the connection, or the last attempt, began. For a proxy that is GONE: when it disconnected."""
+    """The time at which the connection or the last connection attempt began. If the state is `GONE`: the time at which
+    the proxy disconnected."""
     state: str
-    """The worst state of its types, or `REFUSED` (it gets no updates), or `GONE` (it has disconnected). For HAProxy and
-    nginx: `SYNCED`, `WAITING`, `FAILING` or `NOT DRIVEN`."""
+    """For Envoy, the worst state of the resource types, or `REFUSED` (the Envoy receives no updates), or `GONE` (it has
+    disconnected). For HAProxy and nginx, `SYNCED`, `WAITING`, `FAILING` or `NOT DRIVEN`."""
     reason: str
-    """The reason why it is not in sync; empty if it is, or if `types` has the reason."""
+    """The reason why the proxy is not in sync; empty if it is in sync, or if `types` contains the reason."""
     version: str
-    """The version last sent; empty before."""
+    """The version that was last sent; empty if no version has been sent."""
     last_good: str
-    """The last version that it accepted completely; empty before the first one."""
+    """The last version that the proxy accepted completely; empty if it has not accepted any version."""
     confirmed: bool
-    """Whether it counts as a proxy of the fleet: it has a client certificate, uses the Unix socket, is driven, or has
-    accepted a fleet over this connection. Any user of the machine can connect to a port on loopback."""
+    """Whether the proxy counts as a proxy of the fleet. It counts if it has a client certificate, uses the Unix socket,
+    is driven by lbctl, or has accepted a fleet over this connection. This check is necessary because any user of the
+    machine can connect to a port on loopback."""
     types: tuple[ResourceTypeStatus, ...]
-    """A row for each xDS type; empty for HAProxy and nginx."""
+    """The state of each xDS resource type; empty for HAProxy and nginx."""
     nacks: tuple[NackRecord, ...]
-    """The last rejections, the newest first."""
+    """The most recent rejections, newest first."""
 
 
 class XdsProxy(_ProxyStatus, frozen=True):
-    """An Envoy or an `lbctl xds` command, by its xDS streams."""
+    """An Envoy or an `lbctl xds` command, identified by its xDS streams."""
 
     cluster: str
-    """The cluster of its node."""
+    """The cluster name of the Envoy's node."""
     region: str
-    """The region of its node; empty if it does not send one."""
+    """The region of the Envoy's node; empty if the Envoy does not send a region."""
     zone: str
-    """The zone of its node; empty if it does not send one."""
+    """The zone of the Envoy's node; empty if the Envoy does not send a zone."""
     sub_zone: str
-    """The sub-zone of its node; empty if it does not send one."""
+    """The sub-zone of the Envoy's node; empty if the Envoy does not send a sub-zone."""
     envoy: str
-    """Its version; empty if it does not send one."""
+    """The version of the Envoy; empty if the Envoy does not send a version."""
     peer: str
-    """The address that it connected from."""
+    """The address from which the Envoy connected."""
     delta: bool
-    """Whether it uses delta xDS."""
+    """Whether the Envoy uses delta xDS."""
     reports_refused: str
-    """The reason why its traffic reports are rejected; empty if they are accepted, or if it sends none."""
+    """The reason why the Envoy's traffic reports are rejected; empty if they are accepted, or if it sends no
+    reports."""
 
 
 class DrivenProxy(_ProxyStatus, frozen=True):
     """A HAProxy or nginx that lbctl drives on the same machine."""
 
     reloads: int
-    """Number of reloads that lbctl has caused."""
+    """The number of reloads that lbctl has triggered."""
     leaving: int
-    """Number of replicas that are being removed and still have requests."""
+    """The number of replicas that are being removed but still have requests."""
 
 
 Proxy = AnyOf[XdsProxy, DrivenProxy]
 
 
 class Proxies(Struct, frozen=True):
-    """The answer of `/api/v1/proxies`."""
+    """The response to `GET /api/v1/proxies`."""
 
     proxies: tuple[Proxy, ...]
-    """Envoys by node id, then the driven proxies by name. A disconnected Envoy stays listed for an hour."""
+    """The Envoys, sorted by node ID, followed by the driven proxies, sorted by name. A disconnected Envoy remains
+    listed for one hour."""
 
 
 # ── `GET /api/v1/pools` and `GET /api/v1/fleet` ───────────────────────────────────────────────────────────────────────
@@ -832,84 +856,86 @@ class Replica(Struct, frozen=True):
     """A replica with its state, weights, shares and traffic."""
 
     name: str
-    """The name, unique in its pool."""
+    """The name of the replica, which is unique in its pool."""
     address: str
-    """Host and port, or a Unix socket."""
+    """The address of the replica: host and port, or a Unix socket."""
     region: str | None
-    """The region; None if the fleet has none."""
+    """The region of the replica; null if the fleet does not specify one."""
     zone: str | None
-    """The zone; None if the fleet has none."""
+    """The zone of the replica; null if the fleet does not specify one."""
     gpu: str | None
-    """The GPU's name; None if the fleet has none."""
+    """The name of the GPU; null if the fleet does not specify one."""
     priority: int
-    """The priority: replicas with 0 get requests first, and higher numbers are reserves."""
+    """The priority. Replicas with priority 0 receive requests first; replicas with higher numbers are reserves."""
     capacity: Number
-    """Its capacity, relative to the other replicas of the pool."""
+    """The capacity of the replica, relative to the other replicas of the pool."""
     state: ReplicaState
-    """`in`: it gets its share. `ramping`: its weight rises after it has joined or recovered. `slow`: its weight is
-    clearly below its capacity, because it is slower than its peers. `hot`: its weight is clearly below its capacity,
-    because it is fuller or hotter. `unknown`: it gets requests, but no report shows whether it is reachable, or none of
-    them is answered. `starting`: a proxy sends it no requests until its first active checks have passed, and none has
-    failed. `down`: an active check fails, or lbctl cannot connect to it. `ejected`: deep health or a proxy's passive
-    check keeps requests away. `draining`: drained, but with requests in flight, or not yet in all proxies. `drained`:
-    drained in all proxies and without requests in flight. `removed`: its drain deadline has passed, and no proxy has
-    it."""
+    """The state. `in`: the replica receives its share of requests. `ramping`: the weight rises after the replica has
+    joined or recovered. `slow`: the weight is clearly below the capacity because the replica is slower than its peers.
+    `hot`: the weight is clearly below the capacity because the replica is more heavily loaded or hotter than its peers.
+    `unknown`: the replica receives requests, but no report shows whether it is reachable, or none of the requests is
+    answered. `starting`: a proxy sends no requests until the first active checks have passed, and no check has failed.
+    `down`: an active check fails, or lbctl cannot connect to the replica. `ejected`: deep health or the passive check
+    of a proxy keeps requests away. `draining`: the replica is drained, but still has requests in flight, or some
+    proxies have not applied the drain yet. `drained`: all proxies have applied the drain, and no requests are in
+    flight. `removed`: the drain deadline has passed, and no proxy uses the replica."""
     state_reason: str
-    """The reason for this state, as a sentence that names the check or the proxy; empty for `in`."""
+    """The reason for this state, as a sentence that names the check or the proxy; empty if the state is `in`."""
     state_since: Timestamp | None
-    """When this state began; None if it began before lbctl started."""
+    """The time at which this state began; null if it began before lbctl started."""
     weight: Number
-    """The published weight, on the scale of capacities."""
+    """The published weight, on the same scale as capacities."""
     declared: Number
-    """Its share of the pool's requests by the files alone (capacities and drains), from 0 to 1."""
+    """The replica's share of the pool's requests according to the files alone (capacities and drains), from 0 to 1."""
     share: Number
-    """Its decided share of the pool's requests, from 0 to 1: the mean over the proxies. It includes measured weights,
-    drains, and the active checks and slow start that lbctl does for proxies without them."""
+    """The decided share of the pool's requests, from 0 to 1, averaged over the proxies. The share takes into account
+    measured weights, drains, and the active checks and slow start that lbctl provides for proxies that lack them."""
     acknowledged: Number | None
-    """Its share in the newest fleet that all connected proxies have applied; None if one of them has no fleet yet."""
+    """The replica's share in the newest fleet that all connected proxies have applied; null if one of the proxies has
+    no fleet yet."""
     observed: Number | None
-    """Its share of the pool's requests in the last minute, as counted by the proxies; None without reported
-    requests."""
+    """The replica's share of the pool's requests in the last minute, as counted by the proxies; null if no requests are
+    reported."""
     requests_per_second: Number | None
-    """Requests per second in the last minute; None if no proxy reports counts."""
+    """Requests per second in the last minute; null if no proxy reports counts."""
     errors: Number | None
-    """Error rate in the last minute, from 0 to 1. An error is a status of 500 or above, or an incomplete response. None
-    without reported requests."""
+    """The error rate in the last minute, from 0 to 1; null if no requests are reported. A response counts as an error
+    if its status is 500 or above, or if it is incomplete."""
     first_byte_p50: Number | None
-    """Time to first byte in the last minute, 50th percentile, in seconds; None if no proxy reports it."""
+    """The 50th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     first_byte_p99: Number | None
-    """Time to first byte in the last minute, 99th percentile, in seconds; None if no proxy reports it."""
+    """The 99th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     in_flight: int | None
-    """Requests in flight, summed over the proxies that report them; None if no proxy does."""
+    """The number of requests in flight, summed over all proxies that report it; null if no proxy reports it."""
     idle: bool | None
-    """Whether it is drained and has no requests in flight, by reports since all connected proxies applied the drain.
-    None if it is not drained, or if a proxy does not report requests in flight."""
+    """Whether the replica is drained and has no requests in flight, according to reports since all connected proxies
+    applied the drain. Null if the replica is not drained, or if a proxy does not report requests in flight."""
     ramp: Number
-    """The slow-start factor that lbctl applies, from 0 to 1: the lowest of all proxies that need it."""
+    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor of all proxies that need it."""
     picker_ramp: Number
     """The slow-start factor in the picker, from 0 to 1."""
     drained: Timestamp | None
-    """When its drain began; None if it is not drained."""
+    """The time at which the drain began; null if the replica is not drained."""
     out: bool
-    """Whether deep health has ejected it, or it was removed after its drain deadline."""
+    """Whether deep health has ejected the replica, or the replica was removed after its drain deadline."""
     reasons: tuple[str, ...]
-    """Reasons why it is out, down or drained, and the weight of an override."""
+    """The reasons why the replica is out, down or drained, and the weight set by an override."""
 
 
 class RecentPicks(Struct, frozen=True):
-    """Requests of a pool with the algorithm `pick` in the last minute."""
+    """Requests to a pool with the algorithm `pick` in the last minute."""
 
     requests: int
-    """Requests that proxies have reported."""
+    """The number of requests that proxies have reported."""
     picked: int
-    """Finished requests whose replica the picker chose."""
+    """The number of finished requests whose replica was chosen by the picker."""
     missed: int
-    """Minimum number of requests that were balanced by `otherwise` without a pick. Proxies may report requests ten
-    seconds late."""
+    """The minimum number of requests that were balanced by `otherwise` instead of the picker. Proxies may report
+    requests up to ten seconds late."""
     in_flight: int
-    """Picked requests that have not ended."""
+    """The number of picked requests that have not finished."""
     share: Number | None
-    """Share of the requests that were picked, from 0 to 1; None without reported requests."""
+    """The share of requests whose replica was chosen by the picker, from 0 to 1; null if no requests are reported."""
 
 
 class Pool(Struct, frozen=True):
@@ -918,58 +944,59 @@ class Pool(Struct, frozen=True):
     name: str
     """The name."""
     model: str | None
-    """The model that it serves; None if the fleet has none."""
+    """The model that the pool serves; null if the fleet does not specify one."""
     protocol: str
-    """The protocol to its replicas."""
+    """The protocol that proxies use to connect to the replicas."""
     algorithm: str
     """The load balancing algorithm."""
     drain_deadline_seconds: Number
-    """Seconds for which a drained replica keeps its requests."""
+    """The number of seconds for which a drained replica may finish its requests."""
     requests_per_second: Number | None
-    """Requests per second in the last minute; None if no proxy reports counts."""
+    """Requests per second in the last minute; null if no proxy reports counts."""
     errors: Number | None
-    """Error rate in the last minute, from 0 to 1, including requests that proxies refused; None without reported
-    requests."""
+    """The error rate in the last minute, from 0 to 1, including requests that proxies refused; null if no requests are
+    reported."""
     first_byte_p50: Number | None
-    """Time to first byte in the last minute, 50th percentile, in seconds; None if no proxy reports it."""
+    """The 50th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     first_byte_p99: Number | None
-    """Time to first byte in the last minute, 99th percentile, in seconds; None if no proxy reports it."""
+    """The 99th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     picks: RecentPicks | None
-    """Recent picks; None without the algorithm `pick`, and if pickers of other control planes pick for this pool
-    too."""
+    """Requests and picks in the last minute. Null if the algorithm is not `pick`, or if pickers of other control planes
+    also choose replicas for this pool."""
     in_use: bool
-    """Whether a route sends requests to it."""
+    """Whether a route sends requests to the pool."""
     fail_open: bool
-    """Whether it gets requests although the active checks of all its replicas fail."""
+    """Whether the pool receives requests although the active checks of all its replicas fail."""
     failing: bool
-    """Whether all requests (at least three) of the last seconds failed. If there were fewer than three: of the last
-    minute."""
+    """Whether all requests in the last few seconds failed. If there were fewer than three requests, the last minute
+    counts instead."""
     shedding: str | None
-    """The reason why proxies refuse its requests (`load_shedding`); None if they do not."""
+    """The reason why proxies refuse requests to the pool (`load_shedding`); null if they do not refuse them."""
     reporting: tuple[str, ...]
-    """Proxies that report counts for the replicas of this pool: Envoys by node id, others by name."""
+    """The proxies that report counts for the replicas of this pool. Envoys are listed by node ID, and other proxies by
+    name."""
     silent: tuple[str, ...]
-    """Proxies that may send requests to this pool but do not report counts. An Envoy without a connected node is listed
-    by name."""
+    """The proxies that may send requests to this pool but do not report counts. An Envoy without a connected node is
+    listed by name."""
     unable: Mapping[str, str]
-    """Proxy of `silent` that cannot report → reason: a setting that is missing in `proxies`, or why its reports are
-    rejected."""
+    """Maps each proxy in `silent` that cannot report to the reason: a setting that is missing in `proxies`, or the
+    reason why its reports are rejected."""
     replicas: tuple[Replica, ...]
-    """All replicas, in the order of the fleet."""
+    """All replicas, in the order of the fleet file."""
 
 
 class Pools(Struct, frozen=True):
-    """The answer of `/api/v1/pools`."""
+    """The response to `GET /api/v1/pools`."""
 
     pools: tuple[Pool, ...]
-    """The pools, in the order of the fleet."""
+    """The pools, in the order of the fleet file."""
 
 
 class FleetSettings(Struct, frozen=True):
-    """The answer of `/api/v1/fleet`."""
+    """The response to `GET /api/v1/fleet`."""
 
     settings: Mapping[str, str]
-    """Path in the YAML → value, for every setting of the published files except replicas."""
+    """Maps the YAML path of each setting in the published files, except replicas, to its value."""
 
 
 # ── `GET /api/v1/signals` ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -983,15 +1010,15 @@ class Signal(Struct, frozen=True):
     unit: str
     """The unit."""
     age: Number
-    """Seconds since it was read."""
+    """Seconds since the value was read."""
     source: str
-    """The kind of the source that it was read from."""
+    """The kind of source from which the value was read."""
     fresh: bool
-    """Whether it is younger than `stale_after` and is therefore used."""
+    """Whether the value is younger than `stale_after`, and is therefore used."""
 
 
 class RefusedMetric(Struct, frozen=True):
-    """A metric of a page that was rejected."""
+    """A metric that lbctl rejected when it scraped a page."""
 
     metric: str
     """The name of the metric."""
@@ -1003,23 +1030,23 @@ class Source(Struct, frozen=True):
     """A telemetry source of a replica, after its last scrape."""
 
     kind: str
-    """The kind, with its name in `telemetry.sources`."""
+    """The kind of source, as named in `telemetry.sources`."""
     url: str
-    """The URL, without the values of its query."""
+    """The URL, without the values of its query parameters."""
     ok: bool
     """Whether the last scrape returned samples."""
     age: Number | None
-    """Seconds since it last returned samples; None: never."""
+    """Seconds since the source last returned samples; null if it has not returned any."""
     reason: str | None
-    """Short name of the reason why the last scrape failed; None if it succeeded."""
+    """A short name for the reason why the last scrape failed; null if it succeeded."""
     message: str | None
-    """Description of the failure; None if the last scrape succeeded."""
+    """A description of the failure; null if the last scrape succeeded."""
     bytes: int
-    """The size of the page."""
+    """The size of the scraped page, in bytes."""
     seconds: Number
-    """The duration of the scrape."""
+    """The duration of the scrape, in seconds."""
     refused: tuple[RefusedMetric, ...]
-    """Rejected metrics of the page."""
+    """The metrics on the page that lbctl rejected."""
 
 
 class ReplicaSignals(Struct, frozen=True):
@@ -1032,16 +1059,16 @@ class ReplicaSignals(Struct, frozen=True):
     stale_after: Number
     """Seconds after which a signal is no longer used."""
     signals: Mapping[str, Signal]
-    """Name → signal."""
+    """Maps each signal name to the signal."""
     sources: tuple[Source, ...]
-    """The sources, in the order of the fleet."""
+    """The sources, in the order of the fleet file."""
 
 
 class Signals(Struct, frozen=True):
-    """The answer of `/api/v1/signals`."""
+    """The response to `GET /api/v1/signals`."""
 
     signals: tuple[ReplicaSignals, ...]
-    """A row for each replica of each pool with telemetry."""
+    """One entry for each replica of each pool with telemetry."""
 
 
 # ── `GET /api/v1/decisions` ───────────────────────────────────────────────────────────────────────────────────────────
@@ -1055,22 +1082,22 @@ class DecisionSignal(Struct, frozen=True):
     unit: str
     """The unit."""
     age: Number
-    """Seconds since it was read."""
+    """Seconds since the value was read."""
 
 
 class Acknowledged(Struct, frozen=True):
-    """Number of proxies that have the published version."""
+    """The number of proxies that have accepted the published version."""
 
     proxies: int
-    """Number of proxies that should have it."""
+    """The number of proxies that should have the published version."""
     have_it: int
-    """Number of proxies that have accepted it."""
+    """The number of proxies that have accepted the published version."""
     waiting: tuple[str, ...]
-    """Nodes that have not accepted it yet."""
+    """The nodes that have not accepted the published version yet."""
 
 
 class Decision(Struct, frozen=True):
-    """All values that lead from a replica's signals to its weight in the proxies."""
+    """All values from which a replica's weight in the proxies is derived, beginning with its signals."""
 
     pool: str
     """The pool."""
@@ -1081,246 +1108,253 @@ class Decision(Struct, frozen=True):
     mode: str
     """The mode of the pool, as in `PoolControl`."""
     mode_words: str | None
-    """The reason why the mode is not `acting`; None if it is."""
+    """The reason why the mode is not `acting`; null if the mode is `acting`."""
     capacity: Number
     """The capacity of the replica."""
     signals: Mapping[str, DecisionSignal]
-    """Name → signal, including stale ones."""
+    """Maps each signal name to the signal, including stale signals."""
     sampled_by: str | None
-    """The member of the control plane that scraped the signals; None if it is the member that returned this response,
+    """The member of the control plane that scraped the signals; null if it is the member that returned this response,
     or if there are no signals."""
     age: Number | None
-    """Seconds since the last sample; None: never."""
+    """Seconds since the last sample; null if there is no sample."""
     evidence_age: Number | None
-    """Age of the evidence for the estimate, in seconds; None without evidence."""
+    """The age of the evidence for the estimate, in seconds; null if there is no evidence."""
     speed: Number | None
-    """Speed per capacity, comparable only within the pool; None without evidence, and for `composite`."""
+    """The speed divided by the capacity, comparable only within the pool; null if there is no evidence, or if the
+    strategy is `composite`."""
     load: Number | None
-    """Load per capacity, comparable only within the pool; None without evidence, and for other strategies."""
+    """The load divided by the capacity, comparable only within the pool; null if there is no evidence, or if the
+    strategy is not `composite`."""
     normalised: Number
-    """The natural logarithm of its speed or load, relative to the upper median of its peers."""
+    """The natural logarithm of the replica's speed or load, relative to the upper median of its peers."""
     across_types: Number
-    """The natural logarithm of the median of its GPU type, relative to the median of the pool."""
+    """The natural logarithm of the median of the replica's GPU type, relative to the median of the pool."""
     proposed: Number | None
-    """The weight that the strategy proposes, as a factor of the capacity; None if it proposes none."""
+    """The weight that the strategy proposes, as a multiple of the capacity; null if the strategy proposes no weight."""
     wished: Number | None
-    """Deprecated: the old name of `proposed`, until version 1.1."""
+    """Deprecated: the old name of `proposed`, which will be removed in version 1.1."""
     clamped: Number
-    """The factor within floor and ceiling, or the factor that health and stale samples impose."""
+    """The weight factor, limited to the range between floor and ceiling, or the factor imposed by health or by stale
+    samples."""
     limited: Number
-    """The factor after the step limits."""
+    """The weight factor after the step limits are applied."""
     damped: Number
-    """Deprecated: the old name of `limited`, until version 1.1."""
+    """Deprecated: the old name of `limited`, which will be removed in version 1.1."""
     beyond_deadband: Number
-    """The factor after the deadband, which is the decided factor."""
+    """The weight factor after the deadband is applied, which is the decided factor."""
     decided: Number
-    """The decided weight, on the scale of capacities."""
+    """The decided weight, on the same scale as capacities."""
     published: Number
-    """The published weight: the override's if there is one, otherwise the decided weight."""
+    """The published weight: the weight set by an override if there is one, and the decided weight otherwise."""
     sent: Number
-    """Deprecated: the old name of `published`, until version 1.1."""
+    """Deprecated: the old name of `published`, which will be removed in version 1.1."""
     room: Number
-    """The requests in flight that the replica should carry, relative to its peers, on the scale of capacities."""
+    """The number of requests in flight that the replica should have, relative to its peers, on the same scale as
+    capacities."""
     of_peers_speed: Number
-    """The factor of the weight for the measured speed, relative to replicas with the same GPU."""
+    """The part of the weight factor that results from the measured speed, relative to replicas with the same GPU."""
     held: Number
-    """The factor of the weight for everything other than room and speed: a floor, a trial, a limited step or a ramp."""
+    """The part of the weight factor that results from everything other than room and speed: a floor, a trial, a limited
+    step or a ramp."""
     share: Number
-    """Its share of the pool's requests, from 0 to 1."""
+    """The replica's share of the pool's requests, from 0 to 1."""
     quantised: Mapping[str, int]
-    """Kind of proxy → its integer weight. The key is `kind name` if proxies of a kind differ. A proxy is absent if it
-    sends no new requests to the replica."""
+    """Maps each kind of proxy to the integer weight in its configuration. If proxies of the same kind have different
+    weights, the key is `kind name`. A proxy is absent if it sends no new requests to the replica."""
     notes: tuple[str, ...]
-    """Notes on proxies whose load balancing does not follow the weight."""
+    """Notes about proxies whose load balancing does not follow the weight."""
     ramp: Number
-    """The slow-start factor that lbctl applies, from 0 to 1: the lowest of all proxies that need it."""
+    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor of all proxies that need it."""
     picker_ramp: Number
     """The slow-start factor in the picker, from 0 to 1."""
     verdict: str
-    """The verdict of deep health: `in`, `floor` or `out`."""
+    """The verdict of the deep health check, which is `in`, `floor` or `out`."""
     reasons: tuple[str, ...]
-    """Reasons for the verdict, and missing signals."""
+    """The reasons for the verdict, and any missing signals."""
     overrides: tuple[Override, ...]
-    """Overrides for the replica or its pool."""
+    """The overrides for the replica or its pool."""
     acknowledged: Acknowledged
-    """Proxies that have the published version."""
+    """The proxies that have accepted the published version."""
 
 
 class Decisions(Struct, frozen=True):
-    """The answer of `/api/v1/decisions`."""
+    """The response to `GET /api/v1/decisions`."""
 
     decisions: tuple[Decision, ...]
-    """A row for each replica of each pool with telemetry."""
+    """One entry for each replica of each pool with telemetry."""
 
 
 # ── `GET /api/v1/picks`: the picker of this control plane, the numbers of its decisions, and samples of them ──────────
 
 
 class PickerStatus(Struct, frozen=True):
-    """The process that picks replicas for the pools with `algorithm: pick`."""
+    """The process that chooses replicas for pools with `algorithm: pick`."""
 
     listens: str
-    """The address for gRPC; HTTP uses the next port."""
+    """The address for gRPC. HTTP uses the next higher port."""
     running: bool
-    """Whether the process runs and has reported within 3 seconds."""
+    """Whether the process is running and has reported within the last 3 seconds."""
     alone: bool
-    """Whether it is an `lbctl picker` that this control plane did not start."""
+    """Whether the picker is an `lbctl picker` process that this control plane did not start."""
     since: Timestamp | None
-    """When the process was started, even if it hangs; None if there is no process."""
+    """The time at which the process was started, even if the process hangs; null if there is no process."""
     starts: int
-    """Number of times that it was started."""
+    """The number of times that the process has been started."""
     reason: str | None
-    """The reason why it does not run; None while it runs or starts."""
+    """The reason why the process is not running; null while it is running or starting."""
     open: int
     """The number of picked requests that are still in flight."""
     following: int
-    """Number of pickers that get the tables of this control plane, including pickers on other machines."""
+    """The number of pickers that receive the tables of this control plane, including pickers on other machines."""
 
 
 class PickedPool(Struct, frozen=True):
-    """The decisions for one pool since the picker's process was started."""
+    """The picker's decisions for one pool since the picker was started."""
 
     pool: str
     """The pool."""
     decisions: Mapping[str, int]
-    """Reason → the number of decisions."""
+    """Maps each reason to the number of decisions made for it."""
     finished: int
-    """The number of picked requests that have ended."""
+    """The number of picked requests that have finished."""
     mean_seconds: Number | None
-    """Mean duration of a decision, in seconds; None before the first one."""
+    """The mean duration of a decision, in seconds; null before the first decision."""
     cache_hits: Mapping[str, Number]
-    """Replica → share of prompt tokens that its engine found in its prefix cache; absent if unknown."""
+    """Maps each replica to the share of prompt tokens that its engine found in its prefix cache. A replica is absent if
+    the share is unknown."""
 
 
 class PickSample(Struct, frozen=True):
-    """One decision. It contains no data from the client."""
+    """A decision of the picker. The sample contains no client data."""
 
     at: Timestamp
-    """When it was made."""
+    """The time of the decision."""
     pool: str
     """The pool."""
     replica: str | None
-    """The replica that was picked; None if no replica was."""
+    """The replica that the picker chose; null if it did not choose a replica."""
     reason: str
-    """The reason for this choice, as one word."""
+    """The reason for the choice, as a single word."""
     seconds: Number
-    """The duration of the decision."""
+    """The duration of the decision, in seconds."""
     session: bool
     """Whether the request names a session."""
     blocks: int
-    """The number of blocks of its prompt that were looked up."""
+    """The number of blocks of the request's prompt that were looked up."""
     tokens: Number
-    """The estimated length of its prompt."""
+    """The estimated length of the request's prompt, in tokens."""
     proxy: str
-    """The proxy that sent the pick request; empty if it did not send its name."""
+    """The proxy that sent the pick request; empty if the proxy did not send its name."""
 
 
 class Picks(Struct, frozen=True):
-    """The picker, its counts and samples of its decisions."""
+    """The picker, its counts, and samples of its decisions."""
 
     picker: PickerStatus | None
-    """The picker's process; None if no pool needs it."""
+    """The picker process; null if no pool needs it."""
     pools: tuple[PickedPool, ...]
-    """The pools with decisions, by name."""
+    """The pools for which the picker has made decisions, sorted by name."""
     samples: tuple[PickSample, ...]
-    """Samples of decisions, at most ten a second and the last 500, the oldest first."""
+    """The last 500 samples of decisions, oldest first. At most ten decisions per second are sampled."""
 
 
 # ── `POST /api/v1/picks/explain`: the replica that a request would get now, and the scores of all replicas ────────────
 
 
 class PickQuestion(Struct, frozen=True):
-    """A request as a client would send it. It is not stored."""
+    """A request as a client would send it. lbctl does not store the request."""
 
     pool: str
     """The pool."""
     session: str | None
-    """The value of the pool's first session key; None: the request has none."""
+    """The value of the pool's first session key; null if the request has no session."""
     body: str | None
-    """The beginning of the body; None: the request has none."""
+    """The beginning of the request body; null if the request has no body."""
     body_bytes: int | None = None
-    """The length of the whole body in bytes; None: `body` is complete."""
+    """The length of the whole body, in bytes; null if `body` is complete."""
     region: str | None = None
-    """The region of the proxy; None: it has none."""
+    """The region of the proxy; null if the proxy has no region."""
     zone: str | None = None
-    """The zone of the proxy; None: it has none."""
+    """The zone of the proxy; null if the proxy has no zone."""
     tenant: str | None = None
-    """The tenant that sends the request; None: the route knows no tenant."""
+    """The tenant that sends the request; null if the route does not identify tenants."""
 
 
 class PickRequest(Struct, frozen=True):
     """The parts of a request that the picker uses."""
 
     session: str | None
-    """Its session; None: it has none."""
+    """The session of the request; null if the request has no session."""
     body_bytes: int
-    """The length of its body."""
+    """The length of the request body, in bytes."""
     prompt_tokens: Number
-    """The estimated number of tokens in its prompt."""
+    """The estimated number of tokens in the request's prompt."""
     model: str | None
-    """The model in the request; None: it has none."""
+    """The model named in the request; null if the request names no model."""
     adapter: str | None
-    """The adapter in the request; None: it has none."""
+    """The adapter named in the request; null if the request names no adapter."""
     blocks: int
-    """Number of blocks of the prompt's prefix that can be looked up."""
+    """The number of blocks of the prompt's prefix that can be looked up."""
     session_key: str | None = None
-    """The session key that the request has: a header, or a field of the body such as $.user. None: it has no
-    session."""
+    """The session key that the request has: a header, or a field of the body such as $.user; null if the request has
+    no session."""
 
 
 class PickCandidate(Struct, frozen=True):
-    """One replica in a decision."""
+    """A replica that the picker considered in a decision."""
 
     name: str
     """The name of the replica."""
     address: str
     """The replica's address."""
     eligible: bool
-    """Whether the request may be sent to it."""
+    """Whether the request may be sent to the replica."""
     reason: str
-    """The reason why it is not eligible; empty if it is."""
+    """The reason why the replica is not eligible; empty if it is eligible."""
     rate: Number | None
-    """Its speed relative to the other replicas, including slow start; None if it is not eligible."""
+    """The speed of the replica relative to the other replicas, including slow start; null if the replica is not
+    eligible."""
     ramp: Number
     """The slow-start factor in `rate`, from 0 to 1."""
     work: Number | None
-    """The work in flight, in tokens; None if it is not eligible."""
+    """The work in flight on the replica, in tokens; null if the replica is not eligible."""
     cached: Number | None
-    """Number of the request's tokens that are probably in its cache; None if unknown."""
+    """The number of the request's tokens that are probably in the replica's cache; null if unknown."""
     counted: bool
-    """Whether its cache is taken into account, because its load is within the bound."""
+    """Whether the replica's cache is taken into account, which is the case if its load is within the bound."""
     wait: Number | None
     """The expected wait without the cache: the work divided by the rate, plus the request's own tokens divided by the
-    rate without slow start. None if it is not eligible."""
+    rate without slow start. Null if the replica is not eligible."""
 
 
 class PickExplanation(Struct, frozen=True):
-    """The decision that the picker would make now."""
+    """The decision that the picker would currently make for the request."""
 
     pool: str
     """The pool."""
     sentence: str
     """The choice and its reason, as a sentence."""
     reason: str
-    """The reason, as one word."""
+    """The reason for the choice, as a single word."""
     choices: tuple[str, ...]
-    """The replicas from which one would be chosen at random; usually one."""
+    """The replicas from which the picker would choose at random; usually only one."""
     request: PickRequest
-    """The parts of the request that were used."""
+    """The parts of the request that the picker used."""
     candidates: tuple[PickCandidate, ...]
-    """All replicas of the pool, the best first."""
+    """All replicas of the pool, best first."""
 
 
 # ── `GET /api/v1/audit` ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class AuditRecord(Struct, frozen=True):
-    """One action and its actor."""
+    """An action, and the actor who performed it."""
 
     number: int
-    """The number of the record, from 1 and without gaps."""
+    """The number of the record. Records are numbered from 1, without gaps."""
     at: Timestamp
-    """When it was done."""
+    """The time of the action."""
     actor: str
     """The name of the token that was used; `lbctl` for actions of the control plane itself."""
     action: str
@@ -1328,19 +1362,19 @@ class AuditRecord(Struct, frozen=True):
     subject: str
     """The target of the action: a pool, a replica, a route, or the version of a fleet."""
     reason: str
-    """The operator's reason; empty if none was given."""
+    """The reason given by the operator; empty if none was given."""
     previous: str
-    """The hash of the record before it; empty for the first."""
+    """The hash of the previous record; empty for the first record."""
     hash: str
-    """SHA-256 of the fields above, as a JSON array in this order without spaces, in hexadecimal."""
+    """The hexadecimal SHA-256 hash of the fields above, encoded as a JSON array in this order without spaces."""
 
 
 class Audit(Struct, frozen=True):
-    """The kept records of the audit log."""
+    """The records of the audit log."""
 
     records: tuple[AuditRecord, ...]
-    """At most 5,000 records, the oldest first. If older ones were deleted, `previous` of the first record is the hash
-    of a deleted one."""
+    """Up to 5,000 records, oldest first. If older records were deleted, `previous` of the first record is the hash of a
+    deleted record."""
 
 
 # ── The events of `GET /api/v1/events` ────────────────────────────────────────────────────────────────────────────────
@@ -1350,53 +1384,54 @@ class Published(Struct, frozen=True):
     """A new version was published, or weights have changed."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     version: str
-    """The version that is published now."""
+    """The version that is now published."""
     cause: str
-    """The cause: `the files`, `the state`, `a rollback`, `discovery`, `an override`, a drain's deadline or the control
-    loop."""
+    """The cause of the publication, which is `the files`, `the state`, `a rollback`, `discovery`, `an override`, the
+    deadline of a drain, or the control loop."""
     changed: Mapping[str, int]
-    """Short name of the xDS type → number of resources that were added, changed or removed."""
+    """Maps the short name of each xDS type to the number of its resources that were added, changed or removed."""
     names: tuple[str, ...]
-    """Names of these resources as `type/name` if they are few; otherwise empty."""
+    """The names of these resources, as `type/name`; empty if there are many."""
     weights: Mapping[str, Mapping[str, Number]]
-    """Pool → replica → its new weight, for the first replicas whose weight has changed."""
+    """Maps each pool to its replicas and their new weights. The map contains only the first replicas whose weight has
+    changed."""
     more_weights: int
-    """Number of further changed weights that `weights` does not list; `/api/v1/pools` has all."""
+    """The number of changed weights that are not listed in `weights`. `GET /api/v1/pools` lists all weights."""
 
 
 class OverridesChanged(Struct, frozen=True):
     """Overrides were added, replaced or removed, or have expired."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     added: tuple[Override, ...]
-    """New overrides, including replacements of earlier ones."""
+    """New overrides, including overrides that replace earlier ones."""
     removed: tuple[Override, ...]
     """Overrides that were removed or replaced, or that have expired."""
 
 
 class Reloaded(Struct, frozen=True):
-    """The files were read."""
+    """The fleet files were read."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     result: ReloadOutcome
-    """As in `ReloadResult`."""
+    """The result, as in `ReloadResult`."""
     refused: str | None
-    """The reason why the files are not published; None if they are."""
+    """The reason why the files are not published; null if they are published."""
     errors: int
-    """The number of errors; `/api/v1/status` has them."""
+    """The number of errors. `GET /api/v1/status` lists them."""
     warnings: int
-    """The number of warnings; `/api/v1/status` has them."""
+    """The number of warnings. `GET /api/v1/status` lists them."""
 
 
 class RolloutChanged(Struct, frozen=True):
     """The phase or step of a rollout has changed, or its analysis has evaluated an interval."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     route: str
     """The route."""
     phase: RolloutPhase
@@ -1404,96 +1439,97 @@ class RolloutChanged(Struct, frozen=True):
     step: int
     """The number of the current step, from 1."""
     percent: Number | None
-    """The current share of the target pool; None if the rollout does not decide the split."""
+    """The current share of the target pool, in percent; null if the rollout does not control the split."""
     reason: str | None
-    """The reason of the last action by an operator or the analysis; None if there is none."""
+    """The reason for the last action by an operator or the analysis; null if there is none."""
     evaluation: RolloutEvaluation | None
-    """The new evaluation; None if there is none."""
+    """The new evaluation; null if there is none."""
 
 
 class RolledBack(Struct, frozen=True):
-    """An earlier fleet was published. It stays until the files change."""
+    """An earlier fleet was published. It stays published until the files change."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     digest: str
     """The digest of the earlier fleet, as `/api/v1/history` lists it."""
     author: str
     """The name of the token that was used."""
     reason: str | None
-    """The operator's reason; None if none was given."""
+    """The reason given by the operator; null if none was given."""
 
 
 class RoleChanged(Struct, frozen=True):
     """The role of this member of the control plane has changed."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     member: str
-    """Its name."""
+    """The name of the member."""
     role: str
-    """`leader`, `follower` or `isolated`."""
+    """The new role, which is `leader`, `follower` or `isolated`."""
     epoch: int
-    """The epoch in which it leads or last led."""
+    """The epoch in which the member leads or last led."""
 
 
 class StoreChanged(Struct, frozen=True):
     """The store of the control plane has become unreachable for this member, or reachable again."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     member: str
     """The name of this member."""
     up: bool
-    """Whether it is reachable."""
+    """Whether the store is reachable."""
     reason: str | None
-    """The reason why it cannot be used; null if it can."""
+    """The reason why the store cannot be used; null if it can be used."""
 
 
 class FilesDiffer(Struct, frozen=True):
-    """The files of other members differ from the leader's."""
+    """The files of other members differ from the leader's files."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     members: tuple[str, ...]
-    """Names of these members; empty if all members have the same files again."""
+    """The names of these members; empty if all members have the same files again."""
 
 
 class PoolsShared(Struct, frozen=True):
     """The assignment of pools to the members that scrape them has changed."""
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     members: tuple[str, ...]
-    """The members among whom the pools are shared."""
+    """The members to which the pools are assigned."""
     pools: tuple[str, ...]
     """The pools that this member scrapes from now on."""
 
 
 class TaskFailed(Struct, frozen=True):
-    """A task of the control plane has failed. It is restarted, or called again at the next publication.
+    """A task of the control plane has failed. The task is restarted, or runs again at the next publication.
 
-    The log contains the reason.
+    The log contains the reason for the failure.
     """
 
     at: Timestamp
-    """When."""
+    """The time of the event."""
     task: str
     """The name of the task, as in the metric `lbctl_task_failures_total`."""
 
 
 class Missed(Struct, frozen=True):
-    """Events after `Last-Event-ID` are lost: read the state again."""
+    """Events after `Last-Event-ID` are lost, so the client must read the state again."""
 
     oldest: int
-    """The id of the oldest event that is still kept, or of the next event if none is kept."""
+    """The ID of the oldest event that is still stored, or of the next event if none is stored."""
 
 
 class Closed(Struct, frozen=True):
     """The last event of a stream that the server closes."""
 
     reason: ClosedReason
-    """`shutdown`: the process ends. `slow`: the client did not read the events fast enough."""
+    """The reason, which is `shutdown` (the process is stopping) or `slow` (the client did not read the events fast
+    enough)."""
 
 
 Event = (
@@ -1514,7 +1550,7 @@ EVENTS: Mapping[str, type[Event]] = {
     "missed": Missed,
     "closed": Closed,
 }
-"""Name of a server-sent event → the type of its data."""
+"""Maps the name of each server-sent event to the type of its data."""
 
 
 # ── `GET /api/v1/live` and `GET /api/v1/series` ───────────────────────────────────────────────────────────────────────
@@ -1533,49 +1569,51 @@ class LiveReplica(Struct, frozen=True):
     pool: str
     """The pool."""
     name: str
-    """The name, unique in its pool."""
+    """The name of the replica, which is unique in its pool."""
     address: str
-    """Host and port, or a Unix socket."""
+    """The address of the replica: host and port, or a Unix socket."""
     gpu: str | None
-    """The GPU's name; None if the fleet has none."""
+    """The name of the GPU; null if the fleet does not specify one."""
     zone: str | None
-    """The zone; None if the fleet has none."""
+    """The zone of the replica; null if the fleet does not specify one."""
     state: str
-    """`in`, or the state that keeps it from its full share, as in `Replica`."""
+    """The state of the replica, which is `in` or the state that keeps the replica from its full share, as in
+    `Replica`."""
     reason: str
-    """The reason for this state; empty for `in`."""
+    """The reason for this state; empty if the state is `in`."""
     since: Timestamp | None
-    """When this state began; None if it began before lbctl started."""
+    """The time at which this state began; null if it began before lbctl started."""
     capacity: Number
-    """Its capacity, relative to the other replicas of the pool."""
+    """The capacity of the replica, relative to the other replicas of the pool."""
     weight: Number
-    """The published weight, on the scale of capacities."""
+    """The published weight, on the same scale as capacities."""
     declared: Number | None
-    """Its share of the pool's requests by the files alone, from 0 to 1; None if unknown."""
+    """The replica's share of the pool's requests according to the files alone, from 0 to 1; null if unknown."""
     share: Number
-    """Its decided share of the pool's requests, from 0 to 1."""
+    """The decided share of the pool's requests, from 0 to 1."""
     acknowledged: Number | None
-    """Its share in the fleet that all connected proxies have applied; None if no proxy is connected."""
+    """The replica's share in the fleet that all connected proxies have applied; null if no proxy is connected."""
     observed: Number | None
-    """Its share of the last minute's requests by the proxies' counters; None without reported requests."""
+    """The replica's share of the pool's requests in the last minute, as counted by the proxies; null if no requests are
+    reported."""
     requests_per_second: Number | None
-    """Requests per second in the last minute; None if no proxy reports counts."""
+    """Requests per second in the last minute; null if no proxy reports counts."""
     errors: Number | None
-    """Error rate in the last minute, from 0 to 1; None without reported requests."""
+    """The error rate in the last minute, from 0 to 1; null if no requests are reported."""
     first_byte_p50: Number | None
-    """Time to first byte in the last minute, 50th percentile, in seconds; None if no proxy reports it."""
+    """The 50th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     first_byte_p99: Number | None
-    """Time to first byte in the last minute, 99th percentile, in seconds; None if no proxy reports it."""
+    """The 99th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     in_flight: int | None
-    """Requests in flight; None if no proxy reports them."""
+    """The number of requests in flight; null if no proxy reports it."""
     queue: Number | None
-    """Requests that wait in the engine; None without a fresh signal."""
+    """The number of requests waiting in the engine; null if there is no recent signal."""
     kv_cache: Number | None
-    """Utilisation of the key-value cache, from 0 to 1; None without a fresh signal."""
+    """The utilisation of the key-value cache, from 0 to 1; null if there is no recent signal."""
     gpu_utilisation: Number | None
-    """GPU utilisation, from 0 to 1; None without a fresh signal."""
+    """The GPU utilisation, from 0 to 1; null if there is no recent signal."""
     temperature: Number | None
-    """Temperature of the hottest GPU, in degrees Celsius; None without a fresh signal."""
+    """The temperature of the hottest GPU, in degrees Celsius; null if there is no recent signal."""
 
 
 class LivePool(Struct, frozen=True):
@@ -1584,46 +1622,46 @@ class LivePool(Struct, frozen=True):
     name: str
     """The name."""
     model: str | None
-    """The model that it serves; None if the fleet has none."""
+    """The model that the pool serves; null if the fleet does not specify one."""
     algorithm: str
     """The load balancing algorithm."""
     replicas: int
-    """The number of its replicas."""
+    """The number of replicas in the pool."""
     requests_per_second: Number | None
-    """Requests per second in the last minute; None if no proxy reports counts."""
+    """Requests per second in the last minute; null if no proxy reports counts."""
     errors: Number | None
-    """Error rate in the last minute, from 0 to 1; None without reported requests."""
+    """The error rate in the last minute, from 0 to 1; null if no requests are reported."""
     first_byte_p50: Number | None
-    """Time to first byte in the last minute, 50th percentile, in seconds; None if no proxy reports it."""
+    """The 50th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     first_byte_p99: Number | None
-    """Time to first byte in the last minute, 99th percentile, in seconds; None if no proxy reports it."""
+    """The 99th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     picked: Number | None
-    """Share of the last minute's requests that were picked, from 0 to 1; None if unknown."""
+    """The share of requests in the last minute whose replica was chosen by the picker, from 0 to 1; null if unknown."""
     silent: tuple[str, ...]
-    """Proxies that may send requests to this pool but do not report counts."""
+    """The proxies that may send requests to this pool but do not report counts."""
 
 
 class LiveProxy(Struct, frozen=True):
     """A proxy, without its resource types."""
 
     node: str
-    """The node id of an Envoy, the name of any other proxy."""
+    """The node ID of an Envoy, or the name of any other proxy."""
     proxy: str | None
-    """The name in `proxies` of the fleet; None for a node that is not in `proxies`."""
+    """The proxy's name in `proxies`; null if the node is not listed in `proxies`."""
     kind: str
-    """As in `Proxies`."""
+    """The same value as in `Proxies`."""
     connected: bool
-    """Whether it is connected now."""
+    """Whether the proxy is currently connected."""
     since: Timestamp
-    """When the connection, or the last attempt, began."""
+    """The time at which the connection or the last connection attempt began."""
     state: str
-    """As in `Proxies`."""
+    """The same value as in `Proxies`."""
     reason: str
-    """The reason why it is not in sync; empty if it is."""
+    """The reason why the proxy is not in sync; empty if it is in sync."""
     version: str
-    """The version last sent; empty before."""
+    """The version that was last sent; empty if no version has been sent."""
     last_good: str
-    """The last version that it accepted completely; empty before the first one."""
+    """The last version that the proxy accepted completely; empty if it has not accepted any version."""
     detail: str
     """The version of an Envoy, or the number of reloads of a driven proxy."""
 
@@ -1634,7 +1672,7 @@ class LiveSplit(Struct, frozen=True):
     route: str
     """The route."""
     shares: Mapping[str, int]
-    """Pool → its share in the published fleet, relative to the others."""
+    """Maps each pool to its share in the published fleet, relative to the other pools."""
 
 
 class ReplicaName(Struct, frozen=True):
@@ -1643,32 +1681,32 @@ class ReplicaName(Struct, frozen=True):
     pool: str
     """The pool."""
     name: str
-    """The name in the pool."""
+    """The name of the replica in the pool."""
 
 
 class Live(Struct, frozen=True):
-    """Everything, or the changes since the previous frame."""
+    """A frame with all data, or with the changes since the previous frame."""
 
     frame: int
-    """The number of the frame; it grows by 1 with each change."""
+    """The number of the frame, which increases by 1 with each change."""
     complete: bool
-    """Whether the frame contains everything. The client then discards the data of earlier frames."""
+    """Whether the frame contains all data. If it does, the client discards the data from earlier frames."""
     at: Timestamp
-    """The time of the frame on the server's clock."""
+    """The time of the frame, according to the server's clock."""
     status: Status | None
-    """The status, with an `age` of 0 in its snapshot; None if it has not changed."""
+    """The status, with an `age` of 0 in its snapshot; null if the status has not changed."""
     pools: tuple[LivePool, ...] | None
-    """All pools; None if none has changed."""
+    """All pools; null if no pool has changed."""
     replicas: tuple[LiveReplica, ...]
     """The replicas that have changed."""
     gone: tuple[ReplicaName, ...]
-    """Replicas that no longer exist."""
+    """The replicas that no longer exist."""
     proxies: tuple[LiveProxy, ...] | None
-    """All proxies; None if none has changed."""
+    """All proxies; null if no proxy has changed."""
     rollouts: tuple[Rollout, ...] | None
-    """All rollouts; None if none has changed."""
+    """All rollouts; null if no rollout has changed."""
     splits: tuple[LiveSplit, ...] | None
-    """All splits; None if none has changed."""
+    """All splits; null if no split has changed."""
 
 
 class ReplicaSeries(Struct, frozen=True):
@@ -1677,8 +1715,8 @@ class ReplicaSeries(Struct, frozen=True):
     replica: str
     """The replica."""
     values: tuple[Number | None, ...]
-    """A value for each of `times`; None if it was unknown. For the metric `state`, the value is an index in
-    `states`."""
+    """One value for each entry in `times`; null if the value was unknown. For the metric `state`, each value is an
+    index into `states`."""
 
 
 class Series(Struct, frozen=True):
@@ -1689,11 +1727,11 @@ class Series(Struct, frozen=True):
     metric: SeriesMetric
     """The metric."""
     states: tuple[str, ...]
-    """The states by index, for the metric `state`; empty for other metrics."""
+    """The states by index, if the metric is `state`; empty for other metrics."""
     times: tuple[Number, ...]
-    """Seconds since the epoch, the oldest first."""
+    """The times of the values, in seconds since the Unix epoch, oldest first."""
     total: tuple[Number | None, ...]
-    """Values of the whole pool, if the request has no `replica`: the sum of requests, the mean of a ratio or a
-    temperature, the number of replicas in the state `in`. Empty if the request has a `replica`."""
+    """The values for the whole pool if the request does not specify `replica`: the sum of requests, the mean of a ratio
+    or a temperature, or the number of replicas in the state `in`. Empty if the request specifies `replica`."""
     replicas: tuple[ReplicaSeries, ...]
-    """The requested replicas, in the order of the fleet."""
+    """The requested replicas, in the order of the fleet file."""
