@@ -204,13 +204,13 @@ def _answers(feature: Feature) -> Iterator[str]:
 def _answer(support: Capability) -> str:
     match support:
         case Unsupported():
-            return f"not supported ({support.reason}); instead: {support.instead}"
+            return f"not supported ({support.reason}). Instead, {support.instead}"
         case Since():
             version = ".".join(map(str, support.version))
-            return f"supported since version {version}; {support.below.reason}; instead: {support.below.instead}"
+            return f"supported since version {version} ({support.below.reason}). In earlier versions, {support.below.instead}"
         case NotYet():
             return "not rendered yet"
         case Rendered(in_part=True):
-            return f"supported in part; {support.note}"
+            return f"supported in part. {support.note}"
         case Rendered():
-            return f"supported{'; ' + support.note if support.note else ''}"
+            return f"supported{'. ' + support.note if support.note else ''}"

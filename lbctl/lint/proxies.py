@@ -136,7 +136,7 @@ def _merged_finding(findings: Sequence[tuple[str, Diagnostic]]) -> Diagnostic:
     if len({text for _, text in messages}) == 1:
         is_general = messages[0][1] == first.message
         message = first.message if is_general else f"{_kinds(messages)} does not support this: {messages[0][1]}"
-    hints = [(kind, finding.hint.removeprefix("instead: ")) for kind, finding in findings if finding.hint]
+    hints = [(kind, finding.hint.removeprefix("instead, ")) for kind, finding in findings if finding.hint]
     hint = first.hint if len({text for _, text in hints}) < 2 else f"instead: {_by_kind(hints)}"
     return replace(first, message=message, hint=hint)
 

@@ -172,7 +172,7 @@ def _warning(
         code = "LB499" if feature.code.startswith("LB4") else feature.code
         return Diagnostic(code, message, position, path, severity="warning")
     message = f"{target.kind} does not support this: {loss.reason}{closes}"
-    return Diagnostic(feature.code, message, position, path, f"instead: {loss.instead}", "warning")
+    return Diagnostic(feature.code, message, position, path, f"instead, {loss.instead}", "warning")
 
 
 def _closed_route(route: Route, closed: Mapping[str, frozenset[str]]) -> Route:

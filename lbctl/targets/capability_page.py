@@ -17,19 +17,20 @@ _INTRODUCTION = """\
 
 # Capabilities of each proxy
 
-lbctl never ignores a setting silently. Every key of a fleet file belongs to a feature below, and the tables show how
-each proxy supports it:
+lbctl never ignores a setting silently. Every key of a fleet file belongs to one of the features below. The tables show
+how each proxy supports the feature:
 
-- **✔**: supported; *from VERSION*: in that version of the proxy and later ones (`proxies.*.version`, or
-  `--proxy-version`; default: the oldest supported version).
-- **in part**: supported as described in the proxy's notes. A fleet that uses the rest gets a warning with the code.
-- **not yet**: the proxy supports it, but lbctl does not render it in this version. A fleet that uses it gets the
-  warning LB499.
-- **no**: not supported. A fleet that uses it gets a warning with the code in that cell, the reason, and the substitute
-  that is rendered.
+- **✔**: The proxy supports the feature. *from VERSION* means that this version of the proxy and later versions support
+  it. Set the version with `proxies.*.version` or `--proxy-version` (default: the oldest supported version).
+- **in part**: The proxy supports the feature as described in its notes. If a fleet uses the unsupported part, lbctl
+  reports a warning with the code.
+- **not yet**: The proxy supports the feature, but this version of lbctl does not render it. If a fleet uses the
+  feature, lbctl reports the warning LB499.
+- **no**: The proxy does not support the feature. If a fleet uses the feature, lbctl reports a warning with the code in
+  that cell, the reason, and the substitute.
 
-Features with a † protect something. If a proxy does not support one of them, or not yet, the affected routes answer 503
-on that proxy: they are closed, never open.
+Features marked with † protect routes. If a proxy does not support such a feature, or lbctl does not render it yet, the
+affected routes answer 503 on that proxy instead of being served without protection.
 """
 
 
@@ -88,7 +89,7 @@ def _details(item: Target) -> str:
     """Return the section of one proxy: unsupported features, unrendered features, and notes on the others."""
     sections = {
         f"Features that {item.title} does not support": "".join(_refusals(item)),
-        f"Not rendered for {item.title} yet (LB499)": "".join(_missing(item)),
+        f"Features that lbctl does not render for {item.title} yet (LB499)": "".join(_missing(item)),
         f"Notes on {item.title}": "".join(_notes(item)),
     }
     return f"## {item.title}\n\n" + "\n".join(f"### {title}\n\n{text}" for title, text in sections.items() if text)
@@ -101,25 +102,31 @@ def _refusals(item: Target) -> Iterator[str]:
         effective = capability.below if isinstance(capability, Since) else capability
         if isinstance(effective, Unsupported):
             codes = f"{feature.code}{before_version}"
-            yield f"- **{_name(feature)}** ({codes}): {effective.reason}. Instead: {effective.instead}.\n"
+            yield f"- **{_name(feature)}** ({codes}): {_sentence(effective.reason)} Instead, {effective.instead}.\n"
 
 
 def _missing(item: Target) -> Iterator[str]:
     for feature in FEATURES:
         capability = item.capabilities[feature.id]
         if isinstance(capability, NotYet):
-            yield f"- {_name(feature)}{_with_note(capability.note)}\n"
+            yield f"- **{_name(feature)}**{_with_note(capability.note)}\n"
 
 
 def _notes(item: Target) -> Iterator[str]:
     for feature in FEATURES:
         capability = item.capabilities[feature.id]
         if isinstance(capability, Rendered | Since) and capability.note:
-            yield f"- {_name(feature)}{_with_note(capability.note)}\n"
+            yield f"- **{_name(feature)}**{_with_note(capability.note)}\n"
 
 
 def _with_note(note: str) -> str:
-    return f": {note}" if note else ""
+    return f": {note}." if note else ""
+
+
+def _sentence(clause: str) -> str:
+    """Return the clause as a sentence. The names nginx and lbctl stay in lower case."""
+    begins_with_name = clause.startswith(("nginx", "lbctl"))
+    return f"{clause if begins_with_name else clause[:1].upper() + clause[1:]}."
 
 
 def _dotted(version: Version) -> str:

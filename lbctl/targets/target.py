@@ -66,33 +66,35 @@ Capability = Rendered | NotYet | Unsupported | Since
 
 SERVED: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
-        "no proxy moves a split by itself", "the split in the file, unless `lbctl serve` drives the proxy"
+        "no proxy can change a split by itself",
+        "the proxy uses the split in the file, unless `lbctl serve` drives the proxy",
     ),
     "pool.drain_deadline": Unsupported(
         "no proxy measures the time since a replica was drained",
         "the replica finishes its requests without a time limit; `lbctl serve` removes it after the deadline",
     ),
     "pool.health.deep": Unsupported(
-        "no proxy reads GPU telemetry", "only active and passive health checks, unless `lbctl serve` drives the proxy"
+        "no proxy reads GPU telemetry",
+        "the proxy uses only active and passive health checks, unless `lbctl serve` drives the proxy",
     ),
     "pool.telemetry": Unsupported(
-        "no proxy reads a model server's metrics", "no metrics are read, unless `lbctl serve` drives the proxy"
+        "no proxy reads a model server's metrics", "no metrics are used, unless `lbctl serve` drives the proxy"
     ),
     "pool.weighting": Unsupported(
         "no proxy adapts weights to live signals",
         "the weights are the capacities in the file, unless `lbctl serve` drives the proxy",
     ),
     "pool.discovery.kubernetes": Unsupported(
-        "no proxy watches EndpointSlices of Kubernetes", "the pool is empty, unless `lbctl serve` drives the proxy"
+        "no proxy watches Kubernetes EndpointSlices", "the pool is empty, unless `lbctl serve` drives the proxy"
     ),
-    "control": Unsupported("it configures the control plane, not a proxy", "`lbctl serve` uses it"),
+    "control": Unsupported("this setting configures the control plane, not a proxy", "`lbctl serve` uses this setting"),
 }
 """Features that no proxy supports by itself, and that `lbctl serve` provides for every kind."""
 CONTROL_PLANE: Mapping[str, Capability] = {
     **SERVED,
-    "proxies.identity": Unsupported("it applies only to HAProxy", "it is ignored"),
-    "proxies.weights": Unsupported("it is an interface of HAProxy", "it is ignored"),
-    "proxies.slots": Unsupported("only HAProxy has server slots", "it is ignored"),
+    "proxies.identity": Unsupported("this setting applies only to HAProxy", "lbctl ignores this setting"),
+    "proxies.weights": Unsupported("only HAProxy has this interface", "lbctl ignores this setting"),
+    "proxies.slots": Unsupported("only HAProxy has server slots", "lbctl ignores this setting"),
 }
 """Features of the control plane, or of the one kind of proxy that overrides them. Every table includes these."""
 

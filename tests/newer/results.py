@@ -11,13 +11,14 @@ from lbctl.targets import target
 
 _FILE = Path(__file__).with_name("results.json")
 _INTRODUCTION = """\
-## Run with
+## Tested versions
 
-`make test` uses the nginx and HAProxy of the machine (Debian 12: 1.22 and 2.6) and Envoy 1.40.
-`make test-newer` runs newer ones: the checker of each reads the expected outputs of `tests/golden`, as they stand there
-and rendered for its version, and tests send requests through it, by fleets rendered for its version.
+`make test` uses the installed nginx and HAProxy (1.22 and 2.6 on Debian 12) and Envoy 1.40. `make test-newer` runs
+newer versions. The configuration checker of each version reads the expected outputs in `tests/golden`, both unchanged
+and rendered for its version. Other tests render fleets for the version and send requests through the proxy.
 
-Other versions are not tested, as HAProxy 3.1 and 3.3, and nginx 1.31, for which `least_time` follows its documentation.
+Other versions, such as HAProxy 3.1 and 3.3 and nginx 1.31, are not tested. For nginx 1.31, `least_time` follows the
+nginx documentation.
 
 """
 
@@ -53,7 +54,7 @@ def save(results: Iterable[Result]) -> None:
 
 def section() -> str:
     """Return the section of docs/reference/capabilities.md."""
-    head = "| proxy | texts accepted | tests with traffic passed | failed |\n|---|---|---|---|\n"
+    head = "| proxy | accepted configurations | passed tests with traffic | failed tests |\n|---|---|---|---|\n"
     return _INTRODUCTION + head + "".join(map(_row, load()))
 
 

@@ -96,7 +96,7 @@ def test_unsupported_feature_is_a_warning_at_its_key() -> None:
     assert places([warning]) == ["22:71 LB434"]
     assert warning.severity == "warning"
     assert "it has no such thing" in warning.message
-    assert warning.hint == "instead: nothing"
+    assert warning.hint == "instead, nothing"
     assert closed_routes(rendered) == set()
 
 
