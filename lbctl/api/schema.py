@@ -84,9 +84,9 @@ class Snapshot(Struct, frozen=True):
     age: Number
     """Seconds since `at`."""
     origin: Origin = field(name="from")
-    """The origin of the fleet, which is `files` (the files on disk), `state` (the last valid fleet from the saved
-    state, because the files are invalid), `history` (an earlier fleet, after a rollback) or `leader` (the leader's
-    fleet)."""
+    """The origin of the fleet. `files`: the fleet comes from the files on disk. `state`: the fleet is the last valid
+    one in the saved state, because the files are invalid. `history`: the fleet is an earlier one, after a rollback.
+    `leader`: the fleet comes from the leader."""
     pools: int
     """The number of pools."""
     replicas: int
@@ -184,9 +184,9 @@ class PoolControl(Struct, frozen=True):
     strategy: str
     """The weighting strategy, as named in `weighting.strategy`."""
     mode: str
-    """The mode of the control loop, which is `acting` (signals change the weights), `frozen` (too many replicas appear
-    unhealthy at once, so the weights do not change), `blind` (too many replicas have no recent sample, so the weights
-    return to the capacities) or `held` (an operator has frozen the pool)."""
+    """The mode of the control loop. `acting`: signals change the weights. `frozen`: too many replicas appear unhealthy
+    at once, so the weights do not change. `blind`: too many replicas have no recent sample, so the weights return to
+    the capacities. `held`: an operator has frozen the pool."""
     reason: str | None
     """The reason why the mode is not `acting`; null if the mode is `acting`."""
     out: Mapping[str, tuple[str, ...]]
@@ -417,9 +417,9 @@ class ReloadResult(Struct, frozen=True):
     """The response to `POST /api/v1/reload`."""
 
     result: ReloadOutcome
-    """The result, which is `published`, `unchanged`, `invalid` (the files contain errors), `refused` (the files remove
-    too many replicas or keys), `unsound` (a proxy would reject the configuration), or `rolled_back` (the files have not
-    changed since a rollback, so the rollback stays active)."""
+    """The result, for example `published` or `unchanged`. `invalid`: the files contain errors. `refused`: the files
+    remove too many replicas or keys. `unsound`: a proxy would reject the configuration. `rolled_back`: the files have
+    not changed since a rollback, so the rollback stays active."""
     refused: str | None
     """The reason why the files are not published; null if they are published."""
     offered_again: int
@@ -552,9 +552,9 @@ class RolloutEvaluation(Struct, frozen=True):
     step: int
     """The step number, from 1."""
     verdict: RolloutVerdict
-    """The verdict, which is `good` (enough requests, and the target pool is not worse than the other pools), `bad` (the
-    target pool is significantly worse) or `inconclusive` (not enough data, so neither the step nor the rollout
-    ends)."""
+    """The verdict. `good`: there are enough requests, and the target pool is not worse than the other pools. `bad`: the
+    target pool is significantly worse. `inconclusive`: there is not enough data, so neither the step nor the rollout
+    ends."""
     reason: str | None
     """The reason why the verdict is not `good`; null if it is `good`."""
     new: RolloutCounts
@@ -1349,7 +1349,7 @@ class PickExplanation(Struct, frozen=True):
 
 
 class AuditRecord(Struct, frozen=True):
-    """An action, and the actor who performed it."""
+    """An action and its actor."""
 
     number: int
     """The number of the record. Records are numbered from 1, without gaps."""
