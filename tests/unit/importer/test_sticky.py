@@ -66,7 +66,7 @@ def test_session_that_an_answer_names_becomes_an_affinity(table: str, ttl: dict[
 )
 def test_sessions_that_are_lost_are_reported(lines: str, hint: str, tmp_path: Path) -> None:
     result, diagnostics = imported_text("haproxy", f"{HEAD} {lines}\n{SERVERS}", tmp_path)
-    findings = [item for item in diagnostics if item.code == "LB985" and "may reach any replica of b" in item.message]
+    findings = [item for item in diagnostics if item.code == "LB985" and "may reach any replica in pool b" in item.message]
     assert findings
     assert all(hint in (item.hint or "") for item in findings)
     assert [*result.draft.unkept] == [("pools", "b")]
@@ -75,7 +75,7 @@ def test_sessions_that_are_lost_are_reported(lines: str, hint: str, tmp_path: Pa
 @pytest.mark.parametrize("line", ["sticky learn create=$upstream_cookie_a lookup=$cookie_a;", "hash $a$b;"])
 def test_sessions_of_nginx_that_are_lost_are_reported(line: str, tmp_path: Path) -> None:
     result, diagnostics = imported_text("nginx", NGINX.format(line), tmp_path)
-    assert any("may reach any replica of u" in item.message for item in diagnostics)
+    assert any("may reach any replica in pool u" in item.message for item in diagnostics)
     assert [*result.draft.unkept] == [("pools", "u")]
 
 
