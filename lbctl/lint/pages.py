@@ -206,8 +206,8 @@ def _answer(support: Capability) -> str:
         case Unsupported():
             return f"not supported ({support.reason}). Instead, {support.instead}"
         case Since():
-            version = ".".join(map(str, support.version))
-            return f"supported since version {version} ({support.below.reason}). In earlier versions, {support.below.instead}"
+            version, below = ".".join(map(str, support.version)), support.below
+            return f"supported since version {version} ({below.reason}). In earlier versions, {below.instead}"
         case NotYet():
             return "not rendered yet"
         case Rendered(in_part=True):

@@ -124,8 +124,8 @@ def _with_note(note: str) -> str:
 
 
 def _sentence(clause: str) -> str:
-    """Return the clause as a sentence. The names nginx and lbctl stay in lower case."""
-    begins_with_name = clause.startswith(("nginx", "lbctl"))
+    """Return the clause as a sentence. The names of kinds and lbctl stay in lower case."""
+    begins_with_name = clause.startswith((*KINDS, "lbctl"))
     return f"{clause if begins_with_name else clause[:1].upper() + clause[1:]}."
 
 
