@@ -38,7 +38,7 @@ _FOREIGN_KEYS = {
 }
 """Maps a key of other proxies' configurations to its replacement, which begins with a key."""
 _FOREIGN_KEYS_IN = {
-    ("http", "headers"): "for a key of the servers, write credentials of the pool: checks send it too",
+    ("http", "headers"): "write the servers' key in the pool's `credentials`; checks also send it",
 }
 """Maps a section and an unknown key in it to a hint."""
 _FOREIGN_VALUES = {
@@ -111,7 +111,7 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
         key = str(inner[-1])
         hint = _FOREIGN_KEYS_IN.get((str(inner[-2]) if inner[1:] else "", key)) or _instead_of_key(key, keys)
         hint = hint or (section and _further_in(key, section)) or did_you_mean(key, keys)
-        return "LB011", f"unknown key {show(key)}", hint or f"known here: {', '.join(keys)}"
+        return "LB011", f"unknown key {show(key)}", hint or f"known keys: {', '.join(keys)}"
     if kind == "missing":
         return "LB014", f"{inner[-1]} is missing", f"write {inner[-1]}"
     nested = section_at(shape, inner) if kind == "model_type" else None
@@ -150,8 +150,10 @@ def _as_one(inner: Path, value: Any) -> str:
     first = value[0] if isinstance(value, list) and value else None
     if not isinstance(first, str) or not re.fullmatch(r"[\w./:*-]+", first):
         return ""
-    one = "one pool's name" if inner[-1] in {"fallback", "pool"} else "one value"
-    return f"{one}, as `{inner[-1]}: {first}`" if isinstance(inner[-1], str) else f"{one}, as `{first}`"
+    one = "write one pool name" if inner[-1] in {"fallback", "pool"} else "write one value"
+    return (
+        f"{one}, for example `{inner[-1]}: {first}`" if isinstance(inner[-1], str) else f"{one}, for example `{first}`"
+    )
 
 
 def _as_map(section: type[Section], value: str | int) -> str:
@@ -196,7 +198,7 @@ def _literal(value: Any, ctx: dict[str, Any], _message: str) -> tuple[str, str]:
     suggestion = _instead_of_value(value, allowed) if isinstance(value, str) else ""
     if not suggestion and isinstance(value, bool | int | float) and str(value).lower() in allowed:
         suggestion = f'quote it: "{str(value).lower()}"'
-    return f"{show(value)} is not known here", suggestion or f"one of {', '.join(allowed)}"
+    return f"{show(value)} is not an allowed value", suggestion or f"one of {', '.join(allowed)}"
 
 
 def _instead_of_value(value: str, allowed: list[str]) -> str:
@@ -232,10 +234,10 @@ _KINDS: dict[str, tuple[str, _Describe]] = {
     "float_type": ("LB013", _not_a("a number")),
     "string_type": ("LB013", _string),
     "string_too_long": ("LB016", _bound("at most", "max_length")),
-    "list_type": ("LB013", _not_a("a list", "write [ … ] or lines that begin with -")),
+    "list_type": ("LB013", _not_a("a list", "write [ … ] or lines that start with -")),
     "dict_type": ("LB013", _not_a("a map", "write key: value")),
     "model_type": ("LB013", _not_a("a map", "write key: value")),
-    "too_short": ("LB016", lambda *_: ("this list is empty", "at least one entry is needed")),
+    "too_short": ("LB016", lambda *_: ("this list is empty", "add at least one entry")),
     "greater_than_equal": ("LB016", _bound("at least", "ge")),
     "less_than_equal": ("LB016", _bound("at most", "le")),
     "greater_than": ("LB016", _bound("more than", "gt")),

@@ -140,7 +140,7 @@ def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> None:
     reported = {diagnostic.path for diagnostic in diagnostics}
     for path in _empty(values):
         if len(path) > 1 and path not in reported:
-            hint = "write one, or leave the key out"
+            hint = "write a value, or remove the key"
             position = position_of(root, path, key=True)
             diagnostics.add(Diagnostic("LB014", f"{show(path[-1])} has no value", position, path, hint))
 

@@ -124,8 +124,10 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_InputFile]:
     if not directory:
         yield _InputFile(_printable(given), path, str(path.parent))
     elif not files:
-        hint = "its *.yaml and *.yml are read, not its sub-directories and no dot-files"
-        diagnostics.add(Diagnostic("LB001", "a directory without YAML", Position(_printable(given), 1, 1), hint=hint))
+        hint = "lbctl reads *.yaml and *.yml files, but no subdirectories and no hidden files"
+        diagnostics.add(
+            Diagnostic("LB001", "the directory contains no YAML files", Position(_printable(given), 1, 1), hint=hint)
+        )
     for file in files:
         yield _InputFile(_printable(str(file)), file, str(path))
 
@@ -156,7 +158,7 @@ def _content(source: _InputFile, diagnostics: Diagnostics, stdin: IO[bytes] | No
         if source.path is None:
             return (stdin or sys.stdin.buffer).read(MAX_BYTES + 1)
         if not stat.S_ISREG(source.path.stat().st_mode):
-            hint = "only files and directories are read; `-` is standard input"
+            hint = "lbctl reads only files and directories; `-` means standard input"
             diagnostics.add(Diagnostic("LB002", "this is not a regular file", Position(source.name, 1, 1), hint=hint))
             return None
         with source.path.open("rb") as file:
@@ -186,7 +188,7 @@ def _check_version(fleet: Node, diagnostics: Diagnostics) -> None:
         hint = "begin each file of a fleet with `version: 1`"
         diagnostics.add(Diagnostic("LB010", "`version` is missing", Position(fleet.file, 1, 1), hint=hint))
     elif type(version.value) is not int or version.value != 1:
-        message = f"{show(plain_value(version))} is not a version of this format"
+        message = f"{show(plain_value(version))} is not a supported version"
         diagnostics.add(Diagnostic("LB010", message, version.position, ("version",), "write `version: 1`"))
 
 
@@ -209,8 +211,8 @@ def _merged(fleets: Sequence[Node], diagnostics: Diagnostics) -> Node:
 
 def _merge_section(merged: dict[str, Node], key: str, node: Node, diagnostics: Diagnostics) -> None:
     if node.value is not None and not isinstance(node.value, dict):
-        hint = "write `name:` and its keys below it"
-        diagnostics.add(Diagnostic("LB004", f"`{key}` is a map of names", node.position, (key,), hint))
+        hint = "write `NAME:`, and below it the keys of the object"
+        diagnostics.add(Diagnostic("LB004", f"`{key}` must be a map of names", node.position, (key,), hint))
         return
     section = merged.setdefault(key, Node({}, node.file, node.line, node.column, node.key_line, node.key_column))
     objects = _fields(section)

@@ -69,7 +69,7 @@ class _OrOff:
 
 
 def _session_key(value: object) -> str | BodyKey:
-    hint = "the name of a header, or {body: $.FIELD}"
+    hint = "write a header name or {body: $.FIELD}"
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", value, re.ASCII):
         return value.lower()
     if isinstance(value, dict):
@@ -79,8 +79,8 @@ def _session_key(value: object) -> str | BodyKey:
             place = error.errors()[0]["loc"] if "body" in value else ()
             header = value.get("header")
             written = f"write {header}, or {{body: $.FIELD}}" if isinstance(header, str) else hint
-            raise refuse("LB013", f"{show(value)} is not a session key", written, place) from None
-    raise refuse("LB013", f"{show(value)} is not a session key", hint)
+            raise refuse("LB013", f"{show(value)} is not a session ID source", written, place) from None
+    raise refuse("LB013", f"{show(value)} is not a session ID source", hint)
 
 
 SessionKey = Annotated[
@@ -95,8 +95,8 @@ def _prefix(value: object) -> object:
     if value == "off":
         return None
     if not isinstance(value, dict | PickPrefix):
-        hint = "off, or a map such as {block: 256, blocks: 128}; without the key, prompts are recognised"
-        raise refuse("LB013", f"{show(value)} is not known here", hint)
+        hint = "write off, or a map such as {block: 256, blocks: 128}; without this key, prompts are recognised"
+        raise refuse("LB013", f"{show(value)} is not an allowed value", hint)
     return value
 
 

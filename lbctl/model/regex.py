@@ -22,18 +22,18 @@ _MAX_CHARACTERS = 10_000
 """The limit with all repeats expanded. RE2 may need thirty instructions per character, and allows about 350,000."""
 _ESCAPED = r"(?<!\\)(?:\\\\)*"
 _REFUSED = (
-    (rf"{_ESCAPED}\(\?(?!:)", "look-around, flags and names of groups are not allowed"),
+    (rf"{_ESCAPED}\(\?(?!:)", "look-around, flags and group names are not allowed"),
     (rf"{_ESCAPED}\\[0-9]", "back-references and octal escapes are not allowed"),
-    (rf"{_ESCAPED}\\[ZGKRXCpPuUxvN]", "this escape does not mean the same to every proxy"),
-    (rf"{_ESCAPED}\{{,", "a repeat needs its lower bound"),
-    (rf"{_ESCAPED}\[[^\]]*\\b", "\\b within a class is not RE2 syntax"),
+    (rf"{_ESCAPED}\\[ZGKRXCpPuUxvN]", "this escape has different meanings in different proxies"),
+    (rf"{_ESCAPED}\{{,", "a repetition needs a lower bound"),
+    (rf"{_ESCAPED}\[[^\]]*\\b", "\\b within a character class is not RE2 syntax"),
 )
 
 
 def check_regex(text: str) -> str:
     """Return the problem with the expression, or an empty string."""
     if not re.fullmatch(r"[!-~]{1,1024}", text):
-        return "an expression is 1 to 1024 printable ASCII characters without spaces"
+        return "an expression must have 1 to 1024 printable ASCII characters, without spaces"
     for pattern, problem in _REFUSED:
         if re.search(pattern, text):
             return problem
@@ -45,10 +45,10 @@ def check_regex(text: str) -> str:
             parsed = _parser.parse(text)
             re.compile(text)
     except FutureWarning:
-        return "[ and && within a class must be escaped"
+        return "[ and && within a character class must be escaped"
     except (re.error, RecursionError, OverflowError) as error:
         return f"not a regular expression: {error}"
-    too_large = f"with its repeats written out it has more than {_MAX_CHARACTERS} characters"
+    too_large = f"with its repetitions written out, it has more than {_MAX_CHARACTERS} characters"
     return next(_problems(parsed), "") or (too_large if _size(parsed) > _MAX_CHARACTERS else "")
 
 
@@ -59,12 +59,12 @@ def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
         if name not in _ALLOWED:
             yield f"{name.lower().replace('_', ' ')} is not RE2 syntax"
         if name == "AT" and str(argument).endswith("BOUNDARY"):
-            yield "\\b and \\B do not mean the same to every proxy in a path that is escaped"
+            yield "\\b and \\B have different meanings in different proxies if the path is escaped"
         if name in {"MAX_REPEAT", "MIN_REPEAT"}:
             low, high, inner = argument
             product = repeats * max(1, low if str(high) == "MAXREPEAT" else high)
             if product > _MAX_REPEATS:
-                yield f"more than {_MAX_REPEATS} repeats"
+                yield f"more than {_MAX_REPEATS} repetitions"
             yield from _problems(inner, product)
         elif name == "SUBPATTERN":
             yield from _problems(argument[-1], repeats)

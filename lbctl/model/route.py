@@ -51,8 +51,8 @@ class Pin(Section):
     @model_validator(mode="after")
     def _can_match(self) -> Self:
         if self.cookie is not None and not v.is_cookie_value(self.equals):
-            hint = "no space, quote, comma, semicolon or backslash"
-            raise refuse("LB013", f"{show(self.equals)} is not a cookie's value", hint, ("equals",))
+            hint = "do not use spaces, quotes, commas, semicolons or backslashes"
+            raise refuse("LB013", f"{show(self.equals)} is not a cookie value", hint, ("equals",))
         return self
 
 
@@ -134,11 +134,13 @@ def _limit_by(value: object) -> str | HeaderKey:
             return HeaderKey.model_validate(value)
         except ValidationError as error:
             place = error.errors()[0]["loc"]
-            raise refuse("LB013", f"{show(value)} is not a key of a limit", "{header: NAME}", place) from None
+            raise refuse("LB013", f"{show(value)} is not an allowed value of `by`", "{header: NAME}", place) from None
     if value not in _BY:
         hint = did_you_mean(value, _BY) if isinstance(value, str) else ""
         raise refuse(
-            "LB013", f"{show(value)} is not a key of a limit", hint or "tenant, client_ip, all or {header: NAME}"
+            "LB013",
+            f"{show(value)} is not an allowed value of `by`",
+            hint or "write tenant, client_ip, all or {header: NAME}",
         )
     return str(value)
 
@@ -229,7 +231,9 @@ class External(Section):
     @model_validator(mode="after")
     def _accepts_tenant(self) -> Self:
         if self.tenant_header is not None and self.tenant_header not in self.accept:
-            raise refuse("LB144", f"{self.tenant_header} is not accepted", "add it to accept", ("tenant_header",))
+            raise refuse(
+                "LB144", f"{self.tenant_header} is not listed in `accept`", "add it to `accept`", ("tenant_header",)
+            )
         return self
 
 
@@ -239,11 +243,12 @@ class Auth(Section):
     )
 
     api_keys: ApiKeys | None = Field(
-        None, description="API keys of clients. If `jwt` is also set, a request needs only one of the two."
+        None, description="API keys of clients. If `jwt` is also set, a request needs only remove one of the two."
     )
     jwt: Jwt | None = Field(
         None,
-        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only one of the two.",
+        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only remove one of "
+        "the two.",
     )
     basic: Basic | None = Field(
         None, description="Users and passwords of clients (HTTP Basic). Cannot be combined with `api_keys` or `jwt`."
@@ -263,10 +268,15 @@ class Auth(Section):
         kinds = {"api_keys": self.api_keys, "jwt": self.jwt, "basic": self.basic, "external": self.external}
         chosen = [name for name, section in kinds.items() if section is not None]
         if not chosen:
-            raise refuse("LB014", "nothing is chosen here", "api_keys or jwt, or both, or basic or external is needed")
+            raise refuse("LB014", "a required key is missing", "set api_keys, jwt or both, or set basic or external")
         alone = next((name for name in ("basic", "external") if name in chosen), None)
         if alone is not None and len(chosen) > 1:
-            raise refuse("LB143", f"{alone} is set with another kind of credentials", "one of the two", (alone,))
+            raise refuse(
+                "LB143",
+                f"{alone} cannot be combined with another authentication method",
+                "remove one of the two",
+                (alone,),
+            )
         return self
 
 
@@ -306,7 +316,7 @@ class Respond(Section):
     @model_validator(mode="after")
     def _lists_models_or_answers(self) -> Self:
         if "models" in self.model_fields_set and not self.models:
-            raise refuse("LB014", "nothing is chosen here", "models: true, or status", ("models",))
+            raise refuse("LB014", "a required key is missing", "set models: true, or set status", ("models",))
         return self
 
 

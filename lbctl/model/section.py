@@ -84,9 +84,9 @@ class Section(BaseModel):
         for keys, required in self.CHOICES:
             chosen = [key for key in keys if key in self.model_fields_set]
             if len(chosen) > 1:
-                raise refuse("LB015", f"{' and '.join(chosen)} exclude each other", f"keep one of {_listed(keys)}")
+                raise refuse("LB015", f"{' and '.join(chosen)} cannot be set together", f"keep one of {_listed(keys)}")
             if required and not chosen:
-                raise refuse("LB014", "nothing is chosen here", f"one of {_listed(keys)} is needed")
+                raise refuse("LB014", "a required key is missing", f"set one of {_listed(keys)}")
         return self
 
 

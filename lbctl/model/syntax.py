@@ -12,41 +12,41 @@ from yaml import MarkedYAMLError
 
 from lbctl.base.diagnostics import show
 
-_INDENT = "keys of one map start in the same column, dashes of one list too"
+_INDENT = "start all keys of a map, and all dashes of a list, in the same column"
 _QUOTE = "put the value in quotes"
-_NO_TAG = "remove the tag; a value that begins with `!` goes in quotes"
-_ESCAPE = "write \\\\ for a backslash, or use single quotes, where a backslash is only a backslash"
+_NO_TAG = "remove the tag, or put a value that begins with `!` in quotes"
+_ESCAPE = "write \\\\ for a backslash, or use single quotes, in which a backslash has no special meaning"
 
 _EXPLANATIONS: tuple[tuple[str, str, str, str], ...] = (
-    ("maximum nesting depth", "LB005", "brackets are nested too deep", "a fleet needs no more than 32 levels"),
+    ("maximum nesting depth", "LB005", "brackets are nested too deeply", "use at most 32 levels"),
     ("undefined tag handle", "LB007", "tags are not supported", _NO_TAG),
     ("while scanning a tag", "LB007", "tags are not supported", _NO_TAG),
     ("while parsing a tag", "LB007", "tags are not supported", _NO_TAG),
-    ("while scanning an alias", "LB006", "a bare value cannot begin with `*`", _QUOTE),
-    ("while scanning an anchor", "LB006", "a bare value cannot begin with `&`", _QUOTE),
-    ("mapping values are not allowed", "LB004", "a `:` is where no key can be",
-     f"quote a value that holds `: `; {_INDENT}"),
-    ("mapping keys are not allowed", "LB004", "a `? ` is where no key can be", _QUOTE),
-    ("unexpected ':'", "LB004", "a bare value within brackets holds a `:`", _QUOTE),
-    ("block sequence entries are not allowed", "LB004", "a `- ` is where no list item can be",
-     "a list starts on its own line, below its key"),
-    ("could not find expected ':'", "LB004", "a key without its `:`", "write `key: value`"),
+    ("while scanning an alias", "LB006", "an unquoted value cannot begin with `*`", _QUOTE),
+    ("while scanning an anchor", "LB006", "an unquoted value cannot begin with `&`", _QUOTE),
+    ("mapping values are not allowed", "LB004", "unexpected `:`, because no key is allowed here",
+     f"put a value that contains `: ` in quotes; {_INDENT}"),
+    ("mapping keys are not allowed", "LB004", "unexpected `? `, because no key is allowed here", _QUOTE),
+    ("unexpected ':'", "LB004", "an unquoted value within brackets contains a `:`", _QUOTE),
+    ("block sequence entries are not allowed", "LB004", "unexpected `- `, because no list item is allowed here",
+     "start a list on its own line, below its key"),
+    ("could not find expected ':'", "LB004", "this key has no `:`", "write `key: value`"),
     ("did not find expected key", "LB004", "this does not belong to the map above it", _INDENT),
     ("did not find expected '-' indicator", "LB004", "this does not belong to the list above it", _INDENT),
     ("did not find expected ',' or", "LB004", "a `,` or the closing bracket is missing before this", ""),
     ("did not find expected node content", "LB004", "a value is missing here",
-     "a value that begins with `[`, such as an IPv6 address, goes in quotes"),
-    ("invalid Unicode character escape", "LB004", "this escape is not a character",
-     "write the character itself, or its \\U and eight digits; surrogates such as \\ud83d are not characters"),
+     "put a value that begins with `[`, such as an IPv6 address, in quotes"),
+    ("invalid Unicode character escape", "LB004", "this escape does not represent a character",
+     "write the character itself, or \\U and eight digits; surrogates such as \\ud83d are not characters"),
     ("expected hexdecimal number", "LB004", "an escape needs two, four or eight hexadecimal digits", _ESCAPE),
-    ("unknown escape character", "LB004", "an unknown escape in a double-quoted text", _ESCAPE),
-    ("unexpected document indicator", "LB004", "a quote that is opened here is never closed", ""),
-    ("unexpected end of stream", "LB004", "a quote that is opened here is never closed", ""),
-    ("expected <document start>", "LB004", "there is more text after the end of the map", "a file holds one map"),
+    ("unknown escape character", "LB004", "unknown escape in a double-quoted text", _ESCAPE),
+    ("unexpected document indicator", "LB004", "the quote that opens here is never closed", ""),
+    ("unexpected end of stream", "LB004", "the quote that opens here is never closed", ""),
+    ("expected <document start>", "LB004", "there is more text after the end of the map", "write one map per file"),
     ("while scanning a directive", "LB004", "a line that begins with `%` is not supported", "remove the line"),
     ("%YAML directive", "LB004", "a line that begins with `%` is not supported", "remove the line"),
     ("incompatible YAML document", "LB004", "this version of YAML is not supported", "remove the %YAML line"),
-    ("while scanning a block scalar", "LB004", "a text block (`|` or `>`) begins wrongly",
+    ("while scanning a block scalar", "LB004", "a text block (`|` or `>`) does not start correctly",
      "write only `|`, `|-`, `>` or `>-` after the key and indent the text with spaces"),
 )  # fmt: skip
 
@@ -62,9 +62,9 @@ def explain(error: MarkedYAMLError, text: str, opened: tuple[int, int]) -> tuple
     current_line = lines[line] if line < len(lines) else ""
     indent = current_line[: len(current_line) - len(current_line.lstrip(" \t"))]
     if "\t" in indent:
-        return "LB004", "a tab indents this line", "YAML is indented with spaces", line + 1, indent.index("\t") + 1
+        return "LB004", "this line is indented with a tab", "indent YAML with spaces", line + 1, indent.index("\t") + 1
     if not any(map(str.strip, [current_line[column:], *lines[line + 1 :]])) and (bracket := _bracket(lines, opened)):
-        return "LB004", f"the {bracket!r} that is opened here is never closed", "", *opened
+        return "LB004", f"the {bracket!r} that opens here is never closed", "", *opened
     if error.problem and error.problem.startswith("found character that cannot start"):
         return (
             "LB004",
@@ -92,4 +92,4 @@ def _explanation(problem: str) -> tuple[str, str, str]:
     for fragment, code, message, hint in _EXPLANATIONS:
         if fragment in problem:
             return code, message, hint
-    return "LB004", f"this is not YAML: {problem}", ""
+    return "LB004", f"invalid YAML: {problem}", ""

@@ -13,13 +13,13 @@ from itertools import islice
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position
 
 MAX_BYTES = 4 * 1024 * 1024
-KEY_HINT = "write it to a file and name the file here; replace this key, because it is compromised"
+KEY_HINT = "move the key to a file and name the file here; replace the key, because it is compromised"
 FORBIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 PRIVATE_KEY = re.compile(r"-----BEGIN[A-Z0-9 ]*\sPRIVATE\s+KEY")
 _FORBIDDEN_RAW = re.compile(FORBIDDEN.pattern.replace("\x0b-\x1f", "\x0b\x0c\x0e-\x1f"))
 """`FORBIDDEN` without the carriage return, which may end a line."""
 _TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n])%TAG")
-_NOT_UTF8 = "a fleet is YAML, saved as UTF-8"
+_NOT_UTF8 = "save the fleet as YAML text in UTF-8"
 _MAX_FAULTS = 100
 _MAX_FORBIDDEN = 20
 
@@ -41,7 +41,9 @@ class TextFaults:
         self._diagnostics.add(Diagnostic(code, message, Position(self.file, line, column), path, hint))
         self._count += 1
         if self._count >= _MAX_FAULTS:
-            raise self.stop("LB005", f"{_MAX_FAULTS} faults in this file: it is not read any further", line, column)
+            raise self.stop(
+                "LB005", f"{_MAX_FAULTS} errors in this file; the rest of the file is not read", line, column
+            )
 
     def stop(
         self, code: str, message: str, line: int, column: int, hint: str = "", path: Path = ()
@@ -56,14 +58,14 @@ def decode(data: bytes, findings: TextFaults) -> str:
     if len(data) > MAX_BYTES:
         raise findings.stop("LB005", "the file is larger than 4 MiB", 0, 0, "split the fleet into several files")
     if (nul := data.find(b"\0")) >= 0:
-        raise findings.stop("LB003", "this is not text", *_place(data[:nul].decode(errors="replace")), _NOT_UTF8)
+        raise findings.stop("LB003", "the file is not text", *_place(data[:nul].decode(errors="replace")), _NOT_UTF8)
     try:
         return data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         position = _place(data[: error.start].decode().removeprefix("\ufeff"))
         message = f"the byte 0x{data[error.start]:02X} is not UTF-8"
         if data.decode(errors="replace").count("\ufffd") > max(8, len(data) // 10):
-            message = "this is not text"
+            message = "the file is not text"
         raise findings.stop("LB003", message, *position, _NOT_UTF8) from None
 
 
@@ -84,7 +86,7 @@ def forbidden_message(character: str) -> str:
     import unicodedata
 
     name = unicodedata.name(character, "a control character").lower()
-    return f"the character U+{ord(character):04X} ({name}) may not be here"
+    return f"the character U+{ord(character):04X} ({name}) is not allowed here"
 
 
 def _place(before: str) -> tuple[int, int]:

@@ -25,16 +25,18 @@ def _header(value: object) -> str | HeaderFile:
         try:
             return _TEXT.validate_python(value)
         except ValidationError as error:
-            raise refuse("LB013", str(error.errors()[0]["msg"]), "or {file: PATH} for a secret") from None
+            raise refuse("LB013", str(error.errors()[0]["msg"]), "write text, or {file: PATH} for a secret") from None
     if isinstance(value, dict):
         try:
             return HeaderFile.model_validate(value)
         except ValidationError as error:
             first = error.errors()[0]
             raise refuse(
-                "LB013", "this does not name a file with a secret", '{prefix: "Bearer ", file: PATH}', first["loc"]
+                "LB013", "this map does not name a file with a secret", '{prefix: "Bearer ", file: PATH}', first["loc"]
             ) from None
-    raise refuse("LB013", f"{show(value)} is not a header value", "a text, or {file: PATH} for a secret")
+    raise refuse(
+        "LB013", f"{show(value)} is not a header value", "write text, write text, or {file: PATH} for a secret"
+    )
 
 
 UpstreamHeader = Annotated[

@@ -94,7 +94,7 @@ class _Reader:
             raise self._findings.stop(code, message, line, column, hint) from None
         root = self._root
         if root is None or root.value is None:
-            raise self._findings.stop("LB004", "the file is empty", 1, 1, "it needs at least `version: 1`")
+            raise self._findings.stop("LB004", "the file is empty", 1, 1, "write at least `version: 1`")
         if not isinstance(root.value, dict):
             hint = "start with `version: 1`, `listeners:`, `routes:`, `pools:`"
             raise self._findings.stop("LB004", "the file is not a map of keys and values", root.line, root.column, hint)
@@ -117,7 +117,7 @@ class _Reader:
     def _document(self, event: DocumentStartEvent) -> None:
         self._documents += 1
         if self._documents > 1:
-            raise self._findings.stop("LB004", "a second document begins here", *_at(event), "a file holds one map")
+            raise self._findings.stop("LB004", "a second document begins here", *_at(event), "write one map per file")
 
     def _scalar(self, event: Any) -> None:
         mark = event.start_mark
@@ -151,9 +151,11 @@ class _Reader:
         if event.anchor or event.tag:
             self._decorated(event)
         if len(self._outer) >= MAX_DEPTH:
-            raise self._findings.stop("LB005", f"nested more than {MAX_DEPTH} deep", line, column, path=self._path())
+            raise self._findings.stop(
+                "LB005", f"nested more than {MAX_DEPTH} levels deep", line, column, path=self._path()
+            )
         if self._key is None and self._fields is not None:
-            self._report("LB004", "a map or a list cannot be a key", event, "a key is text")
+            self._report("LB004", "a map or a list cannot be a key", event, "write text as the key")
         fields: dict[str, Node] | None = {} if type(event) is MappingStartEvent else None
         items: list[Node] | None = [] if fields is None else None
         node = Node(items if fields is None else fields, self._file, line, column, self._key_line, self._key_column)
@@ -215,7 +217,7 @@ class _Reader:
             return text
         elif len(text) <= _MAX_FLOAT_CHARACTERS and math.isfinite(number := float(text)):
             return number
-        hint = "put it in quotes if it is text"
+        hint = "if it is text, put it in quotes"
         self._findings.add("LB005", "this number is too large or too long", line, column, hint, self._path())
         return 0
 
@@ -223,10 +225,15 @@ class _Reader:
         """Report an anchor, an alias or a tag."""
         if event.anchor:
             noun, mark = ("aliases", "*") if type(event) is AliasEvent else ("anchors", "&")
-            hint = f"{_DEFAULTS}; quote a value that begins with `{mark}`"
+            hint = f"{_DEFAULTS}; put a value that begins with `{mark}` in quotes"
             self._report("LB006", f"{noun} are not supported", event, hint)
         if getattr(event, "tag", None):
-            self._report("LB007", "tags are not supported", event, "remove it; quote a value that begins with `!`")
+            self._report(
+                "LB007",
+                "tags are not supported",
+                event,
+                "remove the tag, or put a value that begins with `!` in quotes",
+            )
 
     def _report(self, code: str, message: str, event: Any, hint: str) -> None:
         self._findings.add(code, message, *_at(event), hint, self._path())

@@ -56,7 +56,9 @@ def unique_headers(value: object) -> object:
     first: dict[str, str] = {}
     for name in value if isinstance(value, dict) else ():
         if first.setdefault(str(name).lower(), name) != name:
-            raise refuse("LB008", f"{show(name)} occurs twice, as {show(first[name.lower()])} too", "keep one", (name,))
+            raise refuse(
+                "LB008", f"{show(name)} occurs twice, also as {show(first[name.lower()])}", "keep one", (name,)
+            )
     return value
 
 
@@ -90,7 +92,7 @@ def _url_path(pattern: str, noun: str, hint: str) -> Any:
         if not isinstance(value, str) or not compiled.fullmatch(value) or len(value) > 1024:
             raise refuse("LB013", f"{show(value)} is not {noun}", hint)
         if any(part in {".", ".."} for part in value.split("?")[0].split("/")):
-            raise refuse("LB013", f"{show(value)} holds a . or .. segment", "write the path that clients send")
+            raise refuse("LB013", f"{show(value)} contains a . or .. segment", "write the path that clients send")
         return value
 
     return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))

@@ -25,19 +25,19 @@ def _file(value: object) -> str:
     if isinstance(value, str) and value.startswith("~"):
         hint = "~ is not replaced by a home directory: write an absolute path, for example /home/NAME/FILE"
     if not isinstance(value, str) or not re.fullmatch(_FILE, value):
-        raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
+        raise refuse("LB013", f"{show(value)} is not a file path", hint)
     parts = value.split("/")
     if ":" in parts[0]:
         raise refuse(
             "LB013",
-            f"{show(value)} is not the path of a file",
+            f"{show(value)} is not a file path",
             "a colon is only allowed after a /; schemes such as data: are not supported",
         )
     if any(part.startswith("-") or part != part.strip() for part in parts) or value.endswith("/"):
-        raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
+        raise refuse("LB013", f"{show(value)} is not a file path", hint)
     if ".." in parts:
         raise refuse(
-            "LB502", f"{show(value)} has .. in it", "write an absolute path, or a path below the fleet's directory"
+            "LB502", f"{show(value)} contains ..", "write an absolute path, or a path below the fleet's directory"
         )
     return value
 
@@ -88,7 +88,7 @@ def _url(value: object) -> str:
     if "{" in filled or "}" in filled:
         raise refuse(
             "LB013",
-            f"{show(value)} holds an unknown word in braces",
+            f"{show(value)} contains an unknown word in braces",
             "use {address}, {host}, {port}, {name} or {device}",
         )
     try:
@@ -114,11 +114,11 @@ _CHECK_URL = rf"http://({_IPV4}|\[[0-9A-Fa-f:.]+\])(:{PORT})?(/[A-Za-z0-9._~/-]*
 def _check_url(value: object) -> str:
     hint = "write an IP address, for example http://127.0.0.1:9191/check"
     if not isinstance(value, str) or len(value) > 1024 or not re.fullmatch(_CHECK_URL, value):
-        raise refuse("LB144", f"{show(value)} is not the URL of a service that proxies can ask", hint)
+        raise refuse("LB144", f"{show(value)} is not a valid URL of an authorization service", hint)
     try:
         ipaddress.ip_address(urlsplit(value).hostname or "")
     except ValueError:
-        raise refuse("LB144", f"{show(value)} is not the URL of a service that proxies can ask", hint) from None
+        raise refuse("LB144", f"{show(value)} is not a valid URL of an authorization service", hint) from None
     return value
 
 
@@ -141,11 +141,11 @@ def _store_url(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(rf"rediss?://{_STORE_HOSTS}(/.*)?", value) and "," in value:
         hint = "for several Sentinel hosts, write redis+sentinel://HOST,HOST/NAME/DATABASE"
     if not isinstance(value, str) or not re.fullmatch(_STORE, value):
-        raise refuse("LB013", f"{show(value)} is not the URL of a store", hint)
+        raise refuse("LB013", f"{show(value)} is not a store URL", hint)
     try:
         parse_store_url(value)
     except ValueError as error:
-        raise refuse("LB013", f"{show(value)} is not the URL of a store", str(error)) from None
+        raise refuse("LB013", f"{show(value)} is not a store URL", str(error)) from None
     return value
 
 

@@ -109,7 +109,9 @@ Address = Annotated[
 def _bind(value: object) -> q.Endpoint:
     address = q.parse_address(value)
     if not address.path and not address.ip:
-        raise q.QuantityError(f"{show(value)} is a name", "listen on an address such as 0.0.0.0:8443, or on unix:/path")
+        raise q.QuantityError(
+            f"{show(value)} is a host name", "listen on an address such as 0.0.0.0:8443, or on unix:/path"
+        )
     return address
 
 
@@ -123,11 +125,15 @@ Version = Annotated[
 
 def _capacity(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refuse("LB201", f"{show(value)} is not a weight", "a positive number such as 5 or 2.5")
+        raise refuse("LB201", f"{show(value)} is not a weight", "write a positive number, for example 5 or 2.5")
     if value == 0:
-        raise refuse("LB202", "a weight of 0 is not allowed", "write `drain: true` to take the replica out")
+        raise refuse(
+            "LB202", "a weight of 0 is not allowed", "write `drain: true` to stop sending requests to the replica"
+        )
     if not 0 < value <= 1_000_000 or round(value, 6) != value:
-        raise refuse("LB201", f"{show(value)} is not a weight", "a positive number up to 1000000, six decimals at most")
+        raise refuse(
+            "LB201", f"{show(value)} is not a weight", "write a positive number up to 1000000 with at most six decimals"
+        )
     return float(value)
 
 

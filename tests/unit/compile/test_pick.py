@@ -202,15 +202,15 @@ def test_the_picker_port_is_free_on_other_addresses(listener: str) -> None:
         ),
         (
             "{algorithm: pick, pick: {prefix: on}}",
-            "(off, or a map such as {block: 256, blocks: 128}; without the key, prompts are recognised)",
+            "(write off, or a map such as {block: 256, blocks: 128}; without this key, prompts are recognised)",
         ),
         (
             "{algorithm: pick, pick: {session: [{header: x-chat}]}}",
-            "balance.pick.session[0]: {'header': 'x-chat'} is not a session key (write x-chat, or {body: $.FIELD})",
+            "pick.session[0]: {'header': 'x-chat'} is not a session ID source (write x-chat, or {body: $.FIELD})",
         ),
         (
             "{algorithm: pick, pick: {session: [{body: chat}]}}",
-            "session[0].body: {'body': 'chat'} is not a session key (the name of a header, or {body: $.FIELD})",
+            "session[0].body: {'body': 'chat'} is not a session ID source (write a header name or {body: $.FIELD})",
         ),
     ],
 )

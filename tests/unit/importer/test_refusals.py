@@ -33,7 +33,7 @@ _CASES = {
     ),
     "certificate": (
         f"server {{ listen 443 ssl; {_FILES} {_SERVED} }}",
-        ["listeners.https.tls: 'a/..' has .. in it"],
+        ["listeners.https.tls: 'a/..' contains .."],
     ),
     "bind": (
         f"server {{ {_SERVED} }} server {{ listen 99999; location /other/ {{ {_PASS} }} }}",

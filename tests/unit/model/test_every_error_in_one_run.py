@@ -56,6 +56,6 @@ proxies: {x: {kind: nginx}}
 """
     hints = {".".join(map(str, item.path)): item.hint for item in compiling(fleet)[1] if item.code == "LB013"}
     assert hints == {
-        "routes.r.fallback": "one pool's name, as `fallback: provider`",
-        "routes.r.listeners.0": "one value, as `g`",
+        "routes.r.fallback": "write one pool name, for example `fallback: provider`",
+        "routes.r.listeners.0": "write one value, for example `g`",
     }

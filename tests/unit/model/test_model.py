@@ -20,8 +20,8 @@ ROUTES = {
     "{pool: a, ▶canary: {pool: b}}": ("LB011", "write split: {POOL: 95, OTHER: 5}"),
     "{split: {a: ▶95%, b: 5}}": ("LB013", "write 95, unquoted, without %"),
     "{pool: a, timeouts: {idle: ▶unlimited}}": ("LB013", "a limit is required: use a long one"),
-    "{pool: a, listeners: ▶[]}": ("LB016", "at least one entry is needed"),
-    "{pool: a, listeners: ▶l}": ("LB013", "write [ … ] or lines that begin with -"),
+    "{pool: a, listeners: ▶[]}": ("LB016", "add at least one entry"),
+    "{pool: a, listeners: ▶l}": ("LB013", "write [ … ] or lines that start with -"),
     "{pool: a, match: ▶/v1}": ("LB013", 'write {path_prefix: "/v1"}'),
     "{pool: a, match: {hosts: [▶a.example:80]}}": ("LB013", 'a host name, or "*." and a host name; without a port'),
     "{pool: a, match: {path: ▶v1}}": ("LB013", ""),
@@ -36,27 +36,27 @@ ROUTES = {
     "{pool: a, ▶pool: b}": ("LB008", ""),
     '{pool: a, pin: [{cookie: c, equals: ▶"a; b", pool: b}]}': (
         "LB013",
-        "no space, quote, comma, semicolon or backslash",
+        "do not use spaces, quotes, commas, semicolons or backslashes",
     ),
     "{pool: a, pin: [▶{header: x, cookie: c, equals: y, pool: b}]}": ("LB015", "keep one of header or cookie"),
-    "{pool: a, pin: [▶{equals: y, pool: b}]}": ("LB014", "one of header or cookie is needed"),
+    "{pool: a, pin: [▶{equals: y, pool: b}]}": ("LB014", "set one of header or cookie"),
     "{pool: a, pin: [▶{header: x, equals: y}]}": ("LB014", "write pool"),
-    "▶{}": ("LB014", "one of pool, split or respond is needed"),
-    "{▶split: }": ("LB014", "write one, or leave the key out"),
-    "{pool: a, auth: {api_keys: {file: x}, ▶jwt: }}": ("LB014", "write one, or leave the key out"),
-    "{pool: a, ▶auth: {forward_tenant: x}}": ("LB014", "api_keys or jwt, or both, or basic or external is needed"),
+    "▶{}": ("LB014", "set one of pool, split or respond"),
+    "{▶split: }": ("LB014", "write a value, or remove the key"),
+    "{pool: a, auth: {api_keys: {file: x}, ▶jwt: }}": ("LB014", "write a value, or remove the key"),
+    "{pool: a, ▶auth: {forward_tenant: x}}": ("LB014", "set api_keys, jwt or both, or set basic or external"),
     "{pool: a, rate_limit: [{by: ▶tennant, rate: 5/s}]}": ("LB013", "did you mean 'tenant'?"),
     "{pool: a, rate_limit: [{by: {header: ▶a b}, rate: 5/s}]}": ("LB013", "{header: NAME}"),
     "{pool: a, rate_limit: [▶{by: all, rate: 5/s, concurrent: 5}]}": ("LB015", "keep one of rate or concurrent"),
     "{respond: {status: ▶99}}": ("LB016", "at least 200"),
-    "{respond: {▶models: false}}": ("LB014", "models: true, or status"),
+    "{respond: {▶models: false}}": ("LB014", "set models: true, or set status"),
     "{▶respond: {models: true, body: x}}": ("LB015", "keep one of body, redirect or models"),
     "{pool: a, auth: {api_keys: {file: k, headers: ▶[]}}}": ("LB016", "at least one entry"),
     "{▶respond: {status: 200, redirect: https}}": ("LB015", "keep one of status, redirect or models"),
     "{split: {a: ▶-1, b: 2}}": ("LB016", "at least 0"),
 }
 POOLS = {
-    "health: {active: {http: {▶headers: {}}}}": ("LB011", "for a key of the servers, write credentials of the pool"),
+    "health: {active: {http: {▶headers: {}}}}": ("LB011", "write the servers' key in the pool's `credentials`"),
     "weighting: {composite: {▶gqu: 1}}": ("LB013", "did you mean 'gpu'?"),
     "▶algorithm: hash": ("LB011", "write balance: {algorithm: …}"),
     "balance: ▶least_conn": ("LB013", "write {algorithm: least_request}"),
@@ -68,7 +68,7 @@ POOLS = {
     "balance: {algorithm: ▶least_requests}": ("LB013", "did you mean 'least_request'?"),
     "health: {active: {http: {body_contains: ▶5}}}": ("LB013", "quote it"),
     'health: {active: {grpc: {service: ▶"a b"}}}': ("LB013", ""),
-    "health: {active: {▶grpc: , interval: 5s}}": ("LB014", "write one, or leave the key out"),
+    "health: {active: {▶grpc: , interval: 5s}}": ("LB014", "write a value, or remove the key"),
     "health: {active: {tcp: {}, port: ▶70000}}": ("LB016", "at most 65535"),
     "health: {active: {tcp: ▶true}}": ("LB013", "write tcp: {}"),
     "balance: {algorithm: hash, hash: {key: {source_ip: ▶true}}}": ("LB013", "write source_ip: {}"),
@@ -148,12 +148,12 @@ def test_names_of_other_proxies_suggest_the_right_one(replica: str, hint: str) -
         (
             "config: ▶../h.cfg",
             "LB502",
-            "has .. in it (write an absolute path, or a path below the fleet's directory)",
+            "contains .. (write an absolute path, or a path below the fleet's directory)",
         ),
-        ("config: ▶/etc/../h.cfg", "LB502", "has .. in it"),
+        ("config: ▶/etc/../h.cfg", "LB502", "contains .."),
         ("runtime_api: ▶~/h.sock", "LB145", "is not an absolute path, and a proxy starts in another directory"),
         ("runtime_api: ▶../h.sock", "LB145", "(write a path that starts with /, for example /run/haproxy/admin.sock)"),
-        ("runtime_api: ▶/run/../h.sock", "LB502", "has .. in it"),
+        ("runtime_api: ▶/run/../h.sock", "LB502", "contains .."),
     ],
 )
 def test_a_bad_path_is_an_error_with_a_hint_for_its_key(proxy: str, code: str, message: str) -> None:
@@ -200,7 +200,7 @@ def test_a_bad_name_is_an_error(name: str) -> None:
 
 
 def test_an_unknown_key_with_a_strange_name_is_one_error() -> None:
-    assert_one_error('version: 1\n▶"[key]": 1\n', "LB011", "known here")
+    assert_one_error('version: 1\n▶"[key]": 1\n', "LB011", "known keys")
 
 
 def test_all_errors_are_reported_in_one_run() -> None:
