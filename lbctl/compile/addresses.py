@@ -18,7 +18,7 @@ from lbctl.ir.proxies import picker_asked, picker_http
 from lbctl.model.node import descend
 from lbctl.model.pool import Pool
 
-_HINT = "the address at which the replica serves"
+_HINT = "write the address at which the replica serves requests"
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _UNUSUAL = frozenset({0, 100, 169, *range(224, 256)})
 """First bytes of all IPv4 addresses that need a closer check."""
@@ -77,7 +77,7 @@ def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], Listening]]:
         (control.api.bind, "the API of lbctl serve", ("control", "api", "bind")),
         (control.picker.bind, "the picker", picker),
         *(
-            (Endpoint(http.host, http.port), "the picker's HTTP, at the port after its address", picker)
+            (Endpoint(http.host, http.port), "the picker's HTTP endpoint, on the port after its address", picker)
             for http in asked
         ),
     ]

@@ -70,11 +70,11 @@ def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | Non
     resolved = without_links(Path(source.roots[node.file]) / str(node.value))
     shown = d.show(str(node.value)) + ("" if str(resolved) == str(node.value) else f" ({resolved})")
     if _is_below(resolved, of_control_plane(source)):
-        message = f"{shown} belongs to the control plane, and no fleet may read it"
+        message = f"{shown} belongs to the control plane, and a fleet must not read it"
         return d.Diagnostic(REFUSED, message, node.position, path, "use a separate file for each purpose")
     if not _is_passed_on(path) or may_read(source, path, node, resolved) or _holds_nothing(resolved):
         return None
-    message = f"{shown} is outside the directories from which a fleet may read this"
+    message = f"{shown} is outside the directories from which a fleet may read such a file"
     hint = f"move it below the fleet's directory or {DIRECTORIES[0]}, or add its directory to {VARIABLE}"
     return d.Diagnostic(REFUSED, message, node.position, path, hint)
 

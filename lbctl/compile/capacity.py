@@ -25,7 +25,7 @@ def capacities(ctx: Context, name: str, pool: Pool, table: Mapping[str, float]) 
         for index, is_specified in enumerate(specified):
             if not is_specified:
                 ctx.error(
-                    "LB203", "has neither a gpu nor a weight, but other replicas of its pool do",
+                    "LB203", "this replica has neither a gpu nor a weight, but other replicas of its pool do",
                     ("pools", name, "replicas", index), "set one of them here, or remove them from all replicas",
                 )  # fmt: skip
     return [
@@ -42,7 +42,7 @@ def gpu_count(replica: Replica) -> int:
 def _capacity(ctx: Context, path: tuple[str | int, ...], replica: Replica, table: Mapping[str, float]) -> float:
     if replica.gpu_count is not None and replica.devices and replica.gpu_count != len(replica.devices):
         ctx.error(
-            "LB205", f"gpu_count is {replica.gpu_count}, but {len(replica.devices)} devices are named",
+            "LB205", f"gpu_count is {replica.gpu_count}, but {len(replica.devices)} devices are listed",
             (*path, "gpu_count"), "remove gpu_count, or list all devices",
         )  # fmt: skip
     is_known = replica.gpu is None or ctx.check_name("LB204", "GPU", replica.gpu, table, (*path, "gpu"))

@@ -70,22 +70,24 @@ def _read_key(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey |
     parts = _KEY_LINE.fullmatch(line) if len(line) <= _MAX_LINE_CHARACTERS else None
     if parts is None:
         if line[0] in "\"'":
-            return None, _Problem("a quote opens here, but no quoted key with a tenant follows")
-        return None, _Problem("this line is not a key with its tenant")
+            return None, _Problem("this quote does not start a quoted key with a tenant")
+        return None, _Problem("this line does not consist of a key and its tenant")
     key, tenant = _unquoted(parts["key"]), _unquoted(parts["tenant"])
     tenant_column = parts.start("tenant") + 1
     if key is None or tenant is None:
-        message = "within double quotes a backslash is allowed only before a quote or a backslash"
-        return None, _Problem(message, 1 if key is None else tenant_column, hint="single quotes have no escapes")
+        message = "within double quotes, a backslash is allowed only in front of a quote or a backslash"
+        return None, _Problem(
+            message, 1 if key is None else tenant_column, hint="use single quotes, which have no escapes"
+        )
     if not _KEY.fullmatch(key) or (key.startswith("sha256:") and not _HASH.fullmatch(key)):
-        return None, _Problem("this line is not a key with its tenant")
+        return None, _Problem("this line does not consist of a key and its tenant")
     if is_secret(tenant) and _is_name(key):
         message = "key and tenant are swapped: the text after the colon looks like a key, the text before it does not"
         return None, _Problem(
-            message, tenant_column, "LB121", "write the key first, and replace this key: it is compromised"
+            message, tenant_column, "LB121", "write the key first, and replace this key, because it is compromised"
         )
     if not NAME.fullmatch(tenant):
-        return None, _Problem("the text after the colon is not the name of a tenant", tenant_column)
+        return None, _Problem("the text after the colon is not a tenant name", tenant_column)
     if key in keys:
         return None, _Problem("this key occurs twice")
     if _HASH.fullmatch(key):
@@ -139,7 +141,7 @@ def _read_user(line: str, number: int, users: dict[str, ApiKey]) -> str:
     """Add the user in a line. Return the problem with the line, or an empty string."""
     parts = _USER_LINE.fullmatch(line) if len(line) <= _MAX_LINE_CHARACTERS else None
     if parts is None:
-        return "this line is not a user with a password"
+        return "this line does not consist of a user and a password"
     user, password = _unquoted(parts["user"]), _unquoted(parts["password"])
     if user is None or not NAME.fullmatch(user):
         return "the text before the colon is not a name: lower-case letters, digits and . _ -"

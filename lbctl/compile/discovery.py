@@ -211,7 +211,7 @@ def _kubernetes(ctx: Context, pool: str, section: Kubernetes) -> ir.KubernetesDi
     """Resolve the section `kubernetes`. Reports LB123 for a context without a kubeconfig."""
     path = ("pools", pool, "discovery", "kubernetes")
     if section.context is not None and section.kubeconfig is None:
-        ctx.error("LB123", "a context, but no kubeconfig", (*path, "context"), "kubeconfig: kube/config")
+        ctx.error("LB123", "`context` is set, but `kubeconfig` is not", (*path, "context"), "kubeconfig: kube/config")
     node = descend(ctx.source.root, (*path, "kubeconfig"))
     return ir.KubernetesDiscovery(
         namespace=section.namespace,

@@ -40,8 +40,8 @@ def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics)
         diagnostics.extend(_findings(source, path, node, required))
         written, file = str(node.value), without_links(file_of(source, node))
         if path[-1] != "path" and file_by_name.setdefault(written, file) != file:
-            message = f"{d.show(written)} is also the name of another file, {d.show(str(file_by_name[written]))}"
-            hint = "a proxy keeps both in one directory: use different names"
+            message = f"{d.show(written)} is also the path of another file, {d.show(str(file_by_name[written]))}"
+            hint = "use different names, because a proxy keeps both files in one directory"
             diagnostics.add(d.Diagnostic("LB118", message, node.position, path, hint))
 
 
@@ -67,7 +67,7 @@ def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None =
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(place))
         if accept is not None and not accept(_opened(handle, place)):
-            raise OSError(errno.EACCES, "it was replaced while it was read", str(place))
+            raise OSError(errno.EACCES, "it was replaced during reading", str(place))
         data = opened.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", str(place))
@@ -97,7 +97,7 @@ def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> 
         return
     if leads_out(source, node):
         hint = "keep the file below the fleet's directory, or write its absolute path"
-        yield d.Diagnostic("LB502", f"{d.show(written)} leads out of its directory", node.position, path, hint)
+        yield d.Diagnostic("LB502", f"{d.show(written)} points outside its directory", node.position, path, hint)
 
 
 def _fault(file: Path, written: str) -> str:

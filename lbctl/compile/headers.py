@@ -72,17 +72,23 @@ def _check_rules(ctx: Context, here: Path, rules: model.HeaderRules) -> None:
     """
     for index, name in enumerate(rules.remove):
         if name in rules.set:
-            ctx.error("LB111", f"{name} is set and removed", (*here, "remove", index), "one of the two")
+            ctx.error("LB111", f"{name} is both set and removed", (*here, "remove", index), "remove one of the two")
     for name, rule_path in _named(ctx, here, rules):
         if name not in _FRAMING and (name != "host" or rule_path[-2] == "set"):
             continue
-        ctx.error("LB119", f"{name} carries the message itself", rule_path, "leave it to the proxy", key=True)
+        ctx.error(
+            "LB119",
+            f"{name} is a header that controls the message itself",
+            rule_path,
+            "leave it to the proxy",
+            key=True,
+        )
 
 
 def _check_sent(ctx: Context, here: Path, names: Iterable[str]) -> None:
     for index, name in enumerate(names):
         if name in _FRAMING | _HOPS:
-            message = f"{name} carries the message itself"
+            message = f"{name} is a header that controls the message itself"
             ctx.error("LB119", message, (*here, index), "leave it to the proxy")
 
 
@@ -94,7 +100,7 @@ def _check_variables(ctx: Context, here: Path, rules: model.HeaderRules, route: 
                 "LB141", f"{name} cannot contain a variable", rule_path, "write the text itself, or use another header"
             )
         elif "pool" in used and route.respond is not None:
-            ctx.error("LB141", "the proxy answers here itself: there is no pool", rule_path, "leave {pool} out")
+            ctx.error("LB141", "the proxy itself responds here, so there is no pool", rule_path, "remove {pool}")
 
 
 def _check_tenant_header(ctx: Context, here: Path, route: model.Route) -> None:
@@ -103,7 +109,7 @@ def _check_tenant_header(ctx: Context, here: Path, route: model.Route) -> None:
     for name, rule_path in _named(ctx, here, route.headers.request):
         if _normalized(name) == tenant_header:
             message = f"{name} passes the tenant to the replica (auth.forward_tenant)"
-            ctx.error("LB120", message, rule_path, "one of the two", key=True)
+            ctx.error("LB120", message, rule_path, "remove one of the two", key=True)
 
 
 def _named(ctx: Context, here: Path, rules: model.HeaderRules) -> Iterator[tuple[str, Path]]:
@@ -136,7 +142,7 @@ def _uses(ctx: Context) -> Iterator[_Use]:
     for name, auth in auths:
         for index, accepted in enumerate(auth.external.accept if auth.external else ()):
             use_path = ("routes", name, "auth", "external", "accept", index)
-            yield _Use(use_path, accepted, "comes from the service that authenticates")
+            yield _Use(use_path, accepted, "comes from the authorization service")
     for name, auth in auths:
         if auth.forward_tenant:
             yield _Use(("routes", name, "auth", "forward_tenant"), auth.forward_tenant, "passes the tenant to replicas")
@@ -145,7 +151,9 @@ def _uses(ctx: Context) -> Iterator[_Use]:
 def _session_headers(ctx: Context) -> Iterator[_Use]:
     for name, pool in ctx.fleet.pools.items():
         if pool.affinity is not None and pool.affinity.header is not None:
-            yield _Use(("pools", name, "affinity", "header"), pool.affinity.header, "names the session of a replica")
+            yield _Use(
+                ("pools", name, "affinity", "header"), pool.affinity.header, "contains the session ID of a replica"
+            )
 
 
 def _key_headers(here: Path, keys: model.ApiKeys) -> Iterator[_Use]:
@@ -169,14 +177,20 @@ def _check_uses(ctx: Context, uses: Iterable[_Use]) -> None:
         other_meaning = other_meaning if other_meaning and other_meaning != use.meaning else meanings.get(name)
         if name in _FRAMING | _HOPS:
             ctx.error(
-                "LB119", f"{use.name} carries the message itself", use.path, "use another header, for example x-tenant"
+                "LB119",
+                f"{use.name} is a header that controls the message itself",
+                use.path,
+                "use another header, for example x-tenant",
             )
         elif name.startswith(_OWN):
             ctx.error(
-                "LB119", f"{use.name} is a proxy's own header", use.path, "use another header, for example x-tenant"
+                "LB119",
+                f"{use.name} is a header of the proxy itself",
+                use.path,
+                "use another header, for example x-tenant",
             )
         elif other_meaning and other_meaning != use.meaning:
-            ctx.error("LB120", f"{use.name} {other_meaning} already", use.path, "a separate header")
+            ctx.error("LB120", f"{use.name} already {other_meaning}", use.path, "use a separate header")
         meanings.setdefault(name, use.meaning)
 
 

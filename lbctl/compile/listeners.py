@@ -38,8 +38,10 @@ def _check_shadowed(ctx: Context, rules: tuple[ir.Rule, ...]) -> None:
     """Report adjacent rules with equal conditions: the later route never gets a request by its rule."""
     for first, second in pairwise(rules):
         if replace(second, route=first.route) == first:
-            message = f"route {first.route} matches the same requests and comes first by its name"
-            ctx.warn("LB116", message, ("routes", second.route, "match"), "make one of the two more specific")
+            message = (
+                f"route {first.route} matches the same requests and takes precedence, because its name comes first"
+            )
+            ctx.warn("LB116", message, ("routes", second.route, "match"), "make one of the two routes more specific")
 
 
 def _check_binds(ctx: Context) -> None:
@@ -54,8 +56,8 @@ def _check_revocation_lists(ctx: Context) -> None:
     asked = {("listeners", name, "tls"): listener.tls for name, listener in ctx.fleet.listeners.items()}
     for path, tls in {**asked, ("control", "xds", "tls"): ctx.fleet.control.xds.tls}.items():
         if tls is not None and tls.client_crl is not None and tls.client_ca is None:
-            message = "this listener does not request client certificates that could be revoked"
-            ctx.error("LB142", message, (*path, "client_crl"), "client_ca: FILE")
+            message = "revocation lists have no effect, because this listener does not request client certificates"
+            ctx.error("LB142", message, (*path, "client_crl"), "set client_ca: FILE")
 
 
 def _listener(name: str, listener: model.Listener, rules: tuple[ir.Rule, ...]) -> ir.Listener:

@@ -54,12 +54,12 @@ def _texts(node: Node) -> Iterator[Node]:
 def _place(ctx: Context, name: str, proxy: model.Proxy, place: str, value: Any) -> Iterator[OwnLines]:
     path, places = ("proxies", name, "include", place), ctx.kinds[proxy.kind].own_line_places
     if place not in places:
-        hint = f"{proxy.kind} has {', '.join(places)}" if places else f"{proxy.kind} does not support own lines"
-        ctx.error("LB131", f"{proxy.kind} has no place {show(place)} for own lines", path, hint, key=True)
+        hint = f"{proxy.kind} supports {', '.join(places)}" if places else f"{proxy.kind} does not support own lines"
+        ctx.error("LB131", f"{proxy.kind} does not support own lines at {show(place)}", path, hint, key=True)
         return
     if proxy.form == "fragment" and not places[place].in_fragments:
-        message = f"a fragment has no `{place}` section: that is the host's"
-        ctx.error("LB131", message, path, "write these lines into the host's own file", key=True)
+        message = f"a fragment cannot contain a `{place}` section, which belongs to the host's configuration"
+        ctx.error("LB131", message, path, "write these lines into a file of the host's configuration", key=True)
         return
     section = places[place].section
     by_owner: Mapping[str, list[str]] = value if section else {"": value}
@@ -70,7 +70,9 @@ def _place(ctx: Context, name: str, proxy: model.Proxy, place: str, value: Any) 
             continue
         route = ctx.fleet.routes.get(owner) if section == "routes" else None
         if route is not None and route.respond is not None:
-            ctx.error("LB131", f"the proxy itself answers on {owner}: there is no place for own lines", here, key=True)
+            ctx.error(
+                "LB131", f"the proxy itself responds on {owner}, so there is no place for own lines", here, key=True
+            )
             continue
         for index, file in enumerate(files):
             text = _text(ctx, (*here, index))
@@ -82,7 +84,7 @@ def _text(ctx: Context, path: Path) -> str | None:
     node = descend(ctx.source.root, path)
     assert node is not None
     if leads_out(ctx.source, node):
-        message = f"{show(str(node.value))} leads out of its directory"
+        message = f"{show(str(node.value))} points outside its directory"
         ctx.error("LB502", message, path, "keep the file below the fleet's directory, or write its absolute path")
         return None
     refused = refusal(ctx.source, path, node)
@@ -95,8 +97,10 @@ def _text(ctx: Context, path: Path) -> str | None:
         accept = partial(may_read, ctx.source, path, node)
         text = (read_regular(file, _MAX_BYTES, accept) if content is None else content).decode("utf-8-sig")
     except FileNotFoundError:
-        message = f"there is no file {show(str(node.value))} with own lines"
-        ctx.missing("LB130", message, path, "render and serve need it", required=ctx.requires_own_lines)
+        message = f"the file {show(str(node.value))} with own lines does not exist"
+        ctx.missing(
+            "LB130", message, path, "create the file; render and serve need it", required=ctx.requires_own_lines
+        )
         return None
     except (OSError, UnicodeDecodeError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "not UTF-8"

@@ -21,7 +21,12 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
     """Resolve the section `pick` of the balance at `path`. Reports LB302."""
     if section.bound <= 1:
         place = (*path, "pick", "bound")
-        ctx.error("LB302", f"a bound of {section.bound:g} leaves no room", place, "above 1, for example 1.25")
+        ctx.error(
+            "LB302",
+            f"a bound of {section.bound:g} leaves no room for any difference in load",
+            place,
+            "write a number above 1, for example 1.25",
+        )
     prefix = maybe(section.prefix, lambda item: ir.Prefix(item.block, item.blocks))
     return ir.PickPolicy(_session(section), prefix, section.bound, int(section.timeout))
 
@@ -40,9 +45,14 @@ def check_picker(ctx: Context) -> None:
     """
     bind = ctx.fleet.control.picker.bind
     if bind.path or bind.port >= _LAST_PORT:
-        found = f"{address(bind)} is a unix socket" if bind.path else f"there is none after {address(bind)}"
-        message = f"the picker needs an address and the port after it, which proxies ask: {found}"
-        ctx.error("LB307", message, _BIND, f"an IP address with a port from 1 to {_LAST_PORT - 1}, as 127.0.0.1:18001")
+        found = f"{address(bind)} is a unix socket" if bind.path else f"there is no port after {address(bind)}"
+        message = f"the picker needs a port, and also the next port, to which proxies send requests: {found}"
+        ctx.error(
+            "LB307",
+            message,
+            _BIND,
+            f"write an IP address with a port from 1 to {_LAST_PORT - 1}, for example 127.0.0.1:18001",
+        )
     elif any(pool.balance.algorithm == "pick" for pool in ctx.fleet.pools.values()):
         _check_clashes(ctx, address(bind))
 
@@ -51,7 +61,7 @@ def _check_clashes(ctx: Context, bind: Address) -> None:
     """Report LB112 at the picker's address. If the picker has its default address, report it at the other address."""
     places = {"the picker": bind, "the picker's HTTP": picker_http(bind)}
     remote = picker_http_remote(bind)
-    places |= {"the picker's HTTP for other machines": remote} if remote is not None else {}
+    places |= {"the picker's HTTP endpoint for other machines": remote} if remote is not None else {}
     is_written = descend(ctx.source.root, _BIND) is not None
     for path, owner, other in _others(ctx, bind):
         user = next((name for name, place in places.items() if _overlap(place, other)), None)
@@ -59,7 +69,7 @@ def _check_clashes(ctx: Context, bind: Address) -> None:
             hint = f"the picker needs port {bind.port} and the next one for itself"
             ctx.error("LB112", f"{other} is already the address of {owner}", _BIND, hint)
         elif user is not None:
-            ctx.error("LB112", f"{places[user]} is already the address of {user}", path, "a separate address")
+            ctx.error("LB112", f"{places[user]} is already the address of {user}", path, "use a separate address")
 
 
 def _others(ctx: Context, picker: Address) -> Iterator[tuple[Path, str, Address]]:

@@ -128,7 +128,7 @@ def _replicas(ctx: Context, pool: str, section: model.Pool, table: Mapping[str, 
     replicas = [
         _replica(replica, capacity, section) for replica, capacity in zip(section.replicas, resolved, strict=True)
     ]
-    _unique(ctx, pool, section, [item.name for item in replicas], "LB104", "name", "give each its own name")
+    _unique(ctx, pool, section, [item.name for item in replicas], "LB104", "name", "give each replica its own name")
     addresses = [str(item.address) for item in replicas]
     _unique(ctx, pool, section, addresses, "LB105", "address", "use each address for one replica")
     return tuple(sorted(replicas, key=lambda item: item.name))
@@ -172,7 +172,7 @@ def _session(ctx: Context, path: Path, pool: model.Pool) -> ir.SessionHeader | N
         return None
     if pool.balance.algorithm == "pick":
         message = "the picker selects a replica for each request, so a session would not stay on its replica"
-        ctx.error("LB161", message, (*path, "header"), "another algorithm", key=True)
+        ctx.error("LB161", message, (*path, "header"), "use another algorithm", key=True)
     header = section.header
     return ir.SessionHeader(header) if section.ttl is None else ir.SessionHeader(header, int(section.ttl))
 
@@ -184,7 +184,9 @@ def _balance(ctx: Context, pool: str, section: model.Balance) -> ir.Balance:
         chosen_at = (*path, "pick", "otherwise")
         return replace(_own_balance(ctx, path, given.otherwise, section.hash, chosen_at), pick=pick(ctx, path, given))
     if section.pick is not None:
-        ctx.error("LB306", f"`pick`, but the algorithm is {section.algorithm}", (*path, "pick"), "algorithm: pick")
+        ctx.error(
+            "LB306", f"`pick` is set, but the algorithm is {section.algorithm}", (*path, "pick"), "algorithm: pick"
+        )
     return _own_balance(ctx, path, section.algorithm, section.hash, (*path, "algorithm"))
 
 
@@ -196,18 +198,18 @@ def _own_balance(
     key, hint = ("`pick.otherwise`", "pick: {otherwise: hash}") if is_picked else ("the algorithm", "algorithm: hash")
     if algorithm != "hash":
         if section is not None:
-            ctx.error("LB301", f"a hash key, but {key} is {algorithm}", (*path, "hash"), hint)
+            ctx.error("LB301", f"a hash key is set, but {key} is {algorithm}", (*path, "hash"), hint)
         return ir.Balance(algorithm)
     if section is None:
-        ctx.error("LB301", f"{key} is hash, but there is no key", chosen_at, "hash: {key: {header: x}}")
+        ctx.error("LB301", f"{key} is hash, but no hash key is set", chosen_at, "hash: {key: {header: x}}")
         return ir.Balance("hash")
     bound = section.bounded_load
     if bound is not None and bound <= 1:
         ctx.error(
             "LB302",
-            f"a bounded load of {bound:g} leaves no room",
+            f"a bounded load of {bound:g} leaves no room for any difference in load",
             (*path, "hash", "bounded_load"),
-            "above 1, for example 1.25",
+            "write a number above 1, for example 1.25",
         )
     return ir.Balance("hash", _hash_key(section.key), bound)
 
@@ -282,7 +284,7 @@ def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
 
 
 def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Pool:
-    """Return the pool with the weighting, slow start and telemetry that another algorithm implies.
+    """Return the pool with the weighting, slow start and telemetry that use another algorithm implies.
 
     `written`: the pool as it was written. The balance itself does not change.
     """
@@ -315,8 +317,8 @@ def _active(
     timeout = section.timeout if is_explicit else min(section.timeout, section.interval)
     if timeout > section.interval:
         ctx.error(
-            "LB304", f"a check may take {timeout}, but the next starts after {section.interval}",
-            ("pools", pool, "health", "active", "timeout"), "a timeout of at most the interval",
+            "LB304", f"a check may take {timeout}, but the next check starts after {section.interval}",
+            ("pools", pool, "health", "active", "timeout"), "set a timeout that is at most the interval",
         )  # fmt: skip
     return ir.ActiveCheck(
         probe=_probe(section, host),
@@ -333,7 +335,7 @@ def _fail_open(ctx: Context, pool: str, health: Health) -> bool:
     """Resolve `fail_open`, which needs active checks. Reports LB309 next to `load_shedding`."""
     if health.fail_open and health.load_shedding is not None:
         ctx.error(
-            "LB309", "`fail_open` sends requests when no replica is healthy, and `load_shedding` refuses them",
+            "LB309", "if no replica is healthy, `fail_open` sends requests and `load_shedding` rejects them",
             ("pools", pool, "health", "fail_open"), "keep one of the two", key=True,
         )  # fmt: skip
     return health.fail_open and health.active is not None

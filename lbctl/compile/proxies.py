@@ -32,7 +32,7 @@ def check_companions(ctx: Context, resolved: Iterable[ir.Proxy], pools: Sequence
         other = next((owners[file] for file in files if file in owners), None)
         if other is not None:
             message = f"the files next to the configuration of {proxy.name} would overwrite the files of {other}"
-            hint = f"a separate directory, for example {proxy.name}/{main}"
+            hint = f"use a separate directory, for example {proxy.name}/{main}"
             ctx.error("LB124", message, ("proxies", proxy.name, "config"), hint)
         owners |= {file: proxy.name for file in files if file not in owners}
 
@@ -69,12 +69,14 @@ def check_store(ctx: Context) -> None:
     kind, path = STORES[url.kind], ("control", "store")
     written = [key for key in kind.lacks if getattr(store, key) != model.Store.model_fields[key].default]
     for key in written:
-        ctx.error("LB125", f"a store {url.scheme}:// has no {key}", (*path, key), kind.lacks[key], key=True)
+        ctx.error("LB125", f"a {url.scheme}:// store does not support {key}", (*path, key), kind.lacks[key], key=True)
     if store.user is not None and store.password is None and "user" not in written:
-        hint = "a user needs a password: add `password: {file: …}`"
+        hint = "add `password: {file: …}`"
         ctx.error("LB125", "a store without a password cannot have a user", (*path, "user"), hint, key=True)
     if store.tls is not None and not url.secure and "tls" not in written:
-        ctx.error("LB125", f"a store {url.scheme}:// has no tls", (*path, "tls"), f"{kind.tls}://", key=True)
+        ctx.error(
+            "LB125", f"a {url.scheme}:// store does not support tls", (*path, "tls"), f"use {kind.tls}://", key=True
+        )
 
 
 def _store(section: model.Store) -> ir.Store:
@@ -104,8 +106,8 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
     version = proxy.version or oldest
     if version < oldest:
         ctx.error(
-            "LB113", f"lbctl renders for {proxy.kind} {version_text(oldest)} and later", (*path, "version"),
-            f'"{version_text(oldest)}" or later',
+            "LB113", f"lbctl supports {proxy.kind} {version_text(oldest)} and later", (*path, "version"),
+            f'write "{version_text(oldest)}" or later',
         )  # fmt: skip
     if proxy.form == "fragment":
         _check_fragment(ctx, name, proxy)
@@ -141,23 +143,25 @@ def _check_metrics(ctx: Context, path: Path, proxy: model.Proxy) -> None:
     for name, bind in (others | ({"the admin interface": proxy.admin} if proxy.admin else {})).items():
         if proxy.metrics is not None and address(bind) == address(proxy.metrics):
             message = f"{address(bind)} is already the address of {name}"
-            ctx.error("LB112", message, (*path, "metrics"), "a separate address")
+            ctx.error("LB112", message, (*path, "metrics"), "use a separate address")
 
 
 def _check_admin(ctx: Context, path: Path, proxy: model.Proxy) -> None:
     """Report LB515: the admin interface requires no credentials, so it must not be reachable from other machines."""
     if proxy.admin is not None and not address(proxy.admin).on_loopback:
-        message = f"any client of {address(proxy.admin)} could read the configuration of this proxy and stop it"
-        ctx.error("LB515", message, (*path, "admin"), '"127.0.0.1:9901", or "unix:/run/envoy/admin.sock"')
+        message = (
+            f"any client that can reach {address(proxy.admin)} could read the configuration of this proxy and stop it"
+        )
+        ctx.error("LB515", message, (*path, "admin"), 'write "127.0.0.1:9901" or "unix:/run/envoy/admin.sock"')
 
 
 def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
     """Report LB134: a fragment needs an absolute `config`, and must not have settings of the process."""
     path, example = ("proxies", name), ctx.kinds[proxy.kind].fragment_example
     if not example:
-        message = f"{proxy.kind} has no fragments"
+        message = f"{proxy.kind} does not support fragments"
         kinds = [kind for kind, facts in ctx.kinds.items() if facts.fragment_example]
-        ctx.error("LB134", message, (*path, "form"), f"form: whole, or {' or '.join(kinds)}")
+        ctx.error("LB134", message, (*path, "form"), f"set form: whole, or use {' or '.join(kinds)}")
         return
     if proxy.config is None or not proxy.config.startswith("/"):
         message = (
@@ -167,7 +171,7 @@ def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
         ctx.error("LB134", message, (*path, "form" if proxy.config is None else "config"), f"config: {example}")
     for key in ("user", "group", "chroot", "slots"):
         if getattr(proxy, key) is not None:
-            ctx.error("LB134", f"a fragment has no {key}", (*path, key), "leave it out", key=True)
+            ctx.error("LB134", f"a fragment cannot set {key}", (*path, key), "remove it", key=True)
 
 
 def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
@@ -175,7 +179,7 @@ def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
     config = proxy.config if proxy.reload and proxy.form == "whole" else None
     if config is not None and not config.startswith("/"):
         message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in another directory"
-        hint = f"a path that begins with /, as /etc/{proxy.kind}/{posixpath.basename(config)}"
+        hint = f"write a path that starts with /, for example /etc/{proxy.kind}/{posixpath.basename(config)}"
         ctx.error("LB145", message, (*path, "config"), hint)
 
 

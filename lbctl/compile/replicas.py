@@ -18,7 +18,7 @@ from lbctl.model.pool import Pool, Replica
 
 _LAST_PORT = 65_535
 _MAX_NAME_LENGTH = 63
-_HINT = 'as {name: dp, address: "10.0.0.1:9010", ports: 4}'
+_HINT = 'for example {name: dp, address: "10.0.0.1:9010", ports: 4}'
 
 
 def name_of(replica: Replica) -> str:
@@ -73,7 +73,10 @@ def _problem(replica: Replica, count: int) -> tuple[str, str]:
         return "a socket has no ports", "ports"
     last = replica.address.port + count - 1
     if last > _LAST_PORT:
-        return f"{count} ports from {replica.address.port} on end at {last}, and the last port is {_LAST_PORT}", "ports"
+        return (
+            f"{count} ports starting at {replica.address.port} end at {last}, but the highest port is {_LAST_PORT}",
+            "ports",
+        )
     if replica.name is not None and len(_name(replica.name, count - 1)) > _MAX_NAME_LENGTH:
         return f"the name {_name(replica.name, count - 1)} is longer than {_MAX_NAME_LENGTH} characters", "ports"
     if len(replica.devices) % count:

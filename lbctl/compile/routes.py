@@ -58,7 +58,12 @@ def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | N
     attempt, request = timeouts.attempt, timeouts.request
     if attempt is not None and request is not None and attempt >= request:
         message = f"an attempt may take {attempt}, but the whole request ends after {request}"
-        ctx.error("LB165", message, (*path, "timeouts", "attempt"), "an attempt shorter than the request")
+        ctx.error(
+            "LB165",
+            message,
+            (*path, "timeouts", "attempt"),
+            "set an attempt timeout that is shorter than the request timeout",
+        )
     return as_int(attempt)
 
 
@@ -144,8 +149,8 @@ def _retry(ctx: Context, path: Path, section: model.Retry) -> ir.Retry:
     order = ("connect_failure", "refused_stream", "reset_before_request", "replica_busy")
     retries_busy = "replica_busy" in section.when
     if "busy_statuses" in section.model_fields_set and not retries_busy:
-        message = "busy_statuses without replica_busy: no status is retried"
-        ctx.error("LB155", message, (*path, "retry", "busy_statuses"), "add replica_busy to when", key=True)
+        message = "busy_statuses is set without replica_busy, so no status is retried"
+        ctx.error("LB155", message, (*path, "retry", "busy_statuses"), "add replica_busy to `when`", key=True)
     return ir.Retry(
         attempts=section.attempts,
         when=tuple(condition for condition in order if condition in section.when),
@@ -162,8 +167,8 @@ def _backoff(ctx: Context, path: Path, section: model.Backoff) -> ir.Backoff:
     if base <= longest:
         return ir.Backoff(base, longest)
     if written == {"base", "max"}:
-        message = f"the first pause is {section.base}, longer than the longest pause"
-        ctx.error("LB305", message, (*path, "max"), f"at least {section.base}")
+        message = f"the delay before the first retry is {section.base}, which is longer than the maximum delay"
+        ctx.error("LB305", message, (*path, "max"), f"set at least {section.base}")
     return ir.Backoff(base, base) if "base" in written else ir.Backoff(longest, longest)
 
 
@@ -264,9 +269,9 @@ def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None
 def _check_forward(ctx: Context, path: Path, route: model.Route, action: ir.Forward) -> None:
     shared = [share.pool for share in action.shares]
     if route.sticky_split is not None and len(shared) < 2:
-        ctx.error("LB107", "a sticky split needs a split of two pools or more", (*path, "sticky_split"), key=True)
+        ctx.error("LB107", "a sticky split needs a split with at least two pools", (*path, "sticky_split"), key=True)
     if action.fallback in {*shared, *(pin.pool for pin in action.pins)}:
-        ctx.error("LB108", "the fallback is a pool of the route itself", (*path, "fallback"), "another pool")
+        ctx.error("LB108", "the fallback is one of the route's own pools", (*path, "fallback"), "use another pool")
     if route.rewrite is not None and route.rewrite.path_prefix is not None and route.match.path_prefix is None:
         ctx.error("LB109", "rewrite.path_prefix needs match.path_prefix", (*path, "rewrite", "path_prefix"))
     _check_tenant(ctx, path, route)
@@ -279,29 +284,38 @@ def _check_metrics(ctx: Context, path: Path, rollout: model.Rollout | None) -> N
     metrics = rollout.analysis.metrics if rollout and rollout.analysis else []
     for index, metric in enumerate(metrics):
         if "{pool}" not in metric.query:
-            message = "the query has no {pool}: it would compare a value with itself"
-            ctx.error("LB705", message, (*path, index, "query"), 'as rate(flagged_total{pool="{pool}"}[1m])')
+            message = "the query does not contain {pool}, so it would compare a value with itself"
+            ctx.error("LB705", message, (*path, index, "query"), 'for example rate(flagged_total{pool="{pool}"}[1m])')
         if "{" in metric.source:
-            message = "the source of a comparison must be one server, not a replica's"
-            ctx.error("LB705", message, (*path, index, "source"), "as http://prometheus:9090")
+            message = "the source of a comparison must be a single server, without variables for a replica"
+            ctx.error("LB705", message, (*path, index, "source"), "for example http://prometheus:9090")
         if metric.name in {item.name for item in metrics[:index]}:
-            ctx.error("LB705", f"there are two metrics {show(metric.name)}", (*path, index, "name"), "another name")
+            ctx.error(
+                "LB705", f"two metrics have the name {show(metric.name)}", (*path, index, "name"), "use another name"
+            )
 
 
 def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
     for index, limit in enumerate(route.rate_limit):
         if limit.tenants and (limit.by != "tenant" or limit.rate is None):
-            message = "rates of single tenants need `by: tenant` and a `rate` for all others"
+            message = "rates of individual tenants need `by: tenant` and a `rate` for all other tenants"
             ctx.error("LB509", message, (*path, "rate_limit", index, "tenants"), "{by: tenant, rate: 5/s}", key=True)
     if all(limit.by != "tenant" for limit in route.rate_limit):
         return
     if route.auth is None:
-        ctx.error("LB506", "a limit by tenant on a route without auth", (*path, "rate_limit"), "add auth", key=True)
+        ctx.error(
+            "LB506",
+            "a limit by tenant needs `auth`, but the route has none",
+            (*path, "rate_limit"),
+            "add `auth`",
+            key=True,
+        )
     elif route.auth.external is not None and route.auth.external.tenant_header is None:
-        message = "a limit by tenant, but no response header of the service is set as the tenant"
+        message = "a limit by tenant needs a tenant, but no response header of the service is set as the tenant"
         ctx.error("LB506", message, (*path, "auth", "external"), "tenant_header: NAME", key=True)
     elif route.auth.jwt is not None and route.auth.api_keys is None and route.auth.jwt.tenant_claim is None:
-        message = "a limit by tenant, but no claim of the token is set as the tenant: no request would be accepted"
+        message = "a limit by tenant needs a tenant, but no claim of the token is set as the tenant; no request "
+        "would be accepted"
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)
 
 

@@ -83,8 +83,10 @@ def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
     for file in key_files(source):
         kind = (file.is_jwks, file.has_users, file.is_sent)
         if kinds.setdefault(file.written, kind) != kind:
-            message = f"{show(file.written)} is also used as a file of another kind"
-            diagnostics.add(Diagnostic("LB143", message, file.node.position, file.path, "a file for each kind"))
+            message = f"{show(file.written)} is also used as another kind of file"
+            diagnostics.add(
+                Diagnostic("LB143", message, file.node.position, file.path, "use a separate file for each kind")
+            )
 
 
 def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
@@ -133,8 +135,8 @@ def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostic
         parse_lines = parse_users if file.has_users else parse_keys
         content = parse_lines(str(file_of(source, file.node)), text, diagnostics)
     if content is not None and not key_count(content):
-        message = f"{show(file.written)} holds no key: it authenticates no request"
-        hint = "the issuer's public keys" if file.is_jwks else USER_LINE if file.has_users else KEY_LINE
+        message = f"{show(file.written)} contains no key, so it authenticates no requests"
+        hint = "write the issuer's public keys" if file.is_jwks else USER_LINE if file.has_users else KEY_LINE
         diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, "warning"))
     return content
 
@@ -161,7 +163,7 @@ def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagn
     except UnicodeDecodeError:
         reason = "it is not UTF-8"
     hint = _similar(location, source) or "put the file there, or mount it where the proxy is rendered"
-    effect = "requests go without it" if file.is_sent else "no request is authenticated by it"
+    effect = "requests are sent without it" if file.is_sent else "it authenticates no requests"
     message = f"{show(file.written)} cannot be read ({reason})" + ("" if required else f": {effect}")
     severity: Severity = "error" if required else "warning"
     diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, severity))
@@ -187,7 +189,7 @@ def _header_secret(file: KeyFile, text: str, diagnostics: Diagnostics) -> Header
     secret = text.strip()
     if _HEADER_SECRET.fullmatch(secret):
         return HeaderSecret(secret)
-    problem = "is empty" if not secret else "is not a line of at most 2048 printable ASCII characters"
+    problem = "is empty" if not secret else "is not a single line of at most 2048 printable ASCII characters"
     message, hint = f"{show(file.written)} {problem}", "write only the secret, in one line"
     diagnostics.add(Diagnostic("LB150", message, file.node.position, file.path, hint))
     return None
@@ -208,7 +210,7 @@ def _jwks_problem(text: str) -> str:
         return str(error)
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list) or not all(isinstance(key, dict) and isinstance(key.get("kty"), str) for key in keys):
-        return "it contains no list of keys"
+        return "it does not contain a list of keys"
     if any(_PRIVATE & key.keys() for key in keys):
         return "it contains private or symmetric keys; a proxy needs only the public keys"
     if not all(_B64URL.fullmatch(str(key[part])) for key in keys for part in ("n", "e", "x", "y") if part in key):

@@ -73,7 +73,7 @@ def check_telemetry(ctx: Context) -> None:
                 "LB603",
                 "no source of this pool provides evidence of speed, so its weights stay at its capacities",
                 ("pools", name, "weighting", "strategy"),
-                f"kinds that provide it: {', '.join(kind for kind in KINDS if table(kind).evidence)}",
+                f"kinds that provide evidence: {', '.join(kind for kind in KINDS if table(kind).evidence)}",
             )
 
 
@@ -89,7 +89,7 @@ def _check(ctx: Context, source: Source, path: Path) -> None:
     needs = _NEEDS.get(source.kind, ())
     missing = [key for key in needs if getattr(source, key) is None]
     if missing:
-        message = f"a source of the kind {source.kind} needs {' and '.join(missing)}"
+        message = f"a {source.kind} source needs {' and '.join(missing)}"
         ctx.error("LB601", message, path, _EXAMPLES[source.kind])
     if needs and source.signal:
         _check_unit(ctx, source.signal, source.unit, path)

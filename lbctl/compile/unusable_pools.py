@@ -24,7 +24,7 @@ def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]
                 "LB115",
                 f"no replica of {pool} is in {' or '.join(route.regions)}",
                 ("routes", route.name, *key),
-                "name the region of its replicas, or send the route elsewhere",
+                "set the region of its replicas, or use another pool for the route",
             )
 
 

@@ -23,7 +23,7 @@ def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
     if section is None:
         return None
     if pool.protocol == "grpc":
-        hint = "protocol: http1, or no upstream"
+        hint = "set protocol: http1, or remove upstream"
         ctx.error("LB152", "a hosted API needs HTTP, but this pool uses gRPC", path, hint, key=True)
     for header, value in section.headers.items():
         _check_header(ctx, (*path, "headers", _written(ctx, (*path, "headers"), header)), header, value)
@@ -41,10 +41,12 @@ def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader 
         return None
     if pool.upstream is not None:
         hint = "write the key in `upstream.headers`, and remove `credentials`"
-        ctx.error("LB160", "a hosted API has its key in `upstream.headers`", path, hint, key=True)
+        ctx.error("LB160", "the key of a hosted API must be in `upstream.headers`", path, hint, key=True)
     if is_reserved(section.header):
-        message = f"{section.header} carries the message itself, or is a proxy's own"
-        ctx.error("LB119", message, (*path, "header"), "the header that the replicas read, such as authorization")
+        message = f"{section.header} is a header that controls the message itself, or a header of the proxy itself"
+        ctx.error(
+            "LB119", message, (*path, "header"), "write the header that the replicas read, for example authorization"
+        )
     return ir.UpstreamHeader(section.header.lower(), file=section.file)
 
 
@@ -66,10 +68,16 @@ def _header(name: str, value: str | HeaderFile) -> ir.UpstreamHeader:
 def _check_header(ctx: Context, path: Path, name: str, value: str | HeaderFile) -> None:
     if is_reserved(name):
         hint = "`upstream.host` sets the host" if name == "host" else "leave it to the proxy"
-        ctx.error("LB119", f"{name} carries the message itself, or is a proxy's own", path, hint, key=True)
+        ctx.error(
+            "LB119",
+            f"{name} is a header that controls the message itself, or a header of the proxy itself",
+            path,
+            hint,
+            key=True,
+        )
     elif may_hold_credential(name) and not isinstance(value, HeaderFile):
-        hint = f"a file of its owner alone: {name}: {{file: secrets/{path[1]}-key}}"
-        ctx.error("LB151", f"{name} may hold a credential, and is written here in plain text", path, hint)
+        hint = f"use a file that only its owner can read: {name}: {{file: secrets/{path[1]}-key}}"
+        ctx.error("LB151", f"{name} may contain a credential, but its value is in plain text here", path, hint)
 
 
 def _written(ctx: Context, path: Path, name: str) -> str:

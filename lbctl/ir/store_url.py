@@ -18,17 +18,17 @@ class StoreKind:
     """Maps an unsupported key of `control.store` to the alternative."""
 
 
-_ACCOUNT = "the account is that of KUBECONFIG, or of the pod"
+_ACCOUNT = "the account comes from KUBECONFIG or from the pod"
 STORES = {
     "redis": StoreKind(6379, "rediss"),
     "redis+sentinel": StoreKind(26379, "rediss+sentinel"),
     "etcd": StoreKind(2379, "etcds"),
     "kubernetes": StoreKind(
         lacks={
-            "key_prefix": "the name in the URL is what its objects begin with",
+            "key_prefix": "the name in the URL is the prefix of its objects",
             "user": _ACCOUNT,
             "password": _ACCOUNT,
-            "tls": "KUBECONFIG has the certificates",
+            "tls": "KUBECONFIG contains the certificates",
         }
     ),
 }

@@ -243,12 +243,11 @@ class Auth(Section):
     )
 
     api_keys: ApiKeys | None = Field(
-        None, description="API keys of clients. If `jwt` is also set, a request needs only remove one of the two."
+        None, description="API keys of clients. If `jwt` is also set, a request needs only one of the two."
     )
     jwt: Jwt | None = Field(
         None,
-        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only remove one of "
-        "the two.",
+        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only one of the two.",
     )
     basic: Basic | None = Field(
         None, description="Users and passwords of clients (HTTP Basic). Cannot be combined with `api_keys` or `jwt`."

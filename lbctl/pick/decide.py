@@ -167,7 +167,7 @@ def _excluded(tier: Tier, features: Features, books: Books) -> set[int]:
 def why_not(candidate: Candidate, features: Features, books: Books) -> str:
     """Return why a fit replica cannot get this request; an empty string if it can."""
     if features.subset is not None and candidate.address not in features.subset:
-        return "not among the addresses that the proxy asks for"
+        return "not among the addresses in the proxy's request"
     load = books.loads(features.pool).get(candidate.name)
     if candidate.limit is not None and (load.in_flight if load else 0) >= candidate.limit:
         return f"at its limit of {candidate.limit} requests"

@@ -126,7 +126,7 @@ def _refused(candidate: Candidate, table: PoolTable, features: Features, books: 
 
 def _refusal(candidate: Candidate, table: PoolTable, features: Features, books: Books) -> str:
     if not candidate.fit:
-        return candidate.reason or "not fit"
+        return candidate.reason or "not available"
     if candidate.weight <= 0:
         return "its weight is 0"
     if features.regions and candidate.region not in features.regions:
@@ -149,7 +149,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
     kept = "this session" if view.home in holders else "the longest beginning of this prompt"
     if several and 0 < len(credited & set(equal)) < len(equal):
         names = _listed([name for name in equal if name in credited], "and")
-        return f"{verb} {names} may have {kept} in the cache, and the others have a wait that is as much shorter."
+        return f"{verb} {names} may have {kept} in the cache, and the wait of the others is shorter by as much."
     match reason:
         case "session":
             return f"{verb} {they} served this session before, and {theirs} load is within the bound."
@@ -157,7 +157,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
             return f"{verb} {they} seen the longest beginning of this prompt, and {theirs} load is within the bound."
         case "session_busy" | "prefix_busy":
             names = _listed(holders, "and")
-            return f"{verb} {least}; {names} may have {kept} in the cache, which the load there outweighs."
+            return f"{verb} {least}; {names} may have {kept} in the cache, but the load there outweighs that."
         case "session_gone":
             return f"{verb} {least}; the session's replica cannot get requests."
         case _:
@@ -188,15 +188,15 @@ def _adapter_sentence(
         return ""
     subject = "it has" if len(chosen) == 1 else "they have"
     return (
-        f" The adapter {features.adapter} decided: {subject} had requests for it, and elsewhere it would have to be "
-        f"loaded, which counts {ADAPTER_TOKENS:g} tokens."
+        f" The adapter {features.adapter} decided: {subject} had requests for it, and any other replica would have to "
+        f"load it, which costs as much as {ADAPTER_TOKENS:g} tokens."
     )
 
 
 def _none_sentence(table: PoolTable) -> str:
     if not table.candidates:
-        return f"No replica gets the request: {table.pool} has none; the proxy's `otherwise` decides."
-    return f"No replica gets the request: none of {table.pool} may be picked; the proxy's `otherwise` decides."
+        return f"No replica gets the request: {table.pool} has no replicas, so the proxy uses `otherwise`."
+    return f"No replica gets the request: no replica of {table.pool} can be picked, so the proxy uses `otherwise`."
 
 
 def explained_request(policy: PickPolicy, session: str | None, body: bytes) -> tuple[Mapping[str, list[str]], bytes]:
@@ -208,7 +208,7 @@ def explained_request(policy: PickPolicy, session: str | None, body: bytes) -> t
     if session is None:
         return {}, body
     if not policy.session:
-        raise ValueError("it has no session keys")
+        raise ValueError("no session keys are configured")
     key = policy.session[0]
     if key.header:
         return {key.header: [session]}, body

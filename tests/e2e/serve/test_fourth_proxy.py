@@ -96,9 +96,9 @@ def test_registered_capabilities_decide_about_fragments(tmp_path: Path) -> None:
     faults = [line.partition(" error ")[2] for line in done.stderr.splitlines()]
     for expected in (
         "LB124 proxies.two.config: the files next to the configuration of two would overwrite the files of one",
-        "LB131 proxies.two.include.server: toy has no place 'server' for own lines (toy has http, backend)",
-        "LB131 proxies.three.include.backend: a fragment has no `backend` section: that is the host's",
-        "LB134 proxies.four.form: envoy has no fragments (form: whole, or nginx or haproxy or toy)",
+        "LB131 proxies.two.include.server: toy does not support own lines at 'server' (toy supports http, backend)",
+        "LB131 proxies.three.include.backend: a fragment cannot contain a `backend` section",
+        "LB134 proxies.four.form: envoy does not support fragments (set form: whole, or use nginx or haproxy or toy)",
     ):
         assert [line for line in faults if line.startswith(expected)], (expected, done.stderr)
     assert any("(config: /etc/toy/lbctl.json)" in line for line in faults)

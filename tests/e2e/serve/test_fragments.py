@@ -82,7 +82,7 @@ def _check(host: HostMachine, fleet: Fleet, own: str, line: str, wrong: str) -> 
             assert _own_line_of(client) == ["second"]
         (control.files / own).unlink()
         (control.files / own).symlink_to("/etc/hostname")
-        _named(control, "leads out of its directory")
+        _named(control, "points outside its directory")
         assert _own_line_of(client) == ["second"]
         (control.files / own).unlink()
         put(control.files, {own: line.format("fourth")})

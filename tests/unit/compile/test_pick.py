@@ -108,16 +108,16 @@ def test_a_picker_port_in_use_elsewhere_is_an_error(bind: str, owner: str) -> No
 @pytest.mark.parametrize(
     ("bind", "problem"),
     [
-        ("127.0.0.1:65535", "there is none after 127.0.0.1:65535"),
-        ("[::1]:65535", "there is none after [::1]:65535"),
+        ("127.0.0.1:65535", "there is no port after 127.0.0.1:65535"),
+        ("[::1]:65535", "there is no port after [::1]:65535"),
         ("unix:/run/p.sock", "unix:/run/p.sock is a unix socket"),
     ],
 )
 def test_a_picker_address_without_a_next_port_is_an_error(bind: str, problem: str) -> None:
     _, (error,) = compiling(f'version: 1\ncontrol: {{picker: {{bind: "{bind}"}}}}\n')
     assert str(error) == (
-        "-:2:26: error LB307 control.picker.bind: the picker needs an address and the port after it, which proxies "
-        f"ask: {problem} (an IP address with a port from 1 to 65534, as 127.0.0.1:18001)"
+        "-:2:26: error LB307 control.picker.bind: the picker needs a port, and also the next port, to which proxies "
+        f"send requests: {problem} (write an IP address with a port from 1 to 65534, for example 127.0.0.1:18001)"
     )
 
 
@@ -128,7 +128,7 @@ def test_a_picker_address_without_a_next_port_is_an_error(bind: str, problem: st
         (
             9001,
             'control: {picker: {bind: "127.0.0.1:9000"}}\n',
-            "the picker's HTTP, at the port after its address: control.picker.bind, see -:5:26",
+            "the picker's HTTP endpoint, on the port after its address: control.picker.bind, see -:5:26",
         ),
         (18001, "", "the picker: control.picker.bind, by default"),
         (9001, 'control: {api: {bind: "127.0.0.1:9001"}}\n', "the API of lbctl serve: control.api.bind, see -:5:23"),
@@ -139,7 +139,8 @@ def test_a_replica_at_an_lbctl_address_is_a_warning(port: int, control: str, own
     _, (warning,) = compiling(f"version: 1\n{pool}{control}")
     place, message = str(warning).split(" warning LB122 pools.p.replicas[0].address: ")
     assert place == "-:4:55:"
-    assert message == f"127.0.0.1:{port} is the address of {owner} (the address at which the replica serves)"
+    hint = "write the address at which the replica serves requests"
+    assert message == f"127.0.0.1:{port} is the address of {owner} ({hint})"
 
 
 @pytest.mark.parametrize(
@@ -190,15 +191,15 @@ def test_the_picker_port_is_free_on_other_addresses(listener: str) -> None:
     [
         (
             "{algorithm: pick, hash: {key: {header: x}}}",
-            "a hash key, but `pick.otherwise` is least_request (pick: {otherwise: hash})",
+            "a hash key is set, but `pick.otherwise` is least_request (pick: {otherwise: hash})",
         ),
         (
             "{algorithm: random, hash: {key: {header: x}}}",
-            "a hash key, but the algorithm is random (algorithm: hash)",
+            "a hash key is set, but the algorithm is random (algorithm: hash)",
         ),
         (
             "{algorithm: pick, pick: {otherwise: hash}}",
-            "`pick.otherwise` is hash, but there is no key (hash: {key: {header: x}})",
+            "`pick.otherwise` is hash, but no hash key is set (hash: {key: {header: x}})",
         ),
         (
             "{algorithm: pick, pick: {prefix: on}}",

@@ -185,8 +185,8 @@ def test_a_duplicate_key_is_an_error(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("no json", "not JSON"),
-        ("[]", "no list of keys"),
-        ('{"keys": [1]}', "no list of keys"),
+        ("[]", "not contain a list of keys"),
+        ('{"keys": [1]}', "not contain a list of keys"),
         ('{"keys": [{"kty": "RSA", "d": "hunter2"}]}', "private or symmetric"),
         ('{"keys": [{"kty": "RSA", "n": "hunter2!", "e": "AQAB"}]}', "not base64url"),
         ('{"keys": [{"kty": "oct", "k": "hunter2"}]}', "private or symmetric"),
@@ -203,13 +203,13 @@ def test_a_bad_jwks_is_an_error_at_the_key_that_names_it(tmp_path: Path, text: s
 def test_an_empty_jwks_is_a_warning(tmp_path: Path) -> None:
     _, diagnostics = read_key_files(tmp_path, "sk-1: acme\n", '{"keys": []}')
     assert len(diagnostics) == 1
-    assert "warning LB503 routes.everything.auth.jwt.jwks_file: 'jwks' holds no key" in diagnostics[0]
+    assert "warning LB503 routes.everything.auth.jwt.jwks_file: 'jwks' contains no key" in diagnostics[0]
 
 
 def test_an_empty_key_file_is_a_warning(tmp_path: Path) -> None:
     _, diagnostics = read_key_files(tmp_path, "# nobody yet\n", JWKS)
     assert len(diagnostics) == 1
-    assert "warning LB503 routes.everything.auth.api_keys.file: 'keys' holds no key" in diagnostics[0]
+    assert "warning LB503 routes.everything.auth.api_keys.file: 'keys' contains no key" in diagnostics[0]
 
 
 def test_repr_does_not_show_the_key() -> None:

@@ -17,7 +17,7 @@ from tests.support.simulate import load, pool
 def test_utilisation_is_arrival_rate_by_service_rate() -> None:
     assert load_bound.utilisation(6.0, [2.0, 1.0, 1.0]) == 1.5
     assert load_bound.utilisation(6.0, []) == float("inf")
-    assert load_bound.advice(2.1) == "3.0 times the replicas would be busy for 70 %"
+    assert load_bound.advice(2.1) == "3.0 times as many replicas would be busy 70 % of the time"
 
 
 def test_lint_and_the_simulation_share_the_utilisation(
@@ -29,4 +29,4 @@ def test_lint_and_the_simulation_share_the_utilisation(
     assert capacity.load_of(capacity.engines_of(where, CostModel()), load(10, 1.0)) == 3.33
     fleet = write_fleet(tmp_path, fleet_of())
     assert run(["lint", "--select", "LB222", "--rate", "1/s", "--mean-service", "1ms", str(fleet)]) == 1
-    assert "333% of it" in capsys.readouterr().out
+    assert "utilisation is 333%" in capsys.readouterr().out

@@ -85,11 +85,11 @@ def test_the_sentence_agrees_with_the_replicas_it_names() -> None:
     )
     assert sentence_for(three, ("a", "b"), busy=("a", "b")) == (
         "c gets the request: it has the least expected wait; a and b may have the longest beginning of this prompt in "
-        "the cache, which the load there outweighs."
+        "the cache, but the load there outweighs that."
     )
     assert sentence_for(three, ("a",), busy=("a",), session="s") == (
         "Any of b or c gets the request, at random: they have the same expected wait; a may have this session in the "
-        "cache, which the load there outweighs."
+        "cache, but the load there outweighs that."
     )
     assert sentence_for({"b": 1.0, "c": 2.0}, ("a",), session="s") == (
         "c gets the request: it has the least expected wait; the session's replica cannot get requests."

@@ -125,7 +125,7 @@ def test_missing_file_is_an_error_only_for_render(
     options = ["-t", "nginx", "-d", str(tmp_path / "out")] if command == "render" else []
     assert run([command, *options, str(fleet)]) == code
     out, err = capsys.readouterr()
-    assert f"{severity} LB130 proxies.site.include.http[0]: there is no file 'none' with own lines" in out + err
+    assert f"{severity} LB130 proxies.site.include.http[0]: the file 'none' with own lines does not exist" in out + err
     assert (tmp_path / "out").exists() is False
 
 

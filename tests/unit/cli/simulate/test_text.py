@@ -91,7 +91,7 @@ def test_overloaded_fleet_is_not_recommended() -> None:
     text = recommendation_text(weak, strong, weak=1.2, strong=0.6)
     assert text.startswith("strong/envoy:random has no other row to compare with among those that are not overloaded")
     none = recommendation([weak, strong], {"weak": 3.0, "strong": 2.04})
-    assert none.startswith("The fleet is overloaded with every algorithm. 2.9 times the replicas")
+    assert none.startswith("The fleet is overloaded with every algorithm. 2.9 times as many replicas")
 
 
 def test_load_sentence_depends_on_the_utilisation() -> None:
