@@ -66,7 +66,9 @@ def test_session_that_an_answer_names_becomes_an_affinity(table: str, ttl: dict[
 )
 def test_sessions_that_are_lost_are_reported(lines: str, hint: str, tmp_path: Path) -> None:
     result, diagnostics = imported_text("haproxy", f"{HEAD} {lines}\n{SERVERS}", tmp_path)
-    findings = [item for item in diagnostics if item.code == "LB985" and "may reach any replica in pool b" in item.message]
+    findings = [
+        item for item in diagnostics if item.code == "LB985" and "may reach any replica in pool b" in item.message
+    ]
     assert findings
     assert all(hint in (item.hint or "") for item in findings)
     assert [*result.draft.unkept] == [("pools", "b")]
