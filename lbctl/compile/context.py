@@ -38,7 +38,7 @@ class ProxyKind:
     """Properties of a kind of proxy that the passes need. Its target states them."""
 
     oldest: Version
-    """Minimum version for which lbctl renders."""
+    """Minimum version that lbctl supports."""
     own_line_places: Mapping[str, OwnLinesPlace]
     """Maps a key of `include` to the place in the configuration."""
     fragment_example: str
@@ -66,7 +66,7 @@ class Context:
     It is filled when the file is read.
     """
     origins: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Pool → index in the file for each of its replicas, if one entry of the file is several replicas."""
+    """Pool → index of the file's entry for each of its replicas, if one entry represents several replicas."""
 
     @property
     def fleet(self) -> Fleet:

@@ -54,7 +54,7 @@ class Gpu:
     memory_gb: float | None
     """Memory of one GPU in GB."""
     source: str
-    """Publication of the figures."""
+    """Source of the figures."""
     method: str
     """How the capacity was computed from the figures."""
 
@@ -188,7 +188,7 @@ _TABLE = (
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {gpu.name: gpu for gpu in sorted(_TABLE, key=lambda gpu: (-gpu.throughput, gpu.name))}
 )
-"""The table by name, the fastest first."""
+"""The table by name, with the fastest GPU first."""
 
 
 _DRIVER_NAMES = (
@@ -209,7 +209,7 @@ _DRIVER_NAMES = (
     (r"\bMI300X\b", "MI300X"),
     (r"\bMI325X\b", "MI325X"),
 )
-"""Maps a pattern of the driver's name of a GPU to its name in `lbctl gpus`."""
+"""Maps a pattern for the driver's name of a GPU to the name in `lbctl gpus`."""
 
 
 def gpu_named(name: str) -> str:

@@ -1,6 +1,6 @@
 """Checks the headers in a fleet for conflicts with other meanings.
 
-Some headers carry the message itself, some belong to lbctl or to a proxy, and no header can have two meanings. Names
+Some headers control the message itself, some belong to lbctl or to a proxy, and no header can have two meanings. Names
 are compared case-insensitively, and with `_` equal to `-`, because many servers do not distinguish them.
 """
 
@@ -43,7 +43,7 @@ class _Use:
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a header carries the message itself, or belongs to a proxy or to lbctl."""
+    """Return whether a header controls the message itself, or belongs to a proxy or to lbctl."""
     normalized = _normalized(name)
     return normalized in _FRAMING | _HOPS or normalized.startswith(_OWN)
 
@@ -51,7 +51,7 @@ def is_reserved(name: str) -> bool:
 def check_headers(ctx: Context) -> None:
     """Report headers with conflicting meanings.
 
-    LB119: the header carries the message or belongs to a proxy. LB120: it has two meanings. LB111: it is both set and
+    LB119: the header controls the message or belongs to a proxy. LB120: it has two meanings. LB111: it is both set and
     removed. LB141: it contains a variable that is not available there.
     """
     for name, route in ctx.fleet.routes.items():
@@ -66,7 +66,7 @@ def check_headers(ctx: Context) -> None:
 
 
 def _check_rules(ctx: Context, here: Path, rules: model.HeaderRules) -> None:
-    """Reject rules on the message's own headers.
+    """Reject rules for headers that control the message.
 
     A change to such a header breaks the message, and most proxies refuse to start.
     """

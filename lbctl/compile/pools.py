@@ -20,7 +20,7 @@ from lbctl.model import pool as model
 from lbctl.model.health import Active, Health, Passive
 
 FEW_SLOTS = 64
-"""Maximum number of concurrent requests per replica at which a pool counts as one with few slots.
+"""Number of concurrent requests per replica up to which a pool counts as having few slots.
 
 docs/develop/weighting-study.md has the measurements.
 """
@@ -234,7 +234,7 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
     Only requests that no replica got are retried, so a retry adds no work. After the loss of a replica, every request
     may need a retry until the replica is ejected. For this reason as many retries as requests are allowed. The same
     applies to pending requests: Envoy also counts requests that only wait for a connection to open, and a burst on cold
-    connections consists of these.
+    connections consists of such requests.
     """
     given, replicas = pool.circuit_breaker, _breaker_replicas(pool)
     requests = given.max_requests or replicas * (given.per_replica.max_requests or IN_FLIGHT)
@@ -276,7 +276,10 @@ def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | Non
 
 
 def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
-    """Resolve slow start. It is on by default, except with hash: a ring that changes for a minute moves every key."""
+    """Resolve slow start.
+
+    It is on by default, except with hash, because a ring that changes for a minute moves every key.
+    """
     if pool.balance.algorithm == "hash":
         return None
     section = pool.slow_start or model.SlowStart()
@@ -299,7 +302,7 @@ def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Poo
 
 
 def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> set[int]:
-    """Return the ports on which the pool's replicas serve."""
+    """Return the ports on which the pool's replicas serve requests."""
     ports = {replica.address.port for replica in replicas}
     return ports | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else ports
 

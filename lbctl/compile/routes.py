@@ -162,7 +162,10 @@ def _retry(ctx: Context, path: Path, section: model.Retry) -> ir.Retry:
 
 
 def _backoff(ctx: Context, path: Path, section: model.Backoff) -> ir.Backoff:
-    """Resolve the pauses between retries. If only one of the two is set, the other's default adapts to it."""
+    """Resolve the delays between retries.
+
+    If only one of the two values is set, the default of the other adapts to it.
+    """
     base, longest, written = int(section.base), int(section.max), section.model_fields_set
     if base <= longest:
         return ir.Backoff(base, longest)

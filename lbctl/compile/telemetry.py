@@ -26,7 +26,7 @@ waiting."""
 
 
 def telemetry(section: Telemetry | None, pool: model.Pool) -> ir.Telemetry | None:
-    """Resolve the sources of the pool or of a replica of it."""
+    """Resolve the sources of the pool or of one of its replicas."""
     if section is None:
         return None
     is_default = pool.balance.algorithm == "pick" and "interval" not in section.model_fields_set

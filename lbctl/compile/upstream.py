@@ -16,7 +16,7 @@ from lbctl.model.upstream import HeaderFile
 def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
     """Resolve the replacements for parts of a request to a hosted API.
 
-    Reports LB119 for headers of the message itself, LB151 for credentials in plain text, LB152 for a pool that uses
+    Reports LB119 for headers that control the message, LB151 for credentials in plain text, LB152 for a pool that uses
     gRPC.
     """
     section, path = pool.upstream, ("pools", name, "upstream")
@@ -34,7 +34,7 @@ def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
 def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader | None:
     """Resolve the key that replicas require.
 
-    Reports LB119 for headers of the message itself, LB160 next to `upstream`.
+    Reports LB119 for headers that control the message, LB160 next to `upstream`.
     """
     section, path = pool.credentials, ("pools", name, "credentials")
     if section is None:

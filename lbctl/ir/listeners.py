@@ -26,12 +26,15 @@ class PathMatch:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of a listener's table. All its conditions must hold."""
+    """One line of a listener's table. All of its conditions must match."""
 
     route: str
     """The name of the route that gets the request."""
     host: str = ""
-    """"": any; `name.example`: exact; `*.example.com`: one or more labels before it. Compared without port and case."""
+    """"": any; `name.example`: exact; `*.example.com`: one or more labels before it.
+
+    The port is ignored, and case has no effect.
+    """
     path: PathMatch = PathMatch()
     """The condition on the path."""
     methods: tuple[str, ...] = ()
@@ -61,7 +64,7 @@ class ListenerTls:
     """How a listener terminates TLS."""
 
     certificates: tuple[Certificate, ...]
-    """At least one; the first is the default."""
+    """At least one certificate; the first is the default."""
     min_version: Literal["1.2", "1.3"] = "1.2"
     """Minimum TLS version."""
     client_ca: str | None = None

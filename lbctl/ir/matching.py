@@ -29,7 +29,7 @@ class Request:
     host: str
     """Lower case, without port."""
     path: str
-    """Decoded as far as the proxy decodes it, without query, one character per byte."""
+    """Decoded as far as the proxy decodes it, without the query, with one character per byte."""
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The values of each header by its lower-case name; one of them must equal a rule's value."""
     model: str | None = None

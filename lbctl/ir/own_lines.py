@@ -1,4 +1,4 @@
-"""The operator's own lines: text in a proxy's own grammar. No other value of the model is such text."""
+"""The operator's own lines: text in a proxy's own grammar. No other value of the model contains such text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxies that a fleet names, and the control plane's own settings."""
+"""The proxies that a fleet lists, and the control plane's own settings."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Proxy:
     runtime_api: str | None = None
     """Path or address of HAProxy's Runtime API; None: not used."""
     user: str | None = None
-    """User of the HAProxy process; None: the default of its place."""
+    """User of the HAProxy process; None: the default for the location of its configuration."""
     group: str | None = None
-    """Group of the HAProxy process; None: the default of its place."""
+    """Group of the HAProxy process; None: the default for the location of its configuration."""
     chroot: str | None = None
-    """Directory to which HAProxy is confined; None: the default of its place."""
+    """Directory to which HAProxy is confined; None: the default for the location of its configuration."""
     agent_check: Address | None = None
     """First address of the agent that HAProxy queries for weights; None: no agent."""
     slots: int | None = None

@@ -114,7 +114,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between retries. They double from `base` up to `max`."""
+    """Pauses between retries. The delays double from `base` up to `max`."""
 
     base: int = 25
     """The first pause."""
@@ -409,8 +409,5 @@ def busy_statuses(route: Route, pool: Pool) -> tuple[int, ...]:
 
 
 def busy_statuses_of_pool(pool: Pool, routes: Iterable[Route]) -> tuple[int, ...]:
-    """Return the statuses by which replicas of `pool` are busy for at least one of `routes`.
-
-    All of these lead to the pool.
-    """
+    """Return the statuses that mean a busy replica for at least one of `routes`, which all lead to `pool`."""
     return tuple(sorted({status for route in routes for status in busy_statuses(route, pool)}))

@@ -28,8 +28,8 @@ def in_regions(replica: Replica, regions: tuple[str, ...]) -> bool:
 def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] = ()) -> tuple[Replica, ...]:
     """Return the replicas that get new requests while all are healthy: the replicas of the best remaining priority.
 
-    Excluded are replicas that the files drain, replicas in `resting` (drained by an operator, or ejected by a health
-    check), and replicas outside `regions`.
+    Replicas that the files drain, replicas in `resting` (drained by an operator, or ejected by a health check) and
+    replicas outside `regions` are excluded.
     """
     eligible = [
         replica

@@ -36,7 +36,7 @@ class Snapshot:
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Host name of a fixed address → its IPs, for proxies that do not resolve names themselves."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → unhealthy replicas. They get no new requests, and clients with affinity leave them too."""
+    """Pool → unhealthy replicas. They get no new requests, and clients with affinity also leave them."""
     traffic_log: Address | None = None
     """Address to which proxies of the fleet send their traffic log by syslog; None: the fleet's own setting."""
     picker: Address | None = None

@@ -1,4 +1,4 @@
-"""`proxies` and `control`: the proxies that run the result, and the control plane that drives them."""
+"""`proxies` and `control`: the proxies that run the rendered configuration, and the control plane that manages them."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,11 +1,11 @@
 """Reads the section `control` alone, even if the rest of the fleet's files is invalid.
 
 Commands need the address of a running `serve`, and `serve` needs its state directory, especially while a file is
-invalid. The section is found by its lines: it begins at `control:` in the first column, and ends at the next key there.
-If the section itself has a syntax error, the keys in it that can be parsed remain.
+invalid. The section consists of the lines from `control:` in the first column to the next key in that column. If the
+section itself has a syntax error, the keys in it that can be parsed remain.
 
-A follower that serves the leader's files uses the section in its local files. So does a `serve` that serves its saved
-fleet.
+A follower that serves the leader's files uses the section in its local files. A `serve` process that uses its saved
+fleet does the same.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class ControlSection:
     """The section `control` as far as it can be read."""
 
     source: FleetSource | None = None
-    """The section as a fleet without other sections; None if no file has a readable section."""
+    """A fleet that has only this section; None if no file has a readable section."""
     lost: Diagnostic | None = None
     """Why a part of the section is missing; None if the section is complete, or if the files have none."""
     text: bytes = b""
     """The lines of the section; empty if they were not found."""
 
     def lacks(self, key: str) -> bool:
-        """Return whether the section may set this key of `control`, but the value cannot be read."""
+        """Return whether the section may set this key of `control` to a value that cannot be read."""
         if self.lost is None or (self.source is not None and key in self.source.fleet.control.model_fields_set):
             return False
         return not self.text or key.encode() in self.text
@@ -87,7 +87,7 @@ def with_control(source: FleetSource, own: FleetSource) -> FleetSource:
 
 
 def _merged(of_fleet: Control, own: Control) -> Control:
-    """Return the own section, with `max_shrink` and `unmatched_nodes` of the fleet: all members share these."""
+    """Return the member's own section with the fleet's `max_shrink` and `unmatched_nodes`, which all members share."""
     nodes = of_fleet.xds.unmatched_nodes
     xds = own.xds if own.xds.unmatched_nodes == nodes else own.xds.model_copy(update={"unmatched_nodes": nodes})
     return own.model_copy(update={"xds": xds, "max_shrink": of_fleet.max_shrink})

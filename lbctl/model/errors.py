@@ -16,7 +16,7 @@ from lbctl.model.section import Section
 from lbctl.model.shape import is_named_map, section_at, section_below
 
 _CODES_ABOUT_KEYS = frozenset({"LB008", "LB014", "LB015"})
-"""Codes that concern a key, or what should be below it, not its value."""
+"""Codes about a key, or about missing content below it, not about its value."""
 _MAX_PLACES = 3
 """Maximum number of maps that a hint suggests for a misplaced key."""
 _YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
@@ -131,7 +131,7 @@ def _instead_of_key(key: str, keys: list[str]) -> str:
 
 
 def _further_in(key: str, section: type[Section]) -> str:
-    """Return a hint for a key that belongs into a map of this section, or an empty string."""
+    """Return a hint for a key that belongs in a map of this section, or an empty string."""
     places = []
     for name, field in section.model_fields.items():
         inner = None if is_named_map(section, name) else section_below(section, name)

@@ -94,7 +94,7 @@ def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None
 def parse(
     texts: Sequence[SourceText], diagnostics: Diagnostics, cache: SectionCache | None = None
 ) -> FleetSource | None:
-    """Parse texts that have already been read; the result is as for `read`.
+    """Parse texts that have already been read; the result is the same as for `read`.
 
     `cache` contains the pools and routes of the last fleet, and is updated with those in this fleet.
     """
@@ -175,7 +175,7 @@ def _with_defaults(root: Node, defaults: Node) -> Node:
 def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> None:
     """Check the values of `defaults` by themselves; missing keys are allowed.
 
-    Without this check, they would not be checked in a fleet without objects of the kind.
+    Without this check, they would not be checked in a fleet that has no such objects.
     """
     for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
         if kind not in _SECTIONS_WITH_DEFAULTS or not isinstance(base.value, dict):

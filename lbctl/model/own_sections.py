@@ -4,8 +4,9 @@ Other parties may have write access to a store. A stored fleet therefore decides
 runs on a member's machine. Commands, and the paths and addresses that a member or its proxies write or open, come from
 the member's own files.
 
-A proxy connects to Unix sockets, listens on them, and writes its access log, with the rights with which it is started.
-If the store is not protected, a stored fleet may name only the sockets and log files that the member's own files name.
+A proxy connects to Unix sockets, listens on them and writes its access log with the privileges with which it was
+started. If the store is not protected, a stored fleet may name only the sockets and log files that the member's own
+files name.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SECTIONS = ("control", "proxies")
 _OWN_KEYS = frozenset({
     "config", "reload", "runtime_api", "agent_check", "include", "user", "group", "chroot", "admin", "metrics", "form",
 })  # fmt: skip
-"""The keys of a proxy that say what runs on its machine, and which files and sockets are opened there."""
+"""The keys of a proxy that determine what runs on its machine, and which files and sockets are opened there."""
 _OWNERS = ("listeners", "routes", "pools")
 """Sections whose objects own lines can be attached to."""
 _SOCKET = "unix:"
@@ -43,9 +44,9 @@ def own_sections(texts: Sequence[SourceText]) -> FleetSource | None:
 
 
 def with_own(source: FleetSource, own: FleetSource | None) -> FleetSource:
-    """Return a stored fleet with the section `control` of a member's files, and with their keys of its proxies.
+    """Return a stored fleet with the section `control` and the proxies' own keys from a member's files.
 
-    The member does not drive proxies that these files do not name. With None for `own`, it drives none.
+    The member does not manage proxies that these files do not list. If `own` is None, it manages no proxies.
     """
     if own is None:
         source = _without_control(source)
@@ -70,7 +71,7 @@ def _part(text: SourceText) -> SourceText | None:
 
 
 def _readable(texts: Sequence[SourceText]) -> FleetSource | None:
-    """Parse texts. The result is None if they have a fault, or none of the sections."""
+    """Parse texts. The result is None if they have a fault or contain none of the sections."""
     faults = Diagnostics()
     source = parse(texts, faults) if texts else None
     is_faulty = any(item.severity == "error" and item.code not in FAULTS_OF_THE_REST for item in faults)

@@ -1,4 +1,4 @@
-"""Checks that a regular expression means the same to RE2 (Envoy) and PCRE (nginx, HAProxy).
+"""Checks that a regular expression has the same meaning in RE2 (Envoy) and PCRE (nginx, HAProxy).
 
 Python's own parser analyses the expression. Only the constructs listed below are allowed, so that look-around,
 back-references, possessive and atomic groups, inline flags and unicode classes never reach a proxy. Word boundaries are
@@ -17,9 +17,12 @@ _ALLOWED = {
     "MIN_REPEAT", "AT",
 }  # fmt: skip
 _MAX_REPEATS = 1000
-"""The limit of RE2, also for the product of nested repeats."""
+"""RE2's limit, which also applies to the product of nested repetitions."""
 _MAX_CHARACTERS = 10_000
-"""The limit with all repeats expanded. RE2 may need thirty instructions per character, and allows about 350,000."""
+"""Maximum number of characters with all repetitions expanded.
+
+RE2 may need thirty instructions per character, and allows about 350,000.
+"""
 _ESCAPED = r"(?<!\\)(?:\\\\)*"
 _REFUSED = (
     (rf"{_ESCAPED}\(\?(?!:)", "look-around, flags and group names are not allowed"),
@@ -53,7 +56,7 @@ def check_regex(text: str) -> str:
 
 
 def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
-    """Yield problems of the parsed expression; `repeats` is the product of the surrounding repeats."""
+    """Yield problems of the parsed expression; `repeats` is the product of the surrounding repetitions."""
     for operation, argument in parsed:
         name = str(operation)
         if name not in _ALLOWED:
@@ -74,7 +77,7 @@ def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
 
 
 def _size(parsed: Iterable[Any]) -> int:
-    """Return the number of characters and classes, with all repeats expanded."""
+    """Return the number of characters and classes, with all repetitions expanded."""
     return sum(_size_of(str(operation), argument) for operation, argument in parsed)
 
 

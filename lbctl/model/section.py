@@ -2,7 +2,8 @@
 
 The validator of a section is built when the first such section is checked: a small fleet uses a tenth of all sections,
 and building the others took a third of the time of `lbctl validate` (decision 0057). For this reason, a section refers
-to another one by a function. A default value that is a section is made by `default`, which does not build a validator.
+to another section by a function. A default value that is a section is created by `default`, which does not build a
+validator.
 
 The modules of sections have no `from __future__ import annotations`: pydantic would compile each annotation from its
 text, which takes 5 % of the time of `lbctl validate`.

@@ -1,4 +1,4 @@
-"""Keeps the validated and compiled pools and routes of the last fleet, by their content.
+"""Cache of the validated and compiled pools and routes of the last fleet, by their content.
 
 In a fleet of a thousand pools, a reload then validates and compiles only those whose values have changed.
 """

@@ -11,14 +11,14 @@ from lbctl.model.section import Section
 
 @cache
 def section_below(section: type[Section], key: str) -> type[Section] | None:
-    """Return the section at `key`, directly, as the values of a map or as the items of a list; else None."""
+    """Return the section at `key`, in the values of the map there or in the items of the list there; else None."""
     field = section.model_fields.get(key)
     return _section(field.annotation) if field else None
 
 
 @cache
 def is_named_map(section: type[Section], key: str) -> bool:
-    """Whether `key` holds a map with user-defined names."""
+    """Whether `key` contains a map with user-defined names."""
     field = section.model_fields.get(key)
     return field is not None and _holds_map(field.annotation)
 

@@ -1,6 +1,6 @@
 """Decodes the bytes of one file into text that can be parsed, and collects the faults of that file.
 
-An invisible character (a control character, a change of direction) can give a reviewed file another meaning, and a
+An invisible character (a control character, a change of direction) can give a reviewed file a different meaning, and a
 private key in a repository is compromised. Both are rejected everywhere, including in comments. Faults are reported by
 position, and a key is never repeated.
 """

@@ -120,10 +120,10 @@ class Books:
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         self._flights: dict[str, _Flight] = {}
         self._rows: dict[int, tuple[Sequence[str], list[ReplicaLoad]]] = {}
-        """`id` of a sequence of names → the names and their loads. Keeping the names keeps the id valid."""
+        """`id` of a sequence of names → the names and their loads. The id stays valid because the names are kept."""
 
     def __len__(self) -> int:
-        """The number of requests in flight of this picker."""
+        """Number of this picker's requests in flight."""
         return len(self._flights)
 
     def __contains__(self, request: str) -> bool:

@@ -49,7 +49,7 @@ class PickResult(NamedTuple):
     ordered: tuple[Candidate, ...]
     """The choice, then the replicas for retries; empty if no replica is fit."""
     reason: Reason
-    """Why the first one was chosen.
+    """Why the first replica was chosen.
 
     - `session`, `prefix`: its cache contains the session or a prefix of the prompt.
     - `load`: no cache does, and it has the least expected wait.
@@ -70,18 +70,18 @@ class Consideration:
     tier: Tier
     """The replicas."""
     works: list[float]
-    """Work in flight at each, in tokens."""
+    """Work in flight at each replica, in tokens."""
     rates: list[float]
-    """Rate of each, relative to the others, including slow start."""
+    """Rate of each replica, relative to the others, including slow start."""
     waits: list[float]
-    """Expected wait at each without any cache.
+    """Expected wait at each replica without any cache.
 
     The tokens in flight are divided by the rate during slow start, the request's own tokens by the full rate. So slow
     start limits the work in flight at a replica, but an idle replica gets requests immediately. With the reduced rate
     for the request's own tokens, no request would go there under light load before slow start ends.
     """
     in_flight: list[float]
-    """Requests in flight at each; empty if no cache is known to help."""
+    """Requests in flight at each replica; empty if no cache is known to help."""
     saved: dict[int, float]
     """Index of the replica → the request's tokens that its cache may contain."""
     credited: list[int]

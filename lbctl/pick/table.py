@@ -49,7 +49,7 @@ class Candidate:
     limit: int | None = None
     """Upper bound on the requests in flight at this replica; None: no limit."""
     started: float | None = None
-    """Time at which it began to take requests, on the clock of the picker's `now`; None: before any slow start."""
+    """Time at which it began to get requests, on the clock of the picker's `now`; None: before any slow start."""
 
     @property
     def is_congested(self) -> bool:
@@ -66,7 +66,7 @@ class Tier:
         self.names = [item.name for item in self.candidates]
         """Their names."""
         self.rates = [item.weight * (item.speed or 1.0) for item in self.candidates]
-        """Rate of each, relative to the others, without slow start."""
+        """Rate of each replica, relative to the others, without slow start."""
         self.total_rate = sum(self.rates)
         """Sum of the rates."""
         self.ramping = [index for index, item in enumerate(self.candidates) if item.started is not None]

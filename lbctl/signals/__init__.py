@@ -1,6 +1,6 @@
-"""Metrics of replicas and GPUs: metrics pages in, signals with a unit and an age out. No I/O, no clock.
+"""Metrics of replicas and GPUs: turns metrics pages into signals with a unit and an age. No I/O, no clock.
 
-A new kind of source is a table in `engines`, in `gpu_exporters` or in a module, one line here, and its name in
+To add a kind of source, add a table in `engines`, in `gpu_exporters` or in a new module, a line here, and its name in
 `lbctl.model.telemetry`.
 """
 

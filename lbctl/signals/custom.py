@@ -1,7 +1,7 @@
-"""`kind: custom`: a metric that the fleet defines by `metric`, its `unit` and the `signal` that it is.
+"""`kind: custom`: a metric that the fleet defines by `metric`, its `unit` and the `signal` that it represents.
 
-For `ttft` and `token_latency` the metric may be a histogram: its `_sum` and `_count` are read too. For `throughput` a
-metric in `tokens` is a counter, one in `tokens/s` a gauge.
+For `ttft` and `token_latency` the metric may be a histogram: its `_sum` and `_count` are read too. For `throughput`, a
+metric in `tokens` is a counter, and a metric in `tokens/s` is a gauge.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HISTOGRAMS = {"ttft": ("ttft_seconds", "ttft_count"), "token_latency": ("itl_se
 
 
 def unit_problem(signal: str, unit: str | None) -> str | None:
-    """Return why the signal cannot be in this unit; None if it can."""
+    """Return why the signal cannot have this unit; None if it can."""
     if unit is None:
         return None
     if unit not in UNITS:
@@ -39,7 +39,7 @@ def scale(unit: str | None) -> float:
 
 
 def table(metric: str | None, signal: str | None, unit: str | None) -> MetricsTable:
-    """Return a table of that one metric; it is empty if metric or signal is missing, or the unit does not fit."""
+    """Return a table with this metric only; it is empty if metric or signal is missing, or the unit does not fit."""
     is_valid = metric and signal in SIGNALS and not unit_problem(signal or "", unit)
     return MetricsTable(
         kind="custom",

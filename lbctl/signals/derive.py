@@ -32,7 +32,7 @@ class TokenEvidence:
     """Counts of an engine that generates tokens, between two readings."""
 
     at: float
-    """When it was read, in seconds."""
+    """Time of the reading, in seconds."""
     itl_count: float
     """The number of inter-token times."""
     itl_seconds: float
@@ -48,7 +48,7 @@ class BatchEvidence:
     """Counts of an engine that works in batches, between two readings."""
 
     at: float
-    """When it was read, in seconds."""
+    """Time of the reading, in seconds."""
     compute_count: float
     """The number of times in the model."""
     compute_seconds: float
@@ -67,17 +67,17 @@ class DerivedSignals:
     values: Mapping[str, TimedValue]
     """Signal → its value."""
     evidence: Evidence | None = None
-    """New with this reading, if any."""
+    """Evidence that is new in this reading, if any."""
     restarted: bool = False
     """Whether the counters restarted."""
     by_steps: bool = False
     """Whether progress moves with each step of the engine, not only when a request ends."""
     moves: int = 0
-    """How many readings so far found a different cache usage than the reading before."""
+    """Number of readings so far in which the cache usage differed from the previous reading."""
 
 
 def derive(table: MetricsTable, before: SourceReading | None, after: SourceReading) -> DerivedSignals:
-    """Derive the signals of a reading, given the one before it."""
+    """Derive the signals of a reading, given the previous reading."""
     quantities = after.quantities
     values = {name: value for name, value in quantities.items() if name in SIGNALS}
     moves = _moves(before, after)
@@ -96,7 +96,7 @@ def derive(table: MetricsTable, before: SourceReading | None, after: SourceReadi
 
 
 class _CounterDelta:
-    """The growth of each counter between two readings; None if unknown."""
+    """Return the growth of each counter between two readings; None if unknown."""
 
     def __init__(self, before: SourceReading, after: SourceReading) -> None:
         self._growth = {
@@ -109,7 +109,7 @@ class _CounterDelta:
         return self._growth.get(name)
 
     def ratio(self, numerator: str, denominator: str) -> float | None:
-        """The ratio of two growths; None if the denominator did not grow."""
+        """Return the ratio of two growths; None if the denominator did not grow."""
         growth, base = self(numerator), self(denominator)
         return growth / base if growth is not None and base else None
 
@@ -136,8 +136,8 @@ def _moves(before: SourceReading | None, after: SourceReading) -> int:
 def _progress(table: MetricsTable, quantities: Mapping[str, float], moves: int) -> tuple[float | None, bool]:
     """Return a number that changes when the engine works, and whether it changes with each step.
 
-    Finished requests are not added to steps: requests that clients cancel end in a wedged engine too. A change of the
-    cache usage is a sign of progress in addition to counters, but not by itself.
+    Finished requests are not added to steps, because requests that clients cancel also end in a wedged engine. A change
+    of the cache usage is a sign of progress in addition to counters, but not by itself.
     """
     if "progress" in quantities:
         return quantities["progress"], table.heartbeat == "steps"

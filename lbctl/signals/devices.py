@@ -1,7 +1,7 @@
-"""Selects the lines of a page that are about one replica: by labels that the fleet names, and by its GPUs.
+"""Selects the lines of a page that are about one replica: by labels that the fleet specifies, and by its GPUs.
 
 A device is named as exporters name it: an index (`0`), a UUID (`GPU-5fd4…`, with or without `GPU-`), or one of these
-with a GPU instance after a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices every GPU of the page
+with a GPU instance after a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices, every GPU of the page
 belongs to the replica.
 """
 
@@ -51,11 +51,11 @@ class LineFilter:
     """A selection applied to one page."""
 
     selection: Selection
-    """Which GPUs are the replica's."""
+    """Selection of the replica's GPUs and lines."""
     gpus: GpuLabels | None = None
-    """The labels by which the page names GPUs; None: it names none."""
+    """The labels by which the page identifies GPUs; None if it does not identify them."""
     indices: Mapping[str, str] = field(default_factory=dict)
-    """UUID → index, where the page reports it in a separate metric."""
+    """UUID → index, if the page reports it in a separate metric."""
 
     def __call__(self, labels: Labels, whole: bool = False) -> bool:
         """Whether a line is about the replica.
@@ -94,7 +94,7 @@ def selection(match: tuple[tuple[str, str], ...], devices: tuple[str, ...], gpus
 
 
 def normalized(device: str) -> str:
-    """Return a device's UUID as all exporters mean it: without `GPU-`, in lower case."""
+    """Return a device's UUID in a form common to all exporters: without `GPU-`, in lower case."""
     return device.casefold().removeprefix("gpu-")
 
 

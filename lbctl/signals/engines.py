@@ -1,4 +1,4 @@
-"""Metrics tables of engines for which a table is enough, each followed by what is special about its page."""
+"""Metrics tables of engines that need no separate module, each followed by the peculiarities of its page."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ TGI = MetricsTable(
 )
 """Text Generation Inference.
 
-There is no metric of the cache: the capacity and the content of the batch are in tokens of different counts. A batch is
-a step of the engine, so the time in the model is known for each step; its tokens only when a request ends, which evens
-out over some seconds.
+There is no cache metric, because the capacity and the content of the batch count tokens differently. A batch is a step
+of the engine, so the time in the model is known for each step. Its tokens are known only when a request ends, which
+evens out over some seconds.
 """
 
 TRTLLM = MetricsTable(
@@ -137,7 +137,8 @@ LLAMACPP = MetricsTable(
 )
 """llama.cpp's server, started with `--metrics`.
 
-Tokens and their time are added when a request ends, decodes at once; over some seconds both describe the batch.
+Tokens and their time are added when a request ends, and decodes are added immediately. Over some seconds, both describe
+the batch.
 """
 
 TORCHSERVE = MetricsTable(
@@ -155,7 +156,10 @@ TORCHSERVE = MetricsTable(
         "The server needs `metrics_mode=prometheus`. GPU metrics need the system metrics collector.",
     ),
 )
-"""TorchServe. Its queue is a time, not a length; the utilisation is in percent. The total memory is not reported."""
+"""TorchServe.
+
+Its queue metric is a time, not a length; the utilisation is in percent. The total memory is not reported.
+"""
 
 TFSERVING = MetricsTable(
     kind="tfserving",
@@ -198,6 +202,6 @@ KSERVE = MetricsTable(
 )
 """KServe's Python server and MLServer.
 
-Neither reports its present queue: MLServer's queues are histograms of past lengths. Requests are predicted one by one,
+Neither reports its present queue: MLServer's queues are histograms of past lengths. Requests are processed one by one,
 so no batch is known.
 """

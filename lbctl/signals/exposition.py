@@ -1,10 +1,10 @@
-"""Extracts the wanted lines from a metrics page, and reads nothing else of it.
+"""Extracts the wanted lines from a metrics page, and ignores the rest.
 
-A page of a model server has hundreds of lines of which a dozen matter. Only lines that begin with a wanted name are
-parsed: by OpenMetrics' grammar if the page ends with `# EOF`, else by the looser one of Prometheus' text format. A line
-that breaks its grammar, a value that is not a finite number ≥ 0 in ASCII, and a series that occurs twice are refused:
-they are unknown, never 0. Types, help texts and timestamps are ignored; the caller bounds the size of a page. No
-pattern here backtracks over spaces, as a page may come from an untrusted server.
+A model server's page has hundreds of lines, of which a dozen matter. Only lines that begin with a wanted name are
+parsed: by OpenMetrics' grammar if the page ends with `# EOF`, otherwise by the looser grammar of Prometheus' text
+format. A line that breaks its grammar, a value that is not a finite number ≥ 0 in ASCII, and a series that occurs twice
+are rejected: the values are unknown, never 0. Types, help texts and timestamps are ignored; the caller bounds the size
+of a page. No pattern here backtracks over spaces, as a page may come from an untrusted server.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 MAX_LINE_BYTES = 64 * 1024
-"""The longest line in bytes; a longer one is refused unread."""
+"""Maximum length of a line in bytes; longer lines are rejected without parsing."""
 MAX_LINES = 4096
-"""The largest number of wanted lines; a page with more gives nothing."""
+"""Maximum number of wanted lines; a page with more lines yields no values."""
 MAX_WANTED_BYTES = 1 << 20
-"""Bytes of all wanted lines; a page with more gives nothing."""
+"""Maximum size of all wanted lines in bytes; a page with more bytes yields no values."""
 _NUMBER = rb"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?"
 NUMBER = re.compile(_NUMBER)
-"""A number as metrics pages write it: ASCII, finite in form."""
+"""A number in a metrics page: ASCII, finite in form."""
 _PAIR = rb'[A-Za-z_][A-Za-z0-9_]*+="(?:[^"\\\n]|\\.)*+"'
 _VALUE = rb"(" + _NUMBER + rb"|[+-]?(?:[Nn]a[Nn]|[Ii]nf(?:inity)?))"
 _STRICT = re.compile(
@@ -43,10 +43,10 @@ _LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]|\\.
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {"n": "\n"}
 _NOT_LONGER = rb"(?![A-Za-z0-9_:.\-])"
-"""A name that is followed by one of these characters is another, longer name."""
+"""A name followed by one of these characters is part of another, longer name."""
 _EOF = b"\n# EOF"
 _MAX_CACHED_BYTES = 512
-"""The longest labels in bytes that are cached."""
+"""Maximum length of cached labels, in bytes."""
 
 Labels = Mapping[str, str]
 
@@ -62,10 +62,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class RefusedLine:
-    """A line that gave no value."""
+    """A line without a usable value."""
 
     reason: str
-    """Why it gave no value."""
+    """Why the line has no usable value."""
     labels: Labels | None = None
     """The labels if they could be read, so that other series are not affected."""
 
@@ -81,7 +81,7 @@ class MetricsPage:
 
 
 class MetricsReader:
-    """Reads the lines of some metrics; constructed once for a source, used for every page."""
+    """Reader for the lines of certain metrics; created once per source, and used for every page."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(sorted(set(names)))
@@ -89,7 +89,7 @@ class MetricsReader:
         self._lines = re.compile(rb"\n(" + wanted + rb")" + _NOT_LONGER + rb"([^\n]*+)")
 
     def read(self, page: bytes) -> MetricsPage:
-        """Return the wanted samples of one page, whatever else it contains."""
+        """Return the wanted samples of one page, regardless of its other content."""
         text = b"\n" + page
         lines: list[tuple[bytes, bytes]] = []
         size = 0
@@ -118,7 +118,7 @@ class MetricsReader:
 
 
 def _unique(samples: list[Sample], refused: list[RefusedLine]) -> None:
-    """Remove series that occur twice: it is unknown which of the two values holds."""
+    """Remove series that occur twice, because it is unknown which of the two values is valid."""
     keys = [tuple(sorted(sample.labels.items())) for sample in samples]
     if len(set(keys)) == len(keys):
         return

@@ -1,4 +1,4 @@
-"""Metrics tables of exporters for GPUs, each followed by what is special about its page."""
+"""Metrics tables of GPU exporters, each followed by the peculiarities of its page."""
 
 from __future__ import annotations
 

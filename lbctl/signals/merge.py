@@ -1,7 +1,7 @@
 """Merges several sources of one replica into one set of signals: the first source with a fresh value for a signal wins.
 
-Every signal keeps its own age. A signal without a value within `stale_after` is unknown; its last value is kept apart,
-for explanations.
+Every signal has its own age. A signal without a value within `stale_after` is unknown; its last value is kept
+separately, for explanations.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Signals:
     values: Mapping[str, Signal]
     """Fresh values only."""
     stale: Mapping[str, Signal] = field(default_factory=dict)
-    """The last value of each signal that has no fresh one."""
+    """The last value of each signal that has no fresh value."""
     evidence: Evidence | None = None
-    """From the last reading that had any."""
+    """Evidence from the last reading that had any."""
     xids: tuple[tuple[str, int], ...] = ()
     """(GPU, code) of XID errors as the driver reported them."""
     by_steps: bool = False
-    """Whether progress moves with each step of the engine.
+    """Whether progress changes with each step of the engine.
 
-    Then a long standstill is a fault; else progress moves when a request ends.
+    If so, a long standstill is a fault; otherwise, progress changes when a request ends.
     """
 
     def get(self, name: str) -> float | None:

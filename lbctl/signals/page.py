@@ -134,7 +134,7 @@ def _metric(series: MetricSeries) -> str:
 
 
 def _unit(quantity: str, series: MetricSeries) -> str:
-    """The unit on the page: lbctl's own, or the one with this factor."""
+    """Return the unit on the page: lbctl's own unit, or the unit with this factor."""
     base = SIGNALS[quantity].unit if quantity in SIGNALS else _UNITS_OF_SUMS.get(quantity, "count")
     return next((name for name, (unit, factor) in UNITS.items() if unit == base and factor == series.scale), base)
 

@@ -30,15 +30,15 @@ class ScrapeSource:
     table: MetricsTable | None = None
     """None for `prometheus`, which has `query`, `signal` and `unit` instead."""
     selection: Selection = ALL_LINES
-    """Which lines of the page are about the replica."""
+    """Selects the lines of the page that are about the replica."""
     query: str = ""
     """The PromQL expression of the kind `prometheus`; otherwise empty."""
     signal: str = ""
-    """The signal that the query gives; otherwise empty."""
+    """The signal of the query's value; otherwise empty."""
     unit: str | None = None
     """The unit of the query's value; None: the signal's unit."""
     key: tuple[str, str] | None = field(default=None, repr=False)
-    """The header with the key that the replica asks for, and its value; None: none."""
+    """Name and value of the header with the key that the replica requires; None: no key."""
 
     @property
     def display_url(self) -> str:
@@ -57,19 +57,19 @@ class ScrapePlan:
     interval: float
     """The time between two scrapes."""
     timeout: float
-    """How long a scrape may take."""
+    """Maximum duration of a scrape."""
     stale_after: float
     """The age at which a value is no longer used."""
     reserves_memory: bool
-    """Whether an engine reserves the GPU's memory at its start, so that free memory means nothing."""
+    """Whether an engine reserves the GPU's memory when it starts, so that free memory has no meaning."""
     together: bool = False
-    """Whether the replicas of the pool are scraped at one moment: the picker compares them with each other."""
+    """Whether the pool's replicas are scraped at the same time, because the picker compares them."""
 
 
 def scrape_plan(pool: Pool, replica: Replica, key: tuple[str, str] | None = None) -> ScrapePlan | None:
-    """Return what to scrape for the replica; None if the fleet names no source.
+    """Return the scrape plan of the replica; None if the fleet lists no source.
 
-    `key`: a header that the replica asks for, and its value; pages at other addresses do not get it.
+    `key`: the header that the replica requires, and its value; it is not sent to pages at other addresses.
     """
     telemetry = replica.telemetry or pool.telemetry
     if telemetry is None or not telemetry.sources:

@@ -1,8 +1,8 @@
 """`kind: prometheus`: the response of Prometheus' HTTP API to an instant query, as one number.
 
-Several series are combined by the signal's rule. No series is unknown, not 0; so is NaN. The response does not contain
-the age of a sample (Prometheus repeats one for up to five minutes): a query that must not use old samples needs a
-condition with `timestamp()`.
+Several series are combined by the signal's rule. A result without a series is unknown, not 0, and so is NaN. The
+response does not contain the age of a sample (Prometheus repeats one for up to five minutes): a query that must not use
+old samples needs a condition with `timestamp()`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.signals.signal import plausible
 from lbctl.signals.source import MetricSeries, combine
 
 _MAX_CHARACTERS = 200
-"""The longest text of a server that is repeated, in characters."""
+"""Maximum length of a server's text in a message, in characters."""
 
 
 class NoValueError(Exception):
@@ -38,7 +38,7 @@ def value(body: bytes, signal: str, unit: str | None) -> float:
 
 
 def single_value(body: bytes) -> float:
-    """Return the value of the only series of a response, as it is. Raises NoValueError."""
+    """Return the value of the only series of a response, unchanged. Raises NoValueError."""
     samples = _samples(_data(body))
     if len(samples) != 1:
         problem = (
@@ -60,7 +60,7 @@ def _data(body: bytes) -> dict[str, Any]:
 
 
 def _shortened(text: object) -> str:
-    """Return the text of a server for people: one line of at most 200 characters, without what UTF-8 cannot encode."""
+    """Return a server's text for display: one line of at most 200 characters, without text that UTF-8 cannot encode."""
     return " ".join(str(text)[:_MAX_CHARACTERS].split()).encode(errors="replace").decode()
 
 

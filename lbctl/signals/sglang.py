@@ -1,7 +1,7 @@
 """SGLang.
 
 The scheduler reports its numbers once for each rank that logs, and the ranks of one data-parallel group run in step:
-they repeat the same values, and only `dp_rank` distinguishes schedulers. With priorities the total has `priority=""`,
+they repeat the same values, and only `dp_rank` distinguishes schedulers. With priorities, the total has `priority=""`,
 in addition to a line for each priority. The counters of requests change only when a request ends; the counters of steps
 and of tokens in real time (newer versions) change while it runs.
 """

@@ -1,8 +1,8 @@
 """Definitions of signals: name, unit, range, and how the lines of several engines or GPUs become one number.
 
-A page gives *quantities*: gauges that are signals already, and counters of which only the difference of two pages is
-meaningful (`signals.derive`). Absent is unknown, never 0, and a value outside its range is refused like a line that
-cannot be parsed.
+A page contains *quantities*: gauges, which are signals already, and counters, of which only the difference between two
+pages is meaningful (`signals.derive`). An absent value is unknown, never 0, and a value outside its range is rejected
+like a line that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class SignalSpec:
     """The definition of a signal."""
 
     unit: str
-    """The unit of the value that lbctl keeps."""
+    """The unit in which lbctl stores the value."""
     maximum: float
     """The largest plausible value (exporters write blanks as 2^63)."""
     combine: Combine
-    """How the values of several lines become one."""
+    """How the values of several lines are combined into one."""
     description: str
     """Description of the measured value."""
 
@@ -90,11 +90,14 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "nanoseconds": ("seconds", 1e-9),
     "tokens/s": ("tokens/s", 1.0),
 }
-"""Unit of a source → the unit that lbctl keeps, and the factor to it."""
+"""Unit of a source → the unit that lbctl uses, and the conversion factor."""
 
 
 def plausible(quantity: str, value: float) -> float | None:
-    """Return the value if the quantity can have it, else None. A ratio slightly above 1 is 1, since exporters round."""
+    """Return the value if it is valid for the quantity, else None.
+
+    A ratio slightly above 1 is 1, since exporters round.
+    """
     spec = SIGNALS.get(quantity)
     limit = spec.maximum if spec else _MAX_COUNTER
     if value <= limit:

@@ -1,8 +1,9 @@
 """Kinds of metrics sources: tables of aliases, and how a page is read with them. Each kind's table has its own module.
 
-A quantity has several series in order: names change between versions, and the first that a page has is used. The lines
-of one series (engines, ranks, models, GPUs) are combined by the quantity's rule. If one of those lines is refused, a
-sum or a mean would be wrong, and the quantity is unknown; the maximum or minimum of the others is still used.
+A quantity has several series in order: names change between versions, and the first name that a page contains is used.
+The lines of one series (engines, ranks, models, GPUs) are combined by the quantity's rule. If one of those lines is
+refused, a sum or a mean would be wrong, and the quantity is unknown; the maximum or minimum of the others is still
+used.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NEEDS_ALL: frozenset[Combine] = frozenset({"sum", "mean"})
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """One metric that gives a quantity."""
+    """A metric that provides a quantity."""
 
     metric: str
     scale: float = 1.0
@@ -30,15 +31,15 @@ class MetricSeries:
     combine: Combine | None = None
     """The rule for several lines; None: the signal's rule."""
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Labels and the values that they may have; "" is absent or empty."""
+    """Labels and the values that they may have; "" means absent or empty."""
     also: tuple[str, ...] = ()
-    """Metrics whose lines are counted with it."""
+    """Further metrics whose lines are added to it."""
     repeats: tuple[str, ...] = ()
     """Labels whose values repeat the same number (ranks that run in step): only the largest counts."""
     less: str = ""
     """A metric to subtract, line by line."""
     code: str = ""
-    """The label that holds the code of a line that counts events."""
+    """The label that contains the code of a line that counts events."""
     whole: bool = False
     """Whether the metric describes a whole GPU, and thus each of its slices."""
     versions: str = ""
@@ -77,22 +78,22 @@ class MetricsTable:
     series: Mapping[str, tuple[MetricSeries, ...]]
     """Quantity → its aliases, the newest first."""
     evidence: Evidence = ""
-    """How the speed at the present batch is known, or "".
+    """How the speed at the present batch size is determined; "" if it is unknown.
 
     `tokens`: inter-token time, and tokens per step; `batches`: time in the model, and inputs per execution.
     """
     no_evidence: str = ""
     """Why there is no evidence."""
     voided_by: str = ""
-    """A quantity that shows an engine for which this evidence is meaningless."""
+    """A quantity whose presence shows that this evidence is meaningless for the engine."""
     heartbeat: Heartbeat = ""
-    """Whether progress moves with every step of the engine, or only when a request is answered."""
+    """Whether progress changes with every step of the engine, or only when a request is answered."""
     reserves_memory: bool = False
-    """Whether the engine reserves the GPU's memory at its start, so that free memory means nothing."""
+    """Whether the engine reserves the GPU's memory when it starts, so that free memory has no meaning."""
     gpus: GpuLabels | None = None
-    """The labels by which its pages name GPUs; None: they name none."""
+    """The labels by which its pages identify GPUs; None if they do not identify them."""
     removed: Mapping[str, str] = field(default_factory=dict)
-    """Names that newer versions no longer have → what to use instead."""
+    """Names that newer versions no longer have → their replacements."""
     notes: tuple[str, ...] = ()
     """Remarks for the documentation."""
 
@@ -135,7 +136,7 @@ class MetricsTable:
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """The lines of a series that are the replica's."""
+    """The replica's lines of a series."""
 
     values: list[tuple[Labels, float]]
     """(labels, value) of each line."""
@@ -149,7 +150,7 @@ def _first(
 ) -> tuple[MetricSeries | None, list[tuple[Labels, float]]]:
     """Return the first alias with a value, and its values.
 
-    A counter is not read from an older name while the newer one is on the page: two names are two counts.
+    A counter is not read from an older name while the page contains the newer name, because two names are two counts.
     """
     for alias in aliases:
         if _is_present(page, alias):
@@ -217,7 +218,7 @@ def _plausible(quantity: str, matches: _Matches) -> list[tuple[Labels, float]]:
 
 
 def combine(quantity: str, series: MetricSeries, values: Sequence[float]) -> float:
-    """Combine at least one value into one number."""
+    """Combine one or more values into a single number."""
     match series.combine or combine_of(quantity):
         case "sum":
             return sum(values)

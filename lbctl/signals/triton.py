@@ -1,8 +1,8 @@
-"""Triton, with the TensorRT-LLM backend's metrics where a model has them.
+"""Triton, with the TensorRT-LLM backend's metrics if a model has them.
 
 `nv_inference_compute_infer_duration_us` adds the time of an execution once for each request in it, so it is divided by
 requests, not by executions. Queue and cache are summed over models and versions. The utilisation is a ratio; free
-memory is the total less the used memory, GPU by GPU.
+memory is the total minus the used memory, for each GPU.
 """
 
 from __future__ import annotations

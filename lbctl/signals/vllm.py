@@ -1,7 +1,7 @@
-"""vLLM, v1 (engines by label) and v0, by itself and within Ray Serve.
+"""Metrics tables of vLLM v1 (engines by label) and v0, standalone and within Ray Serve.
 
-Despite their names the `_perc` metrics are ratios. Every number is per engine of the process, so counts are summed; the
-cache usage of a replica is the mean over engines. Steps are counted when they produce tokens: a long prompt that is
+Despite their names, the `_perc` metrics are ratios. Every number is per engine of the process, so counts are summed;
+the cache usage of a replica is the mean over engines. Steps are counted when they produce tokens: a long prompt that is
 prefilled alone moves only the cache usage.
 """
 
@@ -96,5 +96,5 @@ RAY = MetricsTable(
 """Ray Serve, and vLLM inside it.
 
 A page covers a node: `match_labels` (deployment, application, replica) selects the lines of a replica. Newer versions
-of Ray write `_` for the colon of vLLM's names.
+of Ray write `_` in place of the colon in vLLM's names.
 """

@@ -49,7 +49,7 @@ DEFAULT_SESSION_KEYS = (
     ),
     *(SessionKey(body=f"$.{name}") for name in ("session_id", "prompt_cache_key", "metadata.user_id", "user")),
 )
-"""Session keys of a pool that names none. docs/reference/picker.md lists the clients that send them."""
+"""Session keys of a pool that does not set any. docs/reference/picker.md lists the clients that send them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class PickPolicy:
     prefix: Prefix | None = Prefix()
     """Recognition of prompts; None: disabled."""
     bound: float = 1.25
-    """> 1: affinity ends at this multiple of the mean load by capacity."""
+    """Multiple (> 1) of the mean load by capacity at which affinity ends."""
     timeout: int = 200
     """Maximum wait of a proxy for the picker, in milliseconds."""
 
@@ -95,9 +95,9 @@ class Balance:
     key: HashKey | None = None
     """Input of the hash; None for every algorithm except `hash`."""
     bounded_load: float | None = None
-    """> 1: no replica carries more than this multiple of the mean load."""
+    """Multiple (> 1) of the mean load that no replica exceeds."""
     pick: PickPolicy | None = None
-    """Settings of the picker; None: the proxy chooses alone."""
+    """Settings of the picker; None: the proxy itself selects replicas."""
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ class Affinity:
 
 @dataclass(frozen=True, slots=True)
 class SessionHeader:
-    """Header in which replicas name sessions. The requests of a session go to the replica that named it."""
+    """Header in which replicas send session IDs. The requests of a session go to the replica that sent its ID."""
 
     name: str
     """The lower-case name of the header."""

@@ -41,7 +41,7 @@ class DnsDiscovery(Discovery):
 
 @dataclass(frozen=True, slots=True)
 class FileDiscovery(Discovery):
-    """Replicas listed in a file of Prometheus' file_sd form."""
+    """Replicas listed in a file in Prometheus' file_sd format."""
 
     kind: ClassVar[str] = "file"
     """The name of the source."""

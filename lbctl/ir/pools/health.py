@@ -91,7 +91,7 @@ class DeepCheck:
     max_temperature: float | None = 90.0
     """Maximum temperature in degrees Celsius."""
     fatal_xids: tuple[int, ...] = (48, 64, 74, 79, 95)
-    """XID errors after which a GPU cannot serve."""
+    """XID errors after which a GPU cannot serve requests."""
     stalled_after: int | None = 15_000
     """Maximum time without a finished request while requests are in flight."""
 

@@ -23,7 +23,7 @@ class Replica:
     """The name, unique in its pool."""
     address: Address
     capacity: float = 1.0
-    """Load that it can carry, relative to the other replicas of its pool; > 0."""
+    """Load that the replica can carry, relative to the other replicas of its pool; > 0."""
     priority: int = 0
     """0 is preferred; higher numbers are standbys."""
     drain: bool = False
@@ -96,7 +96,7 @@ class Pool:
     affinity: Affinity | None = None
     """Cookie that keeps a client on one replica; None: no cookie."""
     session: SessionHeader | None = None
-    """Header in which replicas name sessions; None: replicas name no sessions."""
+    """Header in which replicas send session IDs; None: no such header."""
     drain_deadline: int = 120_000
     """Time after which requests of a drained replica are cut off."""
     locality: Locality | None = None
@@ -114,7 +114,7 @@ class Pool:
     few_slots: bool = False
     """Whether each replica processes only a few requests at a time and queues the others.
 
-    The number is the same for every replica, whatever its capacity.
+    The number is the same for every replica, regardless of its capacity.
     """
     slow_start: SlowStart | None = None
     """Ramp of new replicas; None: new replicas get their full weight immediately."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MetricsSource:
-    """One endpoint of metrics, by URL template."""
+    """A metrics endpoint, given as a URL template."""
 
     kind: str
     """Name of the source in the registry of metrics sources."""
@@ -52,7 +52,7 @@ class Weighting:
     release_below: float = 15.0
     """Deviation below which the replica gets the weight of its capacity again."""
     across_types: float = 45.0
-    """The same as `act_above` between types of GPU."""
+    """Like `act_above`, but between GPU types."""
     composite: tuple[tuple[str, float], ...] = ()
     """(signal, relative part) of the strategy `composite`, sorted."""
     max_step_down: float = 50.0

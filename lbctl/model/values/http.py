@@ -47,7 +47,7 @@ HeaderValue = Annotated[
 
 
 def is_cookie_value(text: str) -> bool:
-    """Whether a cookie can hold the text: no space, quote, comma, semicolon or backslash."""
+    """Whether a cookie can contain the text: no space, quote, comma, semicolon or backslash."""
     return re.fullmatch(r"[!#-+\--:<-\[\]-~]{1,256}", text) is not None
 
 
@@ -126,7 +126,7 @@ Regex = Annotated[
 
 
 _MAX_BODY_BYTES = 12_000
-"""Maximum size of a `respond.body`: a list of about a hundred models. HAProxy's buffers grow with it."""
+"""Maximum size of a `respond.body`: a list of about a hundred models. A larger body needs larger HAProxy buffers."""
 
 
 def _body(value: object) -> str:
