@@ -1,1 +1,1 @@
-"""The HTTP API of the control plane: its types, the documents it answers, the server, and the events it streams."""
+"""The HTTP API of the control plane: its types, its documents, its server and its event stream."""

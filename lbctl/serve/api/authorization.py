@@ -1,4 +1,4 @@
-"""Authorizes requests: checks the Host and the Origin, the token, and whether the token may write.
+"""Authorizes requests: checks the Host and Origin headers, the token, and whether the token allows writes.
 
 If this member is a follower, an authorized write is forwarded to the leader.
 """
@@ -26,16 +26,16 @@ from lbctl.serve.api.responses import MAX_BODY_BYTES, Handler, RefusedRequest, r
 from lbctl.serve.ha.requests import SCHEME, MemberRequest, NotSignedError
 
 _MAX_TOKEN_FILE_BYTES = 64 * 1024
-"""Bytes of the token's file."""
+"""Maximum size of the token file, in bytes."""
 _TABLES = next(route.path for route in ROUTES if route.operation == "pick_tables")
 _STREAMS = frozenset(route.path for route in ROUTES if route.answer == "text/event-stream")
-"""The paths of streams. Clients with a token have a separate share of them, even if no token is needed."""
+"""The paths of streaming endpoints. Clients with a token have a separate share of them, even if no token is needed."""
 _JOINING = frozenset({"id", "address"})
 _PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
 _QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" and route.body is not None)
-"""The paths that take a body and change nothing."""
+"""The paths that accept a body but change nothing."""
 ACTOR: ContextVar[str] = ContextVar("actor", default="")
-"""The name of the token of the request that is handled; empty where it needs none."""
+"""The name of the token of the current request; empty if the request needs no token."""
 _AFAR = "the file in control.api.token_file, or the file api-token in the state directory, on the server's machine"
 
 
@@ -48,16 +48,16 @@ class ApiAccess:
     token: Path | None = None
     """The file that contains the token; None: writes are not allowed."""
     tls: ssl.SSLContext | None = None
-    """Its TLS context; None: plain connections."""
+    """The API's TLS context; None: plain connections."""
 
     @property
     def guarded(self) -> bool:
-        """Whether reading needs the token too."""
+        """Whether read requests also need the token."""
         return not self.bind.on_loopback
 
 
 class Authorization:
-    """The checks of every request, as middlewares."""
+    """Middlewares that check every request."""
 
     def __init__(self, serving: Serving, access: ApiAccess) -> None:
         self._serving = serving
@@ -67,7 +67,7 @@ class Authorization:
     async def known_host(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Reject a host name that a foreign DNS server resolves to this address.
 
-        Behind TLS and a token the certificate protects against that, and probes of an orchestrator use any address.
+        With TLS and a token, the certificate protects against that, and an orchestrator's probes use any address.
         """
         if (
             not self._access.guarded
@@ -82,7 +82,7 @@ class Authorization:
 
     @web.middleware
     async def allowed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse a request without the token that it needs, and forward a write where this process does not lead."""
+        """Reject a request without the required token, and forward a write if this process is not the leader."""
         reading = request.method in ("GET", "HEAD") or _canonical(request) in _QUESTIONS
         if not _is_public(request) and (self._access.guarded or not reading or joins(request)):
             caller = await self._caller(request)
@@ -115,7 +115,7 @@ class Authorization:
         return token
 
     async def _forwarding(self, request: web.Request, given: str, accepted: Sequence[ApiToken]) -> ApiToken:
-        """Return the caller's token as another member states it, which has checked it. Raises RefusedRequest."""
+        """Return the caller's token as reported by another member, which has checked it. Raises RefusedRequest."""
         requests = self._serving.member_requests()
         if requests is None or request.method in ("GET", "HEAD"):
             raise RefusedRequest(
@@ -132,14 +132,14 @@ class Authorization:
 
 
 def _token_of(request: web.Request, accepted: Sequence[ApiToken]) -> ApiToken | None:
-    """Return the token that the request has; None if it has none of those that are accepted."""
+    """Return the accepted token that the request contains; None if it contains none."""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
     return tokens.token_of(accepted, credentials) if kind.lower() == "bearer" else None
 
 
 def read_token(file: Path | None) -> bytes:
-    """Read the token file, at each request so that a new token counts at once; empty where there is none."""
+    """Read the token file; return an empty value if it does not exist."""
     try:
         return read_regular(file, _MAX_TOKEN_FILE_BYTES).strip() if file is not None else b""
     except OSError:
@@ -171,14 +171,16 @@ def _is_public(request: web.Request) -> bool:
 
 
 def joins(request: web.Request) -> bool:
-    """Return whether a picker joins the others, which connect to its address then and count its requests.
+    """Return whether the request is from a picker that joins the others.
 
-    It is given what only pickers may know. A web page can send such a request too.
+    They then connect to its address and count its requests.
+
+    The response contains data that only pickers may have. A web page can also send such a request.
     """
     return _canonical(request) == _TABLES and bool(request.query.keys() & _JOINING)
 
 
 def _canonical(request: web.Request) -> str:
-    """Return the path of the route as `ROUTES` has it; empty where there is no such route."""
+    """Return the path of the route as in `ROUTES`; empty if there is no such route."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else ""

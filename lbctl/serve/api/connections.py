@@ -1,8 +1,8 @@
-"""Limits the API's number of connections, their silence, and the memory of requests that wait for an answer.
+"""Limits the number of connections to the API, their idle time, and the memory of requests that wait for a response.
 
-Every open connection counts. At the limit, lbctl closes the connection whose last answer is oldest and that does not
-wait for one. So clients that only hold connections do not exclude others. A request whose body has not arrived does not
-wait for its answer yet. A stream always waits; `streams` limits the number of streams.
+Every open connection counts towards the limit. At the limit, lbctl closes the idle connection whose last response is
+oldest. So clients that only keep connections open do not exclude others. A connection whose request body has not
+arrived yet still counts as idle. A stream always waits; `streams` limits the number of streams.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from aiohttp import web
 from lbctl.xds.protocol.connection import normal_host
 
 MAX_CONNECTIONS = 256
-"""Far above what scrapers, dashboards and commands have open, far below the 1,024 descriptors of a process."""
+"""Far above the number of connections that scrapers, dashboards and commands open, and far below a process's 1,024
+descriptors."""
 MAX_HELD_BYTES = 16 << 20
-"""Bytes of requests that have not come completely, on all connections."""
+"""Maximum bytes of incomplete requests on all connections together."""
 _MAX_SENT_BYTES = 512 << 10
 """Bytes that a client may send while it waits for an answer: the body of its request, or further requests.
 
-A body that has no reader yet stops at 384 KiB: aiohttp stops reading once it has 128 KiB, and one read has 256 KiB.
+Reading of a body without a consumer stops at 384 KiB: aiohttp stops reading once it has 128 KiB, and one read returns
+up to 256 KiB.
 """
 _READ_TIMEOUT = 15.0
-"""Seconds in which a client must read what waits for it."""
+"""Seconds within which a client must read the data that waits for it."""
 FIRST_REQUEST = 10.0
 """Seconds from the connection to the end of its first request's headers."""
 IDLE = 75.0
-"""Seconds between two requests: above the interval of most scrapers, which then keep theirs."""
+"""Seconds between two requests: longer than the interval of most scrapers, which then keep their connections."""
 
 
 class ConnectionLimit:
-    """The connections of one server. `inner` makes the HTTP protocol of a connection."""
+    """The connections of one server. `inner` creates the HTTP protocol of a connection."""
 
     def __init__(
         self, inner: Callable[[], asyncio.Protocol], most: int = MAX_CONNECTIONS, patience: float = FIRST_REQUEST
@@ -42,7 +44,8 @@ class ConnectionLimit:
         self._most = most
         self._patience = patience
         self._open: dict[LimitedConnection, int] = {}
-        """Connection → the bytes of its next request. The one without an answer for the longest time is the first."""
+        """Connection → the bytes of its next request. The first connection has been without a response for the longest
+        time."""
         self._held_bytes = 0
 
     def protocol(self) -> LimitedConnection:
@@ -50,11 +53,11 @@ class ConnectionLimit:
         return LimitedConnection(self, self._inner(), self._patience)
 
     def clients(self) -> set[tuple[str, int]]:
-        """Return the host and the port of each client whose connection is served: its TLS handshake has ended."""
+        """Return the host and port of each client with a served connection: its TLS handshake has ended."""
         return {client for item in self._open if (client := item.client) is not None}
 
     def enter(self, new: LimitedConnection) -> bool:
-        """Count the connection; False where the limit is reached and no other connection is idle."""
+        """Count the connection; False if the limit is reached and no other connection is idle."""
         if len(self._open) >= self._most:
             oldest = next((item for item in self._open if not item.busy), None)
             if oldest is None:
@@ -64,7 +67,7 @@ class ConnectionLimit:
         return True
 
     def note_held(self, connection: LimitedConnection, size: int) -> None:
-        """Note how many bytes of its next request the connection has sent; 0 once the request has come."""
+        """Record how many bytes of its next request the connection has sent; 0 once the request is complete."""
         if connection not in self._open:
             return
         self._held_bytes += size - self._open[connection]
@@ -73,12 +76,12 @@ class ConnectionLimit:
             self._close(next(item for item, held in self._open.items() if held))
 
     def note_answer(self, connection: LimitedConnection) -> None:
-        """Note that a request of the connection was answered."""
+        """Record the connection as answered."""
         if (size := self._open.pop(connection, None)) is not None:
             self._open[connection] = size
 
     def leave(self, closed: LimitedConnection) -> None:
-        """Count the connection no longer."""
+        """Stop counting the connection."""
         self._held_bytes -= self._open.pop(closed, 0)
 
     def _close(self, connection: LimitedConnection) -> None:
@@ -87,7 +90,10 @@ class ConnectionLimit:
 
 
 class LimitedConnection(asyncio.Protocol):
-    """Passes everything to `inner` once it is admitted. `busy`: whether a request of it is being answered."""
+    """Passes everything to `inner` once the connection is admitted.
+
+    `busy`: whether a request of the connection is being answered.
+    """
 
     def __init__(self, connections: ConnectionLimit, inner: asyncio.Protocol, patience: float) -> None:
         self.busy = False
@@ -99,24 +105,24 @@ class LimitedConnection(asyncio.Protocol):
         self._admitted = False
         self._when_lost: Callable[[], None] | None = None
         self._received = 0
-        """Bytes since the last request began, or was answered."""
+        """Bytes received since the last request began or was answered."""
         self._drops = False
-        """Whether further data of the client is dropped, because it is the rest of an unwanted body."""
+        """Whether further data from the client is dropped because it is the rest of an unwanted body."""
         self.client: tuple[str, int] | None = None
-        """The host and the port of the client; None for a Unix socket."""
+        """The host and port of the client; None for a Unix socket."""
         self._reader: asyncio.TimerHandle | None = None
-        """Ends the connection of a client that does not read."""
+        """Timer that closes the connection of a client that does not read."""
 
     def begin(self) -> None:
-        """Note that a request has come, with all its headers."""
+        """Record that a request has arrived with all its headers."""
         self.busy, self._received, self._drops = True, 0, False
         self._connections.note_held(self, 0)
         self._stop_timer()
 
     def end(self, *, body_is_left: bool = False) -> None:
-        """Note that the request has been answered.
+        """Record that the request has been answered.
 
-        `body_is_left`: the rest of its body is read and dropped for a moment, before the connection is closed.
+        `body_is_left`: the rest of its body is read and dropped for a short time before the connection is closed.
         """
         self.busy, self._received, self._drops = False, 0, body_is_left
         self._when_lost = None
@@ -124,7 +130,7 @@ class LimitedConnection(asyncio.Protocol):
 
     @contextmanager
     def awaiting_body(self) -> Iterator[None]:
-        """Count the connection as idle while the body of its request is on its way."""
+        """Count the connection as idle while it waits for the body of its request."""
         self.busy = False
         try:
             yield
@@ -141,7 +147,7 @@ class LimitedConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit the connection, or close it where there are too many."""
+        """Admit the connection, or close it if there are too many."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
@@ -173,19 +179,19 @@ class LimitedConnection(asyncio.Protocol):
         return self._inner.eof_received() if self._admitted else None
 
     def pause_writing(self) -> None:
-        """Tell the HTTP protocol that the client reads too slowly."""
+        """Notify the HTTP protocol that the client reads too slowly."""
         if self._admitted:
             self._reader = asyncio.get_running_loop().call_later(_READ_TIMEOUT, self.abort)
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the HTTP protocol that the client reads again."""
+        """Notify the HTTP protocol that the client reads again."""
         self._stop_reader()
         if self._admitted:
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Free the place of the connection, and run the callback of `when_lost`."""
+        """Release the place of the connection, and run the callback of `when_lost`."""
         self._stop_timer()
         self._stop_reader()
         if self._when_lost is not None:
@@ -206,6 +212,6 @@ class LimitedConnection(asyncio.Protocol):
 
 
 def connection_of(request: web.Request) -> LimitedConnection | None:
-    """Return the connection of a request; None if it is closed already."""
+    """Return the connection of a request; None if it is already closed."""
     connection = request.transport.get_protocol() if request.transport else None
     return connection if isinstance(connection, LimitedConnection) else None

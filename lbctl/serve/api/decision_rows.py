@@ -1,4 +1,4 @@
-"""Rows of the API about telemetry: signals of replicas, decisions made from them, and which proxies have them."""
+"""API rows about telemetry: the replicas' signals, the decisions made from them, and the proxies that have them."""
 
 from __future__ import annotations
 
@@ -33,26 +33,29 @@ def signals(
     states: Mapping[str, tuple[SourceState, ...]],
     now: float,
 ) -> list[schema.ReplicaSignals]:
-    """Return a row for each replica. `states` are its sources as last scraped; `now` is in seconds on their clock."""
+    """Return a row for each replica.
+
+    `states` are the results of the last scrapes of its sources; `now` is in seconds on their clock.
+    """
     return [_signals(pool, name, reports.get((pool.name, name)), sources, now) for name, sources in states.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedWeight:
-    """One replica's weight on its way from what was composed to what each proxy has."""
+    """One replica's weight at each stage, from the composed fleet to each proxy."""
 
     effective: EffectiveReplica
-    """The replica with everything that acts on it."""
+    """The replica with all overrides, ejections and drains applied."""
     quantised: Mapping[str, int]
-    """Kind of proxy → the integer weight there; a kind where the replica gets nothing new is absent."""
+    """Kind of proxy → the integer weight there; absent if the replica gets no new requests."""
     ramp: float = 1.0
-    """The lowest factor of slow start that lbctl applies for a proxy that has none."""
+    """The lowest slow-start factor that lbctl applies for a proxy without slow start."""
     picker_ramp: float = 1.0
-    """The factor of slow start that the picker counts."""
+    """The slow-start factor that the picker applies."""
     notes: tuple[str, ...] = ()
-    """Where a proxy's balancing makes something else of its weight."""
+    """Notes about proxies whose balancing algorithm does not follow the weight exactly."""
     share: float = 0.0
-    """The part of the pool's requests that is decided for it, 0…1."""
+    """The replica's decided share of the pool's requests, 0…1."""
 
 
 def published_weights(
@@ -65,9 +68,9 @@ def published_weights(
 ) -> Mapping[str, PublishedWeight]:
     """Return replica → its weight.
 
-    `own` is proxy → the snapshot that is composed only for that proxy. `shares` is the decided share of each replica
-    over all proxies; without it the shares are computed from the composed fleet. `picker_ramps` is replica → the
-    picker's factor < 1.
+    `own`: proxy → the snapshot that is composed only for that proxy. `shares`: the decided share of each replica over
+    all proxies; without it, the shares are computed from the composed fleet. `picker_ramps`: replica → the picker's
+    factor below 1.
     """
     given = ((item, own[item.name].snapshot if item.name in own else composed.snapshot) for item in proxies)
     quantised = _quantised(pool, given)
@@ -113,7 +116,7 @@ def _integers(pool: Pool, kind: str, snapshot: Snapshot) -> Mapping[str, int]:
 
 
 def _notes(pool: Pool, replica: str, quantised: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
-    """Return a note for each kind of proxy that ranks an idle replica first whatever its weight."""
+    """Return a note for each kind of proxy that ranks an idle replica first regardless of its weight."""
     if pool.balance.algorithm not in ("least_request", "least_time"):
         return ()
     by_kind = {label.partition(" ")[0]: weights for label, weights in quantised.items()}
@@ -134,7 +137,7 @@ def decision(
 ) -> schema.Decision:
     """Return a row of `/api/v1/decisions`. `now` is in seconds on the clock of the signals.
 
-    `sampled_by`: the other member that has scraped them; empty for this one.
+    `sampled_by`: the other member that scraped the signals; empty for this member.
     """
     weight = published.effective.weight
     about = [each for each in overrides if each.pool == item.pool and each.replica in ("", item.replica)]
@@ -197,7 +200,7 @@ def override(item: Override) -> schema.Override:
 def acknowledged(proxies: Iterable[schema.Proxy], version: str) -> schema.Acknowledged:
     """Return which of the proxies that should have this version have accepted it.
 
-    Every Envoy that is connected should have it, and every driven proxy, also while driving it fails.
+    Every connected Envoy should have it, and so should every driven proxy, even if its driver fails.
     """
     by_xds = frozenset(xds_kinds())
     expected = [item for item in proxies if item.proxy is not None and should_have_it(item)]
@@ -206,26 +209,26 @@ def acknowledged(proxies: Iterable[schema.Proxy], version: str) -> schema.Acknow
 
 
 def should_have_it(proxy: schema.Proxy) -> bool:
-    """Return whether the proxy is connected, or driven, and so should have what is published."""
+    """Return whether the proxy is connected or driven, and so should have the published version."""
     return proxy.confirmed and proxy.state not in ("GONE", "NOT DRIVEN") and proxy.kind != "reader"
 
 
 def _has(proxy: schema.Proxy, version: str, by_xds: frozenset[str]) -> bool:
-    """Whether the proxy has this version now: a driven proxy may have lost what it once had."""
+    """Whether the proxy has this version now: a driven proxy may have lost a version that it had."""
     return proxy.last_good == version and (proxy.kind in by_xds or proxy.state == "SYNCED")
 
 
 def sources(states: Iterable[tuple[str, SourceState]]) -> schema.SourceCounts:
-    """Count the sources in (pool, source), and those whose last scrape failed, by pool."""
+    """Count the sources as (pool, source), and the sources whose last scrape failed, by pool."""
     every = list(states)
     failing = Counter(pool for pool, state in every if state.reason)
     return schema.SourceCounts(len(every), failing.total(), dict(sorted(failing.items())))
 
 
 def utilisation(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float | None:
-    """Return how full the pool is, from 0 to 1; None where no replica reports.
+    """Return how full the pool is, from 0 to 1; None if no replica reports.
 
-    It is the mean by capacity, over the replicas that report, of the larger of their cache and their GPU.
+    It is the mean, by capacity, of the larger of cache and GPU utilisation, over the replicas that report.
     """
     parts = []
     for replica in pool.replicas:
@@ -239,7 +242,7 @@ def utilisation(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> 
 
 
 def queue(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float | None:
-    """Return the number of requests that wait in the engines of the pool; None where no replica reports."""
+    """Return the number of requests waiting in the pool's engines; None if no replica reports."""
     replica_reports = (reports.get((pool.name, item.name)) for item in pool.replicas)
     signals = [report.signals.get("queue") for report in replica_reports if report is not None]
     values = [value for value in signals if value is not None]
@@ -247,7 +250,7 @@ def queue(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float 
 
 
 def stale_after(pool: Pool, replica: str) -> float:
-    """Return the seconds after which a signal of the replica no longer counts."""
+    """Return the seconds after which a signal of the replica is stale."""
     own = next((item.telemetry for item in pool.replicas if item.name == replica), None)
     return (own or pool.telemetry or Telemetry()).stale_after / 1000
 

@@ -1,4 +1,4 @@
-"""The documents about the control loop: its signals, its decisions, and the published weights."""
+"""The documents about the control loop: its signals, its decisions and the published weights."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _decisions(
 
 
 def control(state: ServedState) -> tuple[schema.PoolControl, ...]:
-    """Return the mode of every pool with telemetry, and which replicas are ejected or kept at the floor."""
+    """Return the mode of every pool with telemetry, and the replicas that are ejected or kept at the floor weight."""
     served = state.live.served
     ejected = served.composed.ejected if served else {}
     return tuple(

@@ -1,8 +1,8 @@
-"""Where the control plane listens: the API from the start on, the proxies' port once there is a fleet to answer with.
+"""The listeners of the control plane: the API opens at the start, the port for proxies once there is a fleet to serve.
 
-Addresses are chosen once, at the start. Keys that a later fleet changes are reported (`restart_needed`); certificates
-are read again as they change. An address that would be open to strangers is not bound, and that ends the process:
-a client of the xDS port gets the fleet with its keys, and a client that can write to the API moves its traffic.
+The addresses are chosen once, at the start. Changed keys in a later fleet are reported (`restart_needed`); certificates
+are read again when they change. An address that would be open to strangers is not bound, and the process exits: a
+client of the xDS port gets the fleet with its keys, and a client that can write to the API can redirect its traffic.
 """
 
 from __future__ import annotations
@@ -34,26 +34,29 @@ from lbctl.xds.protocol.request_logs import LatencyReceiver
 from lbctl.xds.protocol.server import XdsServer
 
 _SOCKET = "xds.sock"
-"""In the state directory."""
+"""Name of the file in the state directory."""
 _EVERY_ADDRESS = ("0.0.0.0", "[::]")
 _GRACE = 6.0
-"""Seconds over which the proxies' streams are ended."""
+"""Seconds over which the closing of the proxies' streams is spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Addresses as text. For port 0 they have the port that the operating system assigned."""
+    """Addresses as text. The addresses of the open listeners.
+
+    For port 0, they contain the port that the operating system assigned.
+    """
 
     api: str | None = None
-    """The address of the API; None while it is closed."""
+    """The address of the API; None if it is closed."""
     xds: str | None = None
-    """The address of the xDS endpoint; None while it is closed."""
+    """The address of the xDS endpoint; None if it is closed."""
     socket: str | None = None
-    """The path of the Unix socket for proxies of this machine."""
+    """The path of the Unix socket for proxies on this machine."""
 
 
 class Endpoints:
-    """Opens and closes the listeners. `nodes` and `observer` are called with what happens on the streams of xDS."""
+    """Opens and closes the listeners. `nodes` and `observer` are called for events on the xDS streams."""
 
     def __init__(self, options: Options, nodes: NodeStatus, observer: StreamObserver) -> None:
         self.opened = Opened()
@@ -68,7 +71,7 @@ class Endpoints:
     async def open_api(self, source: FleetSource | None, serving: Serving, *, own_token: bool) -> None:
         """Bind and serve the API. Raises CannotListenError.
 
-        `source` is what can be read of the fleet. With `own_token`, a token is made where there is none, and the
+        `source` is the readable part of the fleet. With `own_token`, a token is created if there is none, and the
         address is saved for commands.
         """
         chosen = settings(self._options, source)
@@ -101,8 +104,8 @@ class Endpoints:
     ) -> Callable[[CachedSnapshot], None]:  # fmt: skip
         """Bind and serve xDS, and return the function that publishes to it. Raises CannotListenError.
 
-        `earlier` is what Envoys may still have from the process before. `loads` and `latencies` take what they
-        report. While `held` is true, new streams wait a moment for what is published next.
+        `earlier`: the snapshot that Envoys may still have from the previous process. `loads` and `latencies` receive
+        the reports of Envoys. While `held` is true, new streams wait a moment for the next publication.
         """
         chosen = self._with_current_api(settings(self._options, source))
         self._check(chosen, "xds")
@@ -133,11 +136,11 @@ class Endpoints:
 
     @property
     def traffic_log_bind(self) -> Address | None:
-        """Where the traffic log may be received; None in a dry run and before the API listens."""
+        """Address on which the traffic log may be received; None in a dry run and before the API listens."""
         return None if self._options.dry_run or self.settings is None else self.settings.control.logs_bind
 
     def advertised(self, name: str) -> tuple[str, str]:
-        """Return the URL of the API and the address of xDS as other machines reach them; empty while it is closed.
+        """Return the API's URL and the xDS address under which other machines reach them; empty while closed.
 
         `name` replaces an address that means all addresses of this machine.
         """
@@ -146,11 +149,11 @@ class Endpoints:
         return (f"{scheme}://{api}" if api else ""), _advertised(self.opened.xds, name)
 
     def retry_rejected(self) -> int:
-        """Send the resources that Envoys have rejected once more. Returns their number, over all nodes."""
+        """Send the resources that Envoys have rejected again. Returns their number, over all nodes."""
         return self._server.retry_rejected() if self._server else 0
 
     def renew(self) -> None:
-        """Read the certificates of the listeners again. Open connections keep theirs."""
+        """Read the certificates of the listeners again. Open connections keep their certificates."""
         problem = self._server.check_certificate() if self._server else ""
         tls = self.settings.control.api_tls if self.settings else None
         if self._api_tls is not None and tls is not None:
@@ -163,20 +166,20 @@ class Endpoints:
             log.warn("the new certificate cannot be used; the previous one stays in use", reason=problem)
 
     def restart_needed(self, source: FleetSource) -> tuple[str, ...]:
-        """Return the keys of `control` whose value in this fleet is not the one that the process was started with."""
+        """Return the keys of `control` whose value in this fleet differs from the value at the start of the process."""
         if self.settings is None:
             return ()
         return status_rows.restart_needed(self.settings.control, settings(self._options, source).control)
 
     async def close(self) -> None:
-        """Close the xDS streams, then the API. Proxies go on with what they have."""
+        """Close the xDS streams, then the API. Proxies continue with their current configuration."""
         if self._server is not None:
             await self._server.stop(_GRACE)
         if self._api is not None:
             await self._api.stop()
 
     def _with_current_api(self, chosen: ServeSettings) -> ServeSettings:
-        """Return the settings with those that this process has used already, and cannot change while it runs."""
+        """Return the settings, with the values that this process already uses and cannot change while it runs."""
         if self.settings is None:
             return chosen
         running = self.settings.control
@@ -195,9 +198,9 @@ class Endpoints:
 
 
 def exposed_addresses(control: Control, token: Path | None, insecure: bool) -> Iterator[Diagnostic]:
-    """Yield LB510 for xDS, LB511 for the API and LB512 for the traffic log where they would be open to strangers.
+    """Yield LB510 for xDS, LB511 for the API and LB512 for the traffic log if they would be open to strangers.
 
-    `control` has the addresses of the command line in it; `token` is the file of the API's token.
+    `control` includes the addresses from the command line; `token` is the API's token file.
     """
     tls = control.xds_tls
     if not control.xds_bind.on_loopback and not insecure and (tls is None or tls.client_ca is None):
@@ -226,7 +229,7 @@ def exposed_addresses(control: Control, token: Path | None, insecure: bool) -> I
 
 
 def _no_socket(reason: str) -> Diagnostic:
-    """Return LB528: proxies of this machine can only use the TCP port."""
+    """Return LB528 if proxies on this machine can only use the TCP port."""
     return Diagnostic(
         "LB528",
         f"{reason}; over TCP, proxies on this machine receive keys only if they use client certificates",

@@ -1,8 +1,8 @@
 """The API's stream of changes as server-sent events, for any number of clients.
 
-Events are numbered and the last ones kept, so that a client that connects again with `Last-Event-ID` gets what it has
-missed. Numbers grow over restarts of the process too. An event is encoded once for all clients. A client that does not
-read events fast enough is dropped, so that nothing waits for it and memory stays bounded.
+Events are numbered, and the last ones are kept, so that a client that reconnects with `Last-Event-ID` gets the events
+it missed. The numbers keep growing over restarts of the process. An event is encoded once for all clients. A client
+that does not read events fast enough is disconnected, so that nothing waits for it and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.store.history import ActiveRollback
 
 KEPT = 1_000
-"""Events that a client can resume from."""
+"""Number of past events that a client can resume from."""
 QUEUED = 256
-"""Events that wait for one client before it is dropped."""
+"""Maximum number of events that wait for one client before it is disconnected."""
 MAX_CLIENTS = 96
-"""Together with dashboards and pickers, fewer than the API's connections, so that streams do not block requests."""
+"""Maximum number of event streams. Together with dashboards and pickers, they are fewer than the API's connections, so
+that streams do not block requests."""
 RETRY = 2.0
-"""Seconds after which a client should connect again."""
+"""Seconds after which a client should reconnect."""
 _MAX_WEIGHTS = 100
-"""Moved weights that one event lists."""
+"""Maximum number of changed weights in one event."""
 _EVENT_ID = re.compile(r"[0-9]{1,19}")
 _NAMES = {kind: name for name, kind in schema.EVENTS.items()}
 
 
 class TooManyClientsError(Exception):
-    """There are as many streams as there may be."""
+    """The maximum number of streams is reached."""
 
 
 class EventSubscription:
-    """The events that wait for one client. It ends after `end`, or if too many events wait."""
+    """The events that wait for one client. The subscription ends after `end`, or if too many events wait."""
 
     def __init__(self, first: tuple[bytes, ...], most: int) -> None:
         self._waiting = deque(first)
@@ -55,7 +56,7 @@ class EventSubscription:
         self._news.set()
 
     def put(self, event: bytes) -> None:
-        """Add an event. If too many events wait, the client is dropped after a last event with the reason."""
+        """Add an event. If too many events wait, the client is disconnected after a last event with the reason."""
         if self._ended:
             return
         if len(self._waiting) >= self._most:
@@ -66,14 +67,14 @@ class EventSubscription:
         self._news.set()
 
     def end(self, last: schema.Closed | None = None) -> None:
-        """End the subscription after what waits and this last event."""
+        """End the subscription after the waiting events and this last event."""
         if not self._ended and last is not None:
             self._waiting.append(_encoded(last))
         self._ended = True
         self._news.set()
 
     async def next(self) -> bytes | None:
-        """Wait for the next events, and return them as bytes of the stream; None after the last one."""
+        """Wait for the next events and return them as bytes of the stream; None after the last event."""
         await self._news.wait()
         events = b"".join(self._waiting)
         self._waiting.clear()
@@ -83,7 +84,7 @@ class EventSubscription:
 
 
 class EventLog:
-    """Numbers events, keeps the last ones, and hands each to every client."""
+    """Numbers events, keeps the last ones, and delivers each event to every client."""
 
     def __init__(self, now: Callable[[], float] = time.time, kept: int = KEPT, queued: int = QUEUED) -> None:
         self._now = now
@@ -97,7 +98,10 @@ class EventLog:
     # ── What happens ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def emit_overrides(self, served: PublishedFleet) -> None:
-        """Emit `overrides` where this fleet has others than the one before. The first fleet emits nothing."""
+        """Emit `overrides` if the overrides of this fleet differ from those of the previous fleet.
+
+        The first fleet emits nothing.
+        """
         before, after = self._overrides, served.composed.overrides
         self._overrides = after
         if before is None or before == after:
@@ -111,7 +115,7 @@ class EventLog:
         )
 
     def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
-        """Emit `published` where the version is new or weights have moved."""
+        """Emit `published` if the version is new or weights have changed."""
         if not result.new and not result.weights:
             return
         weights = _first_weights(result.weights)
@@ -142,7 +146,7 @@ class EventLog:
         )
 
     def rollouts_changed(self, before: Rollouts, after: Rollouts) -> None:
-        """Emit `rollout` for each rollout that has moved or was evaluated."""
+        """Emit `rollout` for each rollout that has changed or was evaluated."""
         for state in after:
             earlier = next((item for item in before if item.route == state.route), None)
             if state != earlier:
@@ -171,7 +175,7 @@ class EventLog:
         self._emit(schema.RoleChanged(self._timestamp(), member, role, epoch))
 
     def store_changed(self, member: str, problem: str) -> None:
-        """Emit `store`; the problem is empty where the store answers again."""
+        """Emit `store`; the problem is empty if the store answers again."""
         self._emit(schema.StoreChanged(self._timestamp(), member, not problem, problem or None))
 
     def files_differ(self, members: tuple[str, ...]) -> None:
@@ -194,13 +198,13 @@ class EventLog:
         return self._last
 
     def since(self, number: int, until: int) -> tuple[bytes, ...]:
-        """Return the encoded events after `number`, up to `until`, as far as they are kept."""
+        """Return the encoded events after `number`, up to `until`, if they are still kept."""
         before_kept = self._last - len(self._kept)
         return tuple(islice(self._kept, max(0, number - before_kept), max(0, until - before_kept)))
 
     @contextmanager
     def subscribe(self, last_event_id: str | None) -> Iterator[EventSubscription]:
-        """Give the events after that id, or from now on without one. Raises TooManyClientsError."""
+        """Subscribe to the events after that id, or to new events without an id. Raises TooManyClientsError."""
         if len(self._subscriptions) >= MAX_CLIENTS:
             raise TooManyClientsError
         subscription = EventSubscription(self._first(last_event_id), self._queued)
@@ -213,7 +217,7 @@ class EventLog:
             del self._subscriptions[subscription]
 
     def close(self) -> None:
-        """End all streams, and every new one at once."""
+        """End all streams; new streams end at once."""
         self._closed = True
         for subscription in self._subscriptions:
             subscription.end(schema.Closed("shutdown"))

@@ -1,4 +1,4 @@
-"""The proxies of the fleet, each with what lbctl has decided for it and what it has."""
+"""The proxies of the fleet, each with the configuration that lbctl decided and the configuration that it has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lbctl.targets import target, xds_kinds
 
 @dataclass(frozen=True, slots=True)
 class FleetProxy:
-    """A proxy of the fleet with what lbctl decided for it and what it has."""
+    """A proxy of the fleet with the configuration that lbctl decided for it and the configuration that it has."""
 
     proxy: Proxy
     """Its entry in the fleet."""
@@ -32,16 +32,17 @@ class FleetProxy:
     acknowledged: Snapshot | View | None
     """The snapshot that it has applied; None if it has none yet, or if that is unknown."""
     connected: bool = True
-    """Whether it should have what is published: it is driven, or one of its nodes is connected."""
+    """Whether it should have the published fleet: it is driven, or one of its nodes is connected."""
     factors: Factors = field(default_factory=dict)
     """The slow-start factors that are part of the weights in `decided`."""
     checked: bool = False
-    """Whether lbctl does its active health checks."""
+    """Whether lbctl runs its active health checks."""
     nodes: tuple[str, ...] = ()
-    """The names by which it reports its traffic: the connected nodes of an Envoy, the proxy's own name otherwise."""
+    """The names under which it reports its traffic: the connected nodes of an Envoy, otherwise the name of the
+    proxy."""
 
     def may_send(self, pool: str, replica: str) -> bool:
-        """Return whether the proxy may send new requests to the replica, by what it has or where that is unknown."""
+        """Return whether its configuration lets the proxy send new requests to the replica; True if it is unknown."""
         source = self.acknowledged
         if source is None:
             return True

@@ -1,4 +1,4 @@
-"""Forwards a write to the leader of the control plane, signed by this member in place of the caller's token."""
+"""Forwards a write to the leader of the control plane, signed by this member instead of with the caller's token."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ from lbctl.serve.ha.requests import MemberRequest, MemberRequests
 _HEADER = "x-lbctl-forwarded-by"
 TIMEOUT = aiohttp.ClientTimeout(total=60, connect=3)
 MAX_ANSWER_BYTES = 48 << 20
-"""Bytes of the leader's answer."""
+"""Maximum bytes of the leader's response."""
 
 
 class NoLeaderError(Exception):
-    """No member carries out writes at the moment. The message is for the client."""
+    """No member currently carries out writes. The message is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAddress:
-    """Where a follower sends writes."""
+    """The destination to which a follower sends writes."""
 
     member: str
     """The name of this member."""
     leader: str
-    """The name of the leader; empty where none is known."""
+    """The name of the leader; empty if it is unknown."""
     url: str
-    """The URL of the leader's API; empty where no leader is known."""
+    """The URL of the leader's API; empty if it is unknown."""
     certificate: str | None
-    """The path of this member's own certificate, whose authorities also verify the leader's; None without TLS."""
+    """The path of this member's own certificate, whose authorities also verify the leader's certificate; None without
+    TLS."""
     requests: MemberRequests
     """Signs the request."""
 
 
 async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken) -> web.Response:
-    """Return the leader's answer. `caller`: the token that the caller has shown, which is not sent.
+    """Return the leader's response. `caller`: the caller's token, which is not sent.
 
-    Raises NoLeaderError where there is no leader, it does not answer, or it does not accept this member's signature.
+    Raises NoLeaderError if there is no leader, or if the leader does not answer or does not accept this member's
+    signature.
     """
     if target.url and not _is_trustworthy(target.url):
         raise NoLeaderError(f"not forwarded: the leader's API at {target.url} does not use TLS")
@@ -81,7 +83,7 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
 
 
 def _is_trustworthy(url: str) -> bool:
-    """Return whether a token may be sent there: by TLS, or on this machine."""
+    """Return whether a token may be sent to the URL: over TLS, or on this machine."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and Address(parts.hostname or "", 0).on_loopback)
 

@@ -31,7 +31,7 @@ class Gauges(Collector):
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families, with the values of this moment."""
+        """Yield the metric families with their current values."""
         served = self._live.served
         pools = controlled(served.composed.whole.topology) if served else ()
         yield from self._weights()

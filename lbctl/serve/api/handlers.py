@@ -1,7 +1,7 @@
 """The handlers of the route table.
 
-A route that is answered with a JSON document has a function with `@operation`, and any other route a handler with
-`@handler`. Both have the name of the route's operation.
+A route that returns a JSON document has a function with `@operation`; any other route has a handler with `@handler`.
+Both are named after the route's operation.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from lbctl.serve.metrics.instruments import CONTENT_TYPE
 OPERATIONS: dict[str, Callable[..., Any]] = {}
 """Operation of the route table → the function that returns its document."""
 HANDLERS: dict[str, Handler] = {}
-"""Operation of the route table → the handler that answers it, for operations without a document."""
+"""Operation of the route table → the handler of its requests, for operations without a document."""
 READY = schema.Probe("ok")
 """The document of a probe that has nothing to report."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def operation(function: _F) -> _F:
-    """Have the function return the document of the operation of its name.
+    """Register the function that returns the document of the operation with its name.
 
-    Its arguments are the state, the query if the route has parameters, and the body and the name of the operator if
-    the route has a body.
+    Its arguments are the state, the query if the route has parameters, and the body and the operator's name if the
+    route has a body.
     """
     OPERATIONS[function.__name__] = function
     return function
 
 
 def handler(function: _F) -> _F:
-    """Have the function answer the requests of the operation of its name."""
+    """Register the function that handles the requests of the operation with its name."""
     HANDLERS[function.__name__] = function
     return function
 
@@ -54,12 +54,12 @@ def handler_of(route: ApiRoute, serving: Serving) -> Handler:
 
 @handler
 async def metrics(request: web.Request) -> web.Response:
-    """Answer the page of metrics in the text format of Prometheus."""
+    """Return the metrics page in the Prometheus text format."""
     return web.Response(body=request.app[SERVING].metrics(), headers={"content-type": CONTENT_TYPE})
 
 
 def _document(route: ApiRoute, answer: Callable[..., Any]) -> Handler:
-    """Return a handler that answers with the document of an operation."""
+    """Return a handler that responds with the document of an operation."""
 
     async def handle(request: web.Request) -> web.Response:
         try:

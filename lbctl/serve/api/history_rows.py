@@ -1,4 +1,4 @@
-"""Rows of the API about the fleets that were served, and about a rollback."""
+"""API rows about previously published fleets and rollbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lbctl.store.history import ServedFleet
 
 
 def served(history: FleetHistory) -> schema.ServedFiles | None:
-    """Return the row of the files that are served; None before the first fleet."""
+    """Return the row of the published files; None before the first fleet."""
     current, rollback = history.current, history.rollback
     if current is None:
         return None
@@ -30,7 +30,7 @@ def served(history: FleetHistory) -> schema.ServedFiles | None:
 
 
 def entries(history: FleetHistory) -> tuple[schema.HistoryEntry, ...]:
-    """Return the rows of the history, the oldest first."""
+    """Return the rows of the history, oldest first."""
     return tuple(_entry(item, item is history.current) for item in history.entries)
 
 

@@ -15,30 +15,30 @@ from lbctl.serve.picker.feed import Feed
 
 
 class Serving(Protocol):
-    """The documents that the API answers, and the operations behind its writes."""
+    """The documents of the API, and the operations behind its writes."""
 
     @property
     def events(self) -> EventLog:
-        """The events that are streamed."""
+        """The streamed events."""
 
     @property
     def dashboard(self) -> DashboardService:
-        """The stream and the history of the dashboard."""
+        """The dashboard's stream and history."""
 
     def operation(self, name: str) -> Callable[..., Any]:
-        """Return the function of an operation, without the argument for the state."""
+        """Return the function of an operation, without the state argument."""
 
     def metrics(self) -> bytes:
-        """Return the page of metrics in the text format of Prometheus."""
+        """Return the metrics page in the Prometheus text format."""
 
     def age(self) -> float | None:
-        """Return how old what is read here may be, in seconds; None where this process decides."""
+        """Return the maximum age of the data that this process returns, in seconds; None if this process decides."""
 
     def forwards_to(self) -> LeaderAddress | None:
-        """Return where writes are forwarded to; None where this process carries them out."""
+        """Return the destination to which writes are forwarded; None if this process carries them out."""
 
     def member_requests(self) -> MemberRequests | None:
-        """Return what verifies the requests of other members; None where this process is the only one."""
+        """Return the verifier of other members' requests; None if this process is the only member."""
 
     @property
     def pick_feed(self) -> Feed:
@@ -46,4 +46,4 @@ class Serving(Protocol):
 
 
 SERVING: web.AppKey[Serving] = web.AppKey("serving")
-"""The key of the control plane in the application of the server."""
+"""The application key under which the HTTP server stores the control plane."""

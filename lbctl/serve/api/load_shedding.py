@@ -1,4 +1,4 @@
-"""Whether proxies shed the requests of a pool: by the states of its replicas, as each kind of proxy counts them."""
+"""Whether proxies shed a pool's requests: each kind of proxy counts the states of the replicas differently."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DRAINED = frozenset({"draining", "drained"})
 
 
 def shedding(pool: Pool, routes: Iterable[Route], kinds: Iterable[str], states: Iterable[str]) -> str | None:
-    """Return why proxies of these kinds refuse the pool's requests by its `load_shedding`; None where they do not.
+    """Return why proxies of these kinds reject the pool's requests because of `load_shedding`; None if they do not.
 
-    Without an active check, proxies know only the replicas that they eject.
+    Without an active check, proxies only know which replicas they have ejected themselves.
     """
     if pool.load_shedding is None:
         return None

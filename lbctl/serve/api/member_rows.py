@@ -1,4 +1,4 @@
-"""Rows of the API about the members of the control plane."""
+"""API rows about the members of the control plane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def members(member: FleetMember | None) -> schema.Members:
 
 
 def own(member: FleetMember | None) -> schema.MemberStatus | None:
-    """Return this process as a member; None where it is alone."""
+    """Return this process as a member; None if it is the only process."""
     if member is None:
         return None
     leader, age = member.leader, member.lag

@@ -1,4 +1,4 @@
-"""Warnings about side effects of an operation: pools without an available replica, and files that are not served."""
+"""Warnings about side effects of an operation: pools without an available replica, and files that are not published."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lbctl.ir.shares import of_pools
 from lbctl.serve.fleet.log import ReloadOutcome
 
 _AVAILABLE = FIT | {UNKNOWN}
-"""The states of a replica that gets requests."""
+"""The states in which a replica gets requests."""
 
 
 def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
-    """Yield a sentence where the files are not what is served."""
+    """Yield a sentence if the files are not the published fleet."""
     if reload is None or reload.valid:
         return
     if reload.result == "rolled_back":
@@ -27,9 +27,9 @@ def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
 
 
 def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each of the pools `about` that has no fit replica for a route that needs it.
+    """Yield a sentence for each pool in `about` that has no available replica for a route that needs it.
 
-    `routes` have the splits that the proxies get.
+    `routes` have the splits that the proxies use.
     """
     regions = {pool.name: [item.region for item in pool.replicas if item.state in _AVAILABLE] for pool in pools}
     routes = tuple(routes)
@@ -40,7 +40,7 @@ def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Colle
 
 
 def _effect(route: Route, pool: str, regions: Mapping[str, list[str | None]]) -> str:
-    """Return what happens to the requests of a route that would go to the pool; empty where it has fit replicas."""
+    """Return what happens to the route's requests to the pool; empty if the pool has available replicas."""
     if not isinstance(route.action, Forward) or _is_fit(route, pool, regions):
         return ""
     share = of_pools(route.action).get(pool, 0.0)

@@ -1,4 +1,4 @@
-"""Operators' actions in the API, and the documents with overrides, rollouts and past actions."""
+"""Operators' actions through the API, and the documents with overrides, rollouts and past actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lbctl.store.history import Cause
 from lbctl.store.interface import StoreError
 
 _MAX_RECORDS = 5_000
-"""The maximal number of records of the audit log, and so of an answer."""
+"""Maximum number of audit records in the log and in a response."""
 
 
 @operation
@@ -32,7 +32,7 @@ def overrides(state: ServedState) -> schema.Overrides:
 
 @operation
 async def put_override(state: ServedState, request: schema.OverrideRequest, actor: str) -> schema.OverrideResult:
-    """Hold an override from now on. Raises BadRequestError and NotSavedError."""
+    """Set an override. Raises BadRequestError and NotSavedError."""
     wanted = replace(_held(request), value=request.value, reason=request.reason or "")
     override = await state.overrides.put(wanted, request.shares, request.ttl, actor)
     about = (override.pool, *dict(override.shares))
@@ -67,7 +67,7 @@ def rollouts(state: ServedState) -> schema.Rollouts:
 
 
 def splits(state: ServedState) -> tuple[schema.LiveSplit, ...]:
-    """Return the splits that are published, of routes that forward to several pools, on the scale of the files."""
+    """Return the published splits of the routes that forward to several pools, on the scale of the files."""
     files = state.live.topology
     in_files = {route.name: shares_of(route) for route in files.routes} if files else {}
     shares = (
@@ -79,7 +79,7 @@ def splits(state: ServedState) -> tuple[schema.LiveSplit, ...]:
 
 @operation
 async def act_on_rollout(state: ServedState, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
-    """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
+    """Start, change or end a rollout. Raises BadRequestError and NotSavedError."""
     acted = await state.rollouts.act(
         request.route, request.action, actor, percent=request.percent, reason=request.reason or "",
         allow_unavailable=bool(request.allow_unavailable),
@@ -89,7 +89,7 @@ async def act_on_rollout(state: ServedState, request: schema.RolloutRequest, act
 
 
 def _warnings(state: ServedState, about: Iterable[str]) -> tuple[str, ...]:
-    """Return what an operator has to know after a change that is about these pools."""
+    """Return warnings for the operator after a change to these pools."""
     files = operation_warnings.not_served(state.reconciler.last_reload)
     routes = topology(state.live).routes
     return (*operation_warnings.unserved(state.replicas.pools().pools, routes, set(about)), *files)
@@ -103,7 +103,7 @@ def history(state: ServedState) -> schema.History:
 
 @operation
 async def rollback(state: ServedState, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
-    """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
+    """Publish an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
     entry, result = await state.rollbacks.act(
         request.digest, actor, reason=request.reason or "", allow_shrink=request.allow_shrink
     )
@@ -118,7 +118,7 @@ async def rollback(state: ServedState, request: schema.RollbackRequest, actor: s
 
 @operation
 async def reload(state: ServedState, request: schema.ReloadRequest, actor: str) -> schema.ReloadResult:
-    """Read the files now, and return what came of it."""
+    """Read the files now and return the result."""
     allow_shrink = request.allow_shrink
     log.event("reload requested by the API", allow_shrink=allow_shrink, actor=actor)
     with suppress(NotSavedError):  # a reload is as safe as a change of the files
@@ -151,13 +151,13 @@ async def audit(state: ServedState, query: Mapping[str, str]) -> schema.Audit:
 
 @operation
 async def explain_pick(state: ServedState, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
-    """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
+    """Return the replica that a request would be sent to. Raises BadRequestError and NotSavedError."""
     del actor
     return await pick_rows.explain(state.picker, request)
 
 
 def _held(request: schema.OverrideRequest | schema.OverrideRemoval) -> Override:
-    """Return an override with its kind and its subject alone."""
+    """Return an override with only its kind and its subject."""
     if request.kind == "split":
         return Override(request.kind, route=request.route or "")
     return Override(request.kind, request.pool, request.replica or "")

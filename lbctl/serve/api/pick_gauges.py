@@ -13,13 +13,13 @@ from lbctl.serve.picker.manager import PickerManager
 
 
 class PickGauges(Collector):
-    """Collects the metrics. Counts restart with each process of the picker, except counts of fallbacks."""
+    """Collects the metrics. Counts restart with each picker process, except fallback counts."""
 
     def __init__(self, picker: PickerManager) -> None:
         self._picker = picker
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families, with the values of this moment; none where no pool needs a picker."""
+        """Yield the metric families with their current values; nothing if no pool needs a picker."""
         if self._picker.bind is None:
             return
         state = self._picker.state
@@ -70,7 +70,7 @@ class PickGauges(Collector):
         return times
 
     def _fallbacks(self) -> Iterator[Metric]:
-        """Yield the requests that proxies have sent without a pick: those that they report, less the picked ones."""
+        """Yield the number of requests that proxies sent without a pick: reported requests minus picked requests."""
         fallbacks = GaugeMetricFamily(
             "lbctl_pick_fallbacks",
             "The number of requests that proxies routed with the `otherwise` algorithm, without a pick, since the pool "

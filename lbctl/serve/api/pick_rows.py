@@ -1,4 +1,4 @@
-"""Rows of the API about the picker, from its state and its newest report."""
+"""API rows about the picker, from its state and its newest report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.picker.manager import PickerManager
 
 _MAX_BODY_BYTES = 1 << 53
-"""The longest body that a question may claim: a larger number is none that JavaScript knows exactly."""
+"""Maximum body length in a question: JavaScript cannot represent larger integers exactly."""
 
 
 def picks(picker: PickerManager) -> schema.Picks:
@@ -23,7 +23,10 @@ def picks(picker: PickerManager) -> schema.Picks:
 
 
 async def explain(picker: PickerManager, question: schema.PickQuestion) -> schema.PickExplanation:
-    """Ask the running picker about a request. Raises BadRequestError, and NotSavedError where no picker answers."""
+    """Ask the running picker which replica a request would get.
+
+    Raises BadRequestError, and NotSavedError if no picker answers.
+    """
     table = picker.feed.tables.get(question.pool)
     if table is None:
         raise BadRequestError(f"there is no pool {question.pool!r} with the algorithm pick")
@@ -44,7 +47,7 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
 
 
 def status(picker: PickerManager) -> schema.PickerStatus | None:
-    """Return the status of the process; None where no pool needs it."""
+    """Return the status of the picker process; None if no pool needs it."""
     if picker.bind is None:
         return None
     state = picker.state

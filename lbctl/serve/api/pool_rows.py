@@ -1,4 +1,4 @@
-"""Rows of the API about the pools: each replica with its state, its shares, and its traffic as the proxies count it."""
+"""API rows about the pools: each replica with its state, its shares, and its traffic as counted by the proxies."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from lbctl.serve.traffic.service import with_websockets
 from lbctl.targets import target, uncounted
 
 _FIRST_CHECK = 60.0
-"""Seconds within which each replica has been checked for the first time, also in a large fleet."""
+"""Seconds within which each replica has had its first check, even in a large fleet."""
 _ENOUGH = 3
-"""Failed requests that show that a pool or a replica answers nothing but errors."""
+"""Number of failed requests that shows that a pool or a replica returns only errors."""
 _FORGOTTEN = 300.0
-"""Seconds without requests after which those before say nothing of a replica: it may have been repaired."""
+"""Seconds without requests after which earlier requests no longer count for a replica: it may have been repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +44,36 @@ class LiveState:
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
     """The proxies' reports."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Node id → why the reports of that Envoy are not taken."""
+    """Node id → why the reports of that Envoy are not accepted."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     observed_checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """The same where nothing acts on them."""
+    """The same results if no proxy acts on them."""
     connections: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → whether lbctl can connect to it."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
-    """(pool, replica) → its deep health, where it has telemetry."""
+    """(pool, replica) → its deep health, if it has telemetry."""
     picks: Mapping[str, RecentPicks] = field(default_factory=dict)
     """Pool → its picks in the last minute."""
     picker_ramps: Factors = field(default_factory=dict)
-    """The slow-start factors that the picker counts."""
+    """The slow-start factors that the picker applies."""
     times: StateTimes = field(default_factory=StateTimes)
-    """When each replica came into its state."""
+    """The time when each replica entered its state."""
     drains: DrainTimes = field(default_factory=DrainTimes)
-    """When the drain of each replica was applied, and when it ended."""
+    """The times when the drain of each replica was applied and when it ended."""
     now: float = 0.0
-    """Seconds on the clock of the ledger."""
+    """The current time on the clock of the ledger, in seconds."""
     at: float = 0.0
-    """Seconds since the epoch."""
+    """The current time, in seconds since the epoch."""
 
 
 def pools(composed: Composed, live: LiveState) -> Iterator[schema.Pool]:
-    """Yield every pool with its replicas, also those that are removed from the proxies."""
+    """Yield every pool with its replicas, including replicas that are removed from the proxies."""
     return (item for item in pools_in_parts(composed, live) if item is not None)
 
 
 def unavailable(composed: Composed, live: LiveState, names: Collection[str]) -> Mapping[str, str]:
-    """Return why each of these pools has no available replica; the reason is empty where it has one."""
+    """Return why each of these pools has no available replica; the reason is empty if the pool has one."""
     rows = _Rows(composed, live)
     chosen = [pool for pool in composed.whole.topology.pools if pool.name in names]
     shown = (item for pool in chosen for item in rows.pool(pool) if item is not None)
@@ -86,7 +86,7 @@ def unavailable(composed: Composed, live: LiveState, names: Collection[str]) -> 
 
 
 def unchecked(composed: Composed, live: LiveState, names: Collection[str]) -> frozenset[str]:
-    """Return the pools in which no replica has passed its checks, and some have not had their first check."""
+    """Return the pools in which no replica has passed its checks and some replicas have not had their first check."""
     return frozenset(
         pool.name
         for pool in composed.whole.topology.pools
@@ -109,7 +109,7 @@ def _is_unchecked(live: LiveState, keys: Collection[ReplicaKey]) -> bool:
 
 
 def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool | None]:
-    """Yield every pool as `pools` does, and None after every replica, so that the caller can let others work."""
+    """Yield every pool like `pools`, and None after every replica, so that the caller can let other tasks run."""
     rows = _Rows(composed, live)
     topology = composed.whole.topology
     yield None
@@ -121,7 +121,7 @@ def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool 
 
 @dataclass(frozen=True, slots=True)
 class _PoolLive:
-    """Values that all replicas of one pool share."""
+    """Values shared by all replicas of one pool."""
 
     pool: Pool
     states: Mapping[str, StateWithReason]
@@ -137,19 +137,19 @@ class _PoolLive:
     failed: Mapping[str, int]
     """Replica → its requests in the last minute that failed."""
     is_reported: bool
-    """Whether a proxy reports the requests."""
+    """Whether a proxy reports requests."""
 
     def errors(self, replica: str) -> float | None:
-        """Return the part of the replica's requests in the last minute that failed; None without any."""
+        """Return the share of the replica's requests in the last minute that failed; None without requests."""
         return _part(self.failed.get(replica, 0), self.requests.get(replica, 0))
 
     def observed(self, replica: str) -> float | None:
-        """Return the replica's part of the requests in the last minute; None without any."""
+        """Return the replica's share of the requests in the last minute; None without requests."""
         return round(self.requests.get(replica, 0) / self.total, 6) if self.total else None
 
 
 class _Rows:
-    """Makes the rows of all pools; what is the same for many of them is computed once."""
+    """Builds the rows of all pools; values that many rows share are computed once."""
 
     def __init__(self, composed: Composed, live: LiveState) -> None:
         self._composed = composed
@@ -223,13 +223,13 @@ class _Rows:
         )
 
     def _failing(self, pool: str, minute: Counts) -> bool:
-        """Return whether a pool answers nothing but errors."""
+        """Return whether a pool returns only errors."""
         newest = self._newest.get(pool, NO_COUNTS)
         counts = newest if newest.requests >= _ENOUGH else minute
         return _ENOUGH <= counts.requests <= counts.errors
 
     def _first_byte(self, key: ReplicaKey, share: float) -> float | None:
-        """Return the seconds to the first byte that this share of the answers does not exceed."""
+        """Return the time to first byte, in seconds, that this share of the responses does not exceed."""
         milliseconds = self._first_bytes.get(key, NO_LATENCIES).percentile(share)
         return None if milliseconds is None else round(milliseconds / 1000, 4)
 
@@ -239,15 +239,15 @@ class _Rows:
         return self._live.ledger.in_flight(ReplicaKey(pool.name, replica), self._live.now)
 
     def _passed_by(self, pool: Pool, replica: str) -> frozenset[str]:
-        """Return the proxies whose active check the replica passes; without such a check `up` has no meaning."""
+        """Return the proxies whose active check the replica passes; without such a check, `up` has no meaning."""
         return (
             self._live.ledger.passed_by(ReplicaKey(pool.name, replica), self._live.now) if pool.active else frozenset()
         )
 
     def _unfit(self, pool: Pool, states: Mapping[str, StateWithReason]) -> Unfit:
-        """Return what returns the replicas that a check keeps out at a proxy.
+        """Return the evidence that ends the ejection of replicas by a check at a proxy.
 
-        A proxy whose own check passes still sends to a replica that another one finds down.
+        A proxy whose own check passes still sends requests to a replica that another proxy reports as down.
         """
         passed_by = {
             name: self._passed_by(pool, name)
@@ -261,7 +261,7 @@ class _Rows:
         return unfit
 
     def _unable(self, proxies: tuple[FleetProxy, ...], silent: Set[str]) -> dict[str, str]:
-        """Return silent proxy that cannot report → reason."""
+        """Return proxy → reason, for silent proxies that cannot report."""
         lacking = {
             item.proxy.name: f"it needs {lacks} in proxies.{item.proxy.name}"
             for item in proxies
@@ -339,10 +339,10 @@ class _Rows:
         )
 
     def _unanswered_for(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> float | None:
-        """Return the seconds without an answer that show that the replica answers nothing; None where it may.
+        """Return after how many seconds without a response the replica is unresponsive; None if it may respond.
 
-        An active check that asks for more than a listening port, and telemetry, show more than requests do. While
-        requests are in flight, the answer to one of them may begin until it times out.
+        Telemetry, and an active check that tests more than an open port, prove more than requests do. While requests
+        are in flight, the response to one of them may begin until it times out.
         """
         is_asked = pool.active is not None and not isinstance(pool.active.probe, TcpCheck)
         row = None if is_asked or key in self._live.health else self._live.ledger.unanswered(key, self._live.now)
@@ -354,7 +354,7 @@ class _Rows:
         return bound if bound is not None and self._live.now - row.since > bound else None
 
     def _answer_time(self, pool: str) -> float | None:
-        """Return the seconds after which an answer of the pool has begun, or its request has ended; None: unlimited."""
+        """Return the seconds within which a response of the pool begins or its request ends; None: unlimited."""
         times = [ANSWER_MAX_AGE]
         for route in self._composed.whole.topology.routes:
             if pool in pools_of(route):
@@ -366,7 +366,7 @@ class _Rows:
         return max(times)
 
     def _conditions(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> dict[str, ReplicaCondition]:
-        """Return proxy → the replica's condition in it; the condition of an ejection contains its end."""
+        """Return proxy → the replica's condition there; the condition of an ejection contains its end."""
         conditions = dict(
             self._live.ledger.conditions(key, self._live.now, drained_until=self._live.drains.ended_at(key))
         )
@@ -378,7 +378,7 @@ class _Rows:
         return conditions
 
     def _drain(self, key: ReplicaKey, proxies: tuple[FleetProxy, ...]) -> tuple[tuple[str, ...], bool]:
-        """Return the proxies that have not applied the drain of a replica, and whether `in_flight` is from before."""
+        """Return the proxies that have not applied a replica's drain, and whether `in_flight` is from before it."""
         live = self._live
         missing = tuple(each.proxy.name for each in proxies if each.connected and each.may_send(*key))
         applied_at = live.drains.applied_at(key, not missing, live.now)
@@ -387,14 +387,14 @@ class _Rows:
 
 
 def _is_apart(live: LiveState) -> bool:
-    """Return whether lbctl has never connected to any replica, and proxies have had answers of some."""
+    """Return whether lbctl has never connected to any replica although proxies have received responses from some."""
     if any(item.passed for item in live.connections.values()):
         return False
     return any(live.ledger.answered(ReplicaKey(*key)) for key in live.connections)
 
 
 def _names(proxy: FleetProxy) -> tuple[str, ...]:
-    """Return the names by which a proxy reports."""
+    """Return the names under which a proxy reports."""
     return proxy.nodes or (proxy.proxy.name,)
 
 
@@ -406,7 +406,7 @@ def _by_pool(counts: Mapping[ReplicaKey, int]) -> dict[str, dict[str, int]]:
 
 
 def _picks(row: RecentPicks | None) -> schema.RecentPicks | None:
-    """Return the picks of a pool in the last minute, of which reports of requests may be late."""
+    """Return the picks of a pool in the last minute; request reports may be late for them."""
     if row is None:
         return None
     share = _part(min(row.picked, row.requests), row.requests)
@@ -422,7 +422,7 @@ def _share(shares: Shares, name: str) -> float:
 
 
 def _reasons(item: EffectiveReplica, state: StateWithReason) -> tuple[str, ...]:
-    """Return why the replica is out, starting, down or drained; the composed reasons lack what proxies report."""
+    """Return why the replica is out, starting, down or drained; the composed reasons lack the proxies' reports."""
     if state.name in ("starting", "down", "ejected") and item.status != "ejected":
         return (*item.reasons, state.reason)
     return item.reasons

@@ -1,4 +1,4 @@
-"""Current problems, the most severe first, with the command to run next, for `status`, `doctor` and the dashboard.
+"""Current problems, most severe first, with the command to run next, for `status`, `doctor` and the dashboard.
 
 The functions are pure. A problem is `critical` if requests fail, or if the configuration in the files is not in effect.
 Everything else is a warning.
@@ -17,59 +17,59 @@ from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.targets.key_hashes import HashOnly
 
 _SHOWN = 5
-"""Maximal number of replicas with a separate line for each kind of problem."""
+"""Maximum number of replicas with a separate line for each kind of problem."""
 _LISTED = 10
-"""Replicas that are named for a state."""
+"""Maximum number of replicas that are named for a state."""
 _ERRORS = 0.05
-"""The part of failed requests from which on a replica has a line."""
+"""Share of failed requests above which a replica is reported."""
 _MISSED = 0.1
-"""The share of requests without a pick from which on a pool has a line."""
+"""Share of requests without a pick above which a pool is reported."""
 _WAITED = 60.0
-"""Seconds after which an Envoy of the fleet that has never connected is missing."""
+"""Seconds after which an Envoy of the fleet that has never connected counts as missing."""
 _PROXIES = "lbctl status proxies"
 _FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observed state in which problems are searched."""
+    """The observed state that is searched for problems."""
 
     waiting: str
-    """Why no proxy is answered yet; empty where they are."""
+    """Why proxies get no configuration yet; empty if they do."""
     fleet: schema.FleetFiles
     """The result of the last read of the files."""
     pools: Sequence[schema.Pool] = ()
     """The pools of the published fleet."""
     proxies: Sequence[schema.Proxy] = ()
-    """The proxies that are connected, driven or have left."""
+    """The proxies that are connected, driven or disconnected."""
     expected: Sequence[Proxy] = ()
-    """The proxies that the fleet names and that connect by themselves."""
+    """The proxies in the fleet that connect by themselves."""
     is_alone: bool = True
     """Whether there is one control plane: with several, a proxy may be connected to another one."""
     seconds: float = 0.0
-    """How long the process runs."""
+    """Seconds since the process started."""
     picker: schema.PickerStatus | None = None
     """The picker of this process."""
     sources: schema.SourceCounts = schema.SourceCounts(0, 0, {})
     """The sources of telemetry."""
     unsaved: str = ""
-    """Why what is decided is not saved; empty where it is."""
+    """Why decisions are not saved; empty if they are."""
     state_notes: Sequence[str] = ()
     """Notes about repaired, lost and unsafe parts of the saved state."""
     dry_run: bool = False
-    """Whether nothing is sent to proxies."""
+    """Whether lbctl sends nothing to proxies."""
     rolled_back: bool = False
     """Whether an operator's rollback is in force."""
     rollouts: Sequence[schema.Rollout] = ()
     """The rollouts of the files."""
     refused: str = ""
-    """Rejected records of a shared store, with the reason; empty if there are none."""
+    """Proxy → the API keys of its routes that it rejects, because the key file contains only their hashes."""
     refused_keys: Mapping[str, Sequence[HashOnly]] = field(default_factory=dict)
     """Proxy → the API keys of its routes that it refuses, because the key file has only their hashes."""
 
 
 def problems(observed: Observed) -> tuple[schema.Problem, ...]:
-    """Return all problems, the worst first."""
+    """Return all problems, worst first."""
     found = (
         *_of_process(observed),
         *_of_pools(observed.pools),
@@ -84,7 +84,7 @@ def problems(observed: Observed) -> tuple[schema.Problem, ...]:
 
 
 def replica_counts(pools: Iterable[schema.Pool]) -> schema.ReplicaCounts:
-    """Count the replicas of all pools by their states."""
+    """Count the replicas of all pools by state."""
     states: dict[str, int] = {}
     away: dict[str, list[str]] = {}
     for pool in pools:
@@ -133,7 +133,7 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
 
 
 def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
-    """Yield the pools that cannot answer, or answer nothing but errors."""
+    """Yield the pools that cannot answer or return only errors."""
     for pool in pools:
         command = f"lbctl status pools --pool {pool.name}"
         if not pool.in_use:
@@ -153,7 +153,7 @@ def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
 
 
 def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
-    """Yield the pools whose proxies do not ask the picker, or go on without it too often, while it runs."""
+    """Yield the pools whose proxies do not use the picker, or bypass it too often, while it runs."""
     if observed.picker is None or not observed.picker.running:
         return
     for pool in observed.pools:
@@ -172,9 +172,9 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
 
 
 def _of_proxies(observed: Observed) -> Iterator[schema.Problem]:
-    """Yield the proxies that do not have what is published, and those that are missing.
+    """Yield the proxies that do not have the published fleet, and the missing proxies.
 
-    Nodes that are not confirmed are warnings alone: any user of this machine can connect.
+    Unconfirmed nodes cause only warnings: any user of this machine can connect.
     """
     rows = [row for row in observed.proxies if row.kind != "reader"]
     unconfirmed = [row for row in rows if not row.confirmed and row.connected]
@@ -202,7 +202,7 @@ def _of_proxy(row: schema.Proxy) -> str:
 
 
 def _of_entries(entries: Mapping[str, Sequence[schema.Proxy]], *, is_alone: bool) -> Iterator[schema.Problem]:
-    """Yield the entries of `proxies` of which a proxy has left."""
+    """Yield the entries of `proxies` with a disconnected proxy."""
     for name, rows in entries.items():
         gone = [row.node for row in rows if row.state == "GONE"]
         if not gone:
@@ -230,7 +230,7 @@ def _none_of(kind: str, entry: str) -> str:
 
 
 def _of_keys(observed: Observed) -> Iterator[schema.Problem]:
-    """Yield the routes whose API keys a connected proxy refuses; all of them is critical."""
+    """Yield the routes with API keys that a connected proxy rejects; this is critical if it rejects all of them."""
     nodes: dict[HashOnly, list[str]] = {}
     for row in observed.proxies:
         if row.connected and row.confirmed and row.proxy is not None:
@@ -275,9 +275,9 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
 
 
 def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]:
-    """Yield the rollouts that cannot begin, and those that ended because the target pool was bad.
+    """Yield the rollouts that cannot start, and the rollouts that ended because the target pool was bad.
 
-    The files ask for a rollout that begins by itself: while it cannot, they are not in force.
+    An automatic rollout that cannot start means that the files are not in effect.
     """
     for item in rollouts:
         command = f"lbctl rollout status {item.route}"

@@ -1,9 +1,9 @@
 """The share of each replica in its pool's requests: decided by lbctl, and acknowledged by the proxies.
 
-A share is the mean over the proxies that may send to the pool, each counted as often as it has instances: proxies
-differ where lbctl does active checks or slow start for one of them. A replica that a check keeps out gets nothing, and
-the others have its part. Shares are by weight alone; what the proxies really do with their requests is the observed
-share of the traffic ledger.
+A share is the mean over the proxies that may send to the pool, weighted by their instances: proxies differ if lbctl
+runs active checks or slow start for only one of them. A replica that a check ejects gets no requests, and the others
+get its share. These shares follow from the weights alone; the traffic ledger has the observed share of the actual
+requests.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lbctl.ir.weight import Weight
 from lbctl.serve.api.fleet_proxies import FleetProxy
 
 Shares = Mapping[str, float]
-"""Replica → its share, 0…1; a replica that gets nothing is absent."""
+"""Replica → its share, 0…1; a replica without requests is absent."""
 
 
 Unfit = Callable[[FleetProxy], frozenset[str]]
-"""Returns the replicas of a pool that get nothing from a proxy, since a check keeps them out there."""
+"""Returns the replicas of a pool that get no requests from a proxy because a check ejects them there."""
 
 
 def _none(_proxy: FleetProxy) -> frozenset[str]:
@@ -29,7 +29,10 @@ def _none(_proxy: FleetProxy) -> frozenset[str]:
 
 
 class ShareTable:
-    """Computes the shares of pools. `whole`: the composed fleet with the replicas that are removed from the proxies."""
+    """Computes the shares of pools.
+
+    `whole`: the composed fleet, including the replicas that are removed from the proxies.
+    """
 
     def __init__(self, whole: Snapshot, proxies: Iterable[FleetProxy]) -> None:
         self._whole = whole
@@ -37,12 +40,12 @@ class ShareTable:
         self._pools: dict[int, Mapping[str, Pool]] = {}
 
     def decided(self, pool: str, unfit: Unfit = _none) -> Shares:
-        """The shares by what lbctl has decided for each proxy; by the composed fleet where no proxy has the pool."""
+        """The shares that lbctl decided for each proxy; from the composed fleet if no proxy has the pool."""
         sources = [(item.decided, unfit(item), item.proxy.instances) for item in self._proxies if pool in item.pools]
         return self._mean(pool, sources or [(self._whole, frozenset(), 1)])
 
     def acknowledged(self, pool: str, unfit: Unfit = _none) -> Shares | None:
-        """The shares by what the connected proxies have; None where one has nothing yet, or none is connected."""
+        """The shares in the configuration of the connected proxies; None if one has none yet or none is connected."""
         proxies = [item for item in self._proxies if pool in item.pools and item.connected]
         sources = [
             (item.acknowledged, unfit(item), item.proxy.instances) for item in proxies if item.acknowledged is not None
@@ -50,7 +53,7 @@ class ShareTable:
         return self._mean(pool, sources) if sources and len(sources) == len(proxies) else None
 
     def _mean(self, pool: str, sources: Iterable[tuple[Snapshot | View, frozenset[str], int]]) -> Shares:
-        """Return the mean of the shares in the sources, weighted by their numbers."""
+        """Return the mean of the sources' shares, weighted by their numbers."""
         counts: dict[tuple[int, frozenset[str]], int] = {}
         by_id: dict[tuple[int, frozenset[str]], Snapshot | View] = {}
         for source, unfit, count in sources:

@@ -1,4 +1,4 @@
-"""The states of the replicas: their rows for the API and the dashboard, and the times that are known of each state."""
+"""The states of the replicas: their rows for the API and the dashboard, and the known times of each state."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ from lbctl.serve.traffic.service import Traffic
 from lbctl.xds.protocol.node_status import NodeStatus
 
 _POOLS_KEPT = 0.5
-"""Seconds for which the rows of the pools are shown again while the fleet is the same: many clients ask for them."""
+"""Seconds for which the rows of the pools are cached while the fleet is unchanged: many clients request them."""
 _LARGE = 500
-"""Replicas beyond which a fleet is large."""
+"""Number of replicas above which a fleet is large."""
 _STATES_INTERVAL = 1.0
-"""Seconds between two looks at the states of a small fleet."""
+"""Seconds between two checks of the states of a small fleet."""
 _STATES_PAUSE = 100.0
-"""The pause between two looks at the states, as a multiple of what a look takes."""
+"""The pause between two checks of the states, as a multiple of the duration of a check."""
 _MAX_PAUSE = 15.0
-"""The most seconds between two looks."""
+"""Maximum seconds between two checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSources:
-    """The parts of the process that know the states of replicas."""
+    """The parts of the process that have the states of replicas."""
 
     live: LiveFleet
-    """Has the fleet that is published."""
+    """Provides the published fleet."""
     loop: ControlLoop
-    """Has the signals and the decisions."""
+    """Provides the signals and the decisions."""
     saving: DecisionSaver
     """Records changes of states."""
     supervisor: DriverSupervisor
-    """Has the state of the driven proxies."""
+    """Provides the state of the driven proxies."""
     nodes: NodeStatus
     """The versions that Envoys have acknowledged and rejected."""
     traffic: Traffic
-    """Has the ledger of the traffic."""
+    """Provides the traffic ledger."""
     replica_checks: ReplicaChecks
-    """Has the results of lbctl's own checks of the replicas."""
+    """Provides the results of lbctl's own checks of the replicas."""
     recent: RecentSnapshots
     """The snapshots that proxies still run."""
     picker: PickerManager
-    """Has the state of the picker and its feed."""
+    """Provides the state of the picker and its feed."""
     is_alone: bool
     """Whether this process is the only member."""
 
 
 class ReplicaStates:
-    """Builds the rows of the pools, and watches the states of the replicas."""
+    """Builds the rows of the pools, and monitors the states of the replicas."""
 
     def __init__(self, parts: ReplicaSources) -> None:
         self._parts = parts
@@ -73,9 +73,9 @@ class ReplicaStates:
         self._drain_times = DrainTimes()
         self._state_changes = StateChanges(parts.saving.note_state)
         self._unreached: frozenset[tuple[str, str]] = frozenset()
-        """The replicas, each with its pool, that lbctl could not connect to at the last look."""
+        """The replicas, each with its pool, to which lbctl could not connect at the last check."""
         self._looked_at: tuple[schema.Pool, ...] = ()
-        """The pools as the last look at all states found them; empty before the first look at a fleet."""
+        """The pools as of the last check of all states; empty before the first check of a fleet."""
         self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
 
     def pools(self) -> schema.Pools:
@@ -90,7 +90,7 @@ class ReplicaStates:
         return pools
 
     def unavailable(self, pools: Collection[str]) -> Mapping[str, str]:
-        """Return why each of these pools has no available replica; the reason is empty where it has one."""
+        """Return why each of these pools has no available replica; the reason is empty if the pool has one."""
         served = self._parts.live.served
         return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
@@ -100,18 +100,18 @@ class ReplicaStates:
         return pool_rows.unchecked(served.composed, self._live(served), pools) if served is not None else frozenset()
 
     def newest(self) -> tuple[schema.Pool, ...]:
-        """Return the pools. In a large fleet they may be some seconds old, because computing them takes long."""
+        """Return the pools. In a large fleet, the rows may be some seconds old, because computing them takes long."""
         return self._looked_at if self._is_large() else self.pools().pools
 
     def unseen(self) -> str:
-        """Return why the states of the replicas are not known yet; empty where they are."""
+        """Return why the states of the replicas are not known yet; empty if they are known."""
         return "the states of the replicas are not known yet" if self._is_large() and not self._looked_at else ""
 
     def _is_large(self) -> bool:
         return sum(len(pool.replicas) for pool in topology(self._parts.live).pools) > _LARGE
 
     async def watch(self) -> None:
-        """Look at the states of the replicas now and then: each has the time since when it is in its state.
+        """Check the states of the replicas periodically, to record when each replica entered its state.
 
         Replicas that go down and return are reported.
         """
@@ -124,9 +124,9 @@ class ReplicaStates:
             await asyncio.sleep(min(_MAX_PAUSE, max(_STATES_INTERVAL, _STATES_PAUSE * worked)))
 
     def _watch_connections(self) -> None:
-        """Have the proxies asked more often where a replica has become reachable or unreachable.
+        """Query the proxies more often if a replica has become reachable or unreachable.
 
-        The pages of the proxies of a large fleet take too long for that.
+        In a large fleet, the proxies' pages take too long for that.
         """
         if self._is_large():
             return
@@ -144,7 +144,7 @@ class ReplicaStates:
             yield None
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
-        """Yield each pool with its replicas, as the dashboard shows them, and None where others may work meanwhile."""
+        """Yield each pool with its replicas for the dashboard, and None at points where other tasks may run."""
         served = self._parts.live.served
         if served is not None:
             for pool in pool_rows.pools_in_parts(served.composed, self._live(served)):

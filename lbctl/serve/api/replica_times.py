@@ -1,4 +1,4 @@
-"""Since when each replica is in its state, and when its drain was applied and ended."""
+"""The time when each replica entered its state, and the times when its drain was applied and ended."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from lbctl.serve.traffic.ledger import STALE_AFTER, ReplicaKey
 
 
 class StateTimes:
-    """Remembers when each replica came into its state."""
+    """Remembers when each replica entered its state."""
 
     def __init__(self) -> None:
         self._since: dict[ReplicaKey, tuple[StateName, float | None]] = {}
 
     def since(self, key: ReplicaKey, state: StateName, now: float) -> float | None:
-        """Return when the replica came into this state; None where it has been `in` from the first call on."""
+        """Return when the replica entered this state; None if it has been `in` since the first call."""
         before = self._since.get(key)
         if before is None or before[0] != state:
             self._since[key] = state, None if before is None and state == "in" else now
         return self._since[key][1]
 
     def keep(self, replicas: Iterable[ReplicaKey]) -> None:
-        """Forget all replicas but these."""
+        """Forget all replicas except these."""
         kept = frozenset(replicas)
         if len(self._since) > len(kept):
             self._since = {key: value for key, value in self._since.items() if key in kept}
 
 
 class DrainTimes:
-    """Remembers times of drains, by the clock of the ledger: reports of proxies from before do not count."""
+    """Remembers the times of drains, on the clock of the ledger: earlier reports of proxies do not count."""
 
     def __init__(self) -> None:
         self._drained: frozenset[ReplicaKey] = frozenset()
@@ -38,7 +38,7 @@ class DrainTimes:
         self._ended: dict[ReplicaKey, float] = {}
 
     def update(self, drained: Iterable[ReplicaKey], now: float) -> None:
-        """Take note of the replicas that are drained now."""
+        """Record which replicas are drained now."""
         before, self._drained = self._drained, frozenset(drained)
         self._applied = {key: at for key, at in self._applied.items() if key in self._drained}
         ended = self._ended | dict.fromkeys(before - self._drained, now)
@@ -52,5 +52,5 @@ class DrainTimes:
         return self._applied.setdefault(key, now)
 
     def ended_at(self, key: ReplicaKey) -> float:
-        """Return when the drain of this replica has ended; -inf if it was not drained lately."""
+        """Return when the drain of this replica ended; -inf if it was not drained recently."""
         return self._ended.get(key, -inf)

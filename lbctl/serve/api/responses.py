@@ -1,4 +1,4 @@
-"""The JSON that a request has and that it is answered with, errors included."""
+"""The JSON of requests and responses, including errors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lbctl.runtime import log
 from lbctl.serve.api.connections import FIRST_REQUEST, connection_of
 
 MAX_BODY_BYTES = 64 * 1024
-"""Bytes of a request's body."""
+"""Maximum bytes of a request body."""
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-"""The headers that every answer has."""
+"""The headers of every response."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class RefusedRequest(Exception):  # noqa: N818 - it is an answer
-    """A request is answered with this status and message."""
+    """The request is rejected with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class RefusedRequest(Exception):  # noqa: N818 - it is an answer
 
 @web.middleware
 async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer whatever goes wrong with an `Error`."""
+    """Convert every failure into an `Error` response."""
     try:
         return await handler(request)
     except RefusedRequest as refused:
@@ -47,7 +47,7 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:
-    """Return the JSON object that the request has as its body. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
+    """Return the JSON object in the body of the request. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
     if request.content_type != "application/json":
         raise RefusedRequest(415, "the body must be JSON, with the header content-type: application/json")
     if (request.content_length or 0) > MAX_BODY_BYTES:
@@ -65,7 +65,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
 
 
 async def read_bytes(request: web.Request) -> bytes:
-    """Return the body of a request. Its connection is idle until it has come. Raises RefusedRequest."""
+    """Return the body of a request. The connection is idle until the body arrives. Raises RefusedRequest."""
     connection = connection_of(request)
     try:
         async with asyncio.timeout(FIRST_REQUEST):
@@ -78,7 +78,7 @@ async def read_bytes(request: web.Request) -> bytes:
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return the answer with the value as JSON, as `json_codec` writes it."""
+    """Return a response with the value as JSON, as `json_codec` encodes it."""
     return web.Response(
         text=encode(value, indent=1) + "\n",
         status=status,

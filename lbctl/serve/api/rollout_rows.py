@@ -1,4 +1,4 @@
-"""Rollouts as the rows of the API. The functions are pure; times are seconds since the epoch."""
+"""Rollouts as API rows. The functions are pure; times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def rows(
     outages: Outages,
     now: float,
 ) -> Iterator[schema.Rollout]:
-    """Yield a row for each rollout of the files. `served` has the splits that the proxies get.
+    """Yield a row for each rollout of the files. `served` has the splits that the proxies use.
 
-    `requests`: pool → its requests in the last minute, as the proxies have reported them.
+    `requests`: pool → its requests in the last minute, as reported by the proxies.
     """
     holders = {item.route: _holder(item) for item in overrides if item.kind == "split"}
     current = {route.name: route for route in served.routes}
@@ -101,7 +101,7 @@ def _analysis(state: RolloutState, rollout: Rollout, now: float) -> schema.Rollo
 
 
 def evaluation(item: Evaluation) -> schema.RolloutEvaluation:
-    """Return an evaluation as a row of the API."""
+    """Return an evaluation as an API row."""
     return schema.RolloutEvaluation(
         at=timestamp(item.at),
         step=item.step + 1,

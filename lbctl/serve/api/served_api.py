@@ -18,7 +18,7 @@ from lbctl.serve.picker.feed import Feed
 
 
 class ServedApi:
-    """Gives the HTTP server its operations, events and dashboard."""
+    """Provides the HTTP server with its operations, events and dashboard."""
 
     def __init__(self, state: ServedState) -> None:
         self.state = state
@@ -26,17 +26,17 @@ class ServedApi:
         self.dashboard = DashboardService(_Dashboard(state), state.events)
 
     def operation(self, name: str) -> Callable[..., Any]:
-        """Return the function that answers an operation of the route table."""
+        """Return the function that handles an operation of the route table."""
         return partial(OPERATIONS[name], self.state)
 
     def end(self) -> None:
-        """Report from now on that the process ends, and end the streams of events."""
+        """Report from now on that the process is shutting down, and end the event streams."""
         self.state.process.ending = True
         self.events.close()
         self.dashboard.end()
 
     def metrics(self) -> bytes:
-        """Return the page of metrics in the text format of Prometheus."""
+        """Return the metrics page."""
         return self.state.metrics.page()
 
     @property
@@ -45,31 +45,31 @@ class ServedApi:
         return self.state.picker.feed
 
     def age(self) -> float | None:
-        """Return how old what is read here may be, in seconds; None where this process decides."""
+        """Return the maximum age of the data that this process returns, in seconds; None if this process decides."""
         return views.age(self.state)
 
     def forwards_to(self) -> LeaderAddress | None:
-        """Return where writes are forwarded to; None where this process carries them out."""
+        """Return the destination to which writes are forwarded; None if this process carries them out."""
         return views.forwards_to(self.state)
 
     def member_requests(self) -> MemberRequests | None:
-        """Return what verifies the requests of other members; None where this process is the only one."""
+        """Return the verifier of other members' requests; None if this process is the only member."""
         return views.member_requests(self.state)
 
 
 class _Dashboard:
-    """Gives the dashboard the documents that it shows."""
+    """Provides the dashboard with its documents."""
 
     def __init__(self, state: ServedState) -> None:
         self._state = state
 
     @property
     def history_seconds(self) -> float:
-        """How far back the charts go."""
+        """The period that the charts cover, in seconds."""
         return topology(self._state.live).control.dashboard_history / 1000
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
-        """Yield each pool with its replicas, and None where others may work meanwhile."""
+        """Yield each pool with its replicas, and None at points where other tasks may run."""
         return self._state.replicas.live()
 
     def status(self) -> schema.Status:
@@ -85,5 +85,5 @@ class _Dashboard:
         return operations.rollouts(self._state)
 
     def splits(self) -> Sequence[schema.LiveSplit]:
-        """Return the splits of routes that forward to several pools."""
+        """Return the splits of the routes that forward to several pools."""
         return operations.splits(self._state)

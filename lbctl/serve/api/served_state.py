@@ -29,7 +29,7 @@ from lbctl.xds.protocol.node_status import NodeStatus
 
 
 class ProcessState:
-    """When the process has started, and whether it ends."""
+    """When the process started, and whether it is shutting down."""
 
     def __init__(self) -> None:
         self.since = time.time()
@@ -38,49 +38,49 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class ServedState:
-    """The state that the functions of the API read: the parts of the process that know it."""
+    """The state that the API functions read: the parts of the process that have it."""
 
     options: Options
     """The options of the command."""
     endpoints: Endpoints
     """The sockets of the process."""
     live: LiveFleet
-    """Has the fleet that is published, and its inputs."""
+    """Provides the published fleet and its inputs."""
     discovery: DiscoveryService
-    """Has the answers of the sources of replicas."""
+    """Provides the answers of the replica sources."""
     reconciler: Reconciler
     """Reads the files."""
     nodes: NodeStatus
-    """Versions that the Envoys have acknowledged and rejected."""
+    """The versions that the Envoys have acknowledged and rejected."""
     metrics: Metrics
     """The control plane's own metrics."""
     loop: ControlLoop
-    """Has the signals and the decisions."""
+    """Provides the signals and the decisions."""
     scraping: FleetScraper
-    """Has the states of the sources of metrics."""
+    """Provides the states of the metrics sources."""
     overrides: OverrideService
     """Executes overrides."""
     rollouts: RolloutService
     """Executes operations on rollouts."""
     rollbacks: RollbackService
-    """Executes rollbacks, and has the fleets that were served."""
+    """Executes rollbacks, and has the previously published fleets."""
     audit: AuditLog
     """The audit log."""
     supervisor: DriverSupervisor
-    """Has the state of the driven proxies."""
+    """Provides the state of the driven proxies."""
     events: EventLog
-    """The events that are streamed."""
+    """The streamed events."""
     traffic: Traffic
-    """Has the ledger of the traffic."""
+    """Provides the traffic ledger."""
     replica_checks: ReplicaChecks
-    """Has what lbctl checks of the replicas by itself."""
+    """Provides the results of lbctl's own checks of the replicas."""
     recent: RecentSnapshots
     """The snapshots that proxies still run."""
     picker: PickerManager
-    """Has the state of the picker and its feed."""
+    """Provides the state of the picker and its feed."""
     replicas: ReplicaStates
     """The states of the replicas."""
     member: FleetMember | None = None
-    """Leads or follows; None where there is one process."""
+    """The leader election; None if there is only one process."""
     process: ProcessState = field(default_factory=ProcessState)
-    """The life of the process."""
+    """The lifecycle of the process."""

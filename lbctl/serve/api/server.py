@@ -1,8 +1,8 @@
 """The HTTP server of the API: it authorizes requests, dispatches by the route table, and returns JSON.
 
-Reading is open on loopback; beyond it, everything but the two probes and the empty page of the dashboard needs the
-bearer token, over TLS. A write always needs the token, a JSON body and an allowed Host, so that a page in a browser
-cannot send one by DNS rebinding. Errors are JSON too. An answer waits only for this process.
+Reads are open on loopback; elsewhere, everything except the two probes and the empty dashboard page needs the bearer
+token, over TLS. A write always needs the token, a JSON body and an allowed Host header, so that a web page cannot send
+it by DNS rebinding. Errors are JSON too. A response never waits for another process.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from lbctl.xds.protocol.peer import UNIX
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 
 AGE = "x-lbctl-age"
-"""The header of an answer of a member that follows: seconds since the leader's last sign of life."""
+"""Header in the responses of a follower: seconds since the leader's last heartbeat."""
 _TURNS_OF_AN_ACCEPT = 3
-"""Turns of the event loop from the accept of a connection until the server has it. Python 3.11 leaves a connection open
-whose listener is closed in between."""
+"""Number of event-loop turns between the accept of a connection and its registration by the server. Python 3.11 does
+not close a connection whose listener is closed in between."""
 _GRACE = 1.0
-"""Seconds that a running answer gets when the API stops."""
+"""Seconds that a running response has when the API stops."""
 _LOG_INTERVAL = 10.0
-"""The shortest time between two log lines about requests that are not HTTP, in seconds."""
+"""Minimum seconds between two log lines about requests that are not valid HTTP."""
 _MAX_HEADERS = 64
-"""Lines of a request's head, of at most 8,190 bytes each."""
+"""Maximum number of lines in a request's head, of at most 8,190 bytes each."""
 _LINGERING = 0.5
-"""Seconds for which the rest of a refused body is read, so that its sender can read the answer."""
+"""Seconds for which the rest of a rejected body is read, so that its sender can read the response."""
 
 
 class _NoLines(logging.Filter):
-    """Replaces aiohttp's error about a request that is not HTTP, which repeats a line that may hold a token.
+    """Replaces aiohttp's error about a request that is not valid HTTP, which repeats a line that may contain a token.
 
     It is logged at most once in `_LOG_INTERVAL`.
     """
@@ -67,7 +67,7 @@ _LOG.addFilter(_NoLines())
 
 
 class ApiServer:
-    """The HTTP server. It holds no state but its sockets."""
+    """The HTTP server. The server has no state except its sockets."""
 
     def __init__(self, serving: Serving, access: ApiAccess) -> None:
         self._serving = serving
@@ -77,10 +77,13 @@ class ApiServer:
         self._socket: PrivateSocket | None = None
         self._connections: ConnectionLimit
         self._handshakes: asyncio.Task[None] | None = None
-        """Closes connections whose TLS handshake does not end, if there are many."""
+        """Closes connections whose TLS handshake does not end, if there are many of them."""
 
     async def start(self) -> int:
-        """Bind, serve, and return the port; 0 for a Unix socket. Raises OSError and BindError where that cannot be."""
+        """Bind the listener, start serving, and return the port; 0 for a Unix socket.
+
+        Raises OSError and BindError if the address cannot be bound.
+        """
         checks = Authorization(self._serving, self._access)
         app = web.Application(
             client_max_size=MAX_BODY_BYTES, middlewares=[_counted, as_json, checks.known_host, checks.allowed]
@@ -134,7 +137,7 @@ class ApiServer:
         return await loop.create_server(protocol, bind.host, bind.port, ssl=tls, ssl_handshake_timeout=patience)
 
     async def stop(self) -> None:
-        """Close the listening socket, give running answers a moment, and close every connection."""
+        """Close the listening socket, give running responses a moment to finish, and close every connection."""
         if self._handshakes is not None:
             self._handshakes.cancel()
         if self._listening is not None:
@@ -152,14 +155,14 @@ class ApiServer:
             self._runner = None
 
     async def _say_age(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Say in a header how old an answer may be that this member gives from what it follows."""
+        """State in a header how old a follower's response may be."""
         if request.method in ("GET", "HEAD") and (age := self._serving.age()) is not None:
             response.headers[AGE] = f"{age:.3f}"
 
 
 @web.middleware
 async def _counted(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Mark the connection as busy until the answer is there."""
+    """Mark the connection as busy until the response is complete."""
     connection = connection_of(request)
     if connection is None:
         return await handler(request)

@@ -1,4 +1,4 @@
-"""Gauges of what the replicas themselves report, computed when they are scraped. A signal that is stale is absent."""
+"""Gauges of the replicas' own reports, computed when they are scraped. A signal that is stale is absent."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FAMILIES = (
     ),
     ("temperature", "lbctl_replica_temperature_celsius", "The temperature of a replica's hottest GPU."),
 )
-"""Signal, metric, and its description."""
+"""Signal, metric name and description."""
 
 
 def collect(pools: Iterable[Pool], reports: Mapping[tuple[str, str], ScrapeReport]) -> Iterator[Metric]:
-    """Yield one family a signal; `reports` are the newest by pool and replica."""
+    """Yield one metric family for each signal; `reports` are the newest reports by pool and replica."""
     replicas = [(pool.name, replica.name) for pool in pools for replica in pool.replicas]
     for signal, metric, description in _FAMILIES:
         family = GaugeMetricFamily(metric, description, labels=["pool", "replica"])

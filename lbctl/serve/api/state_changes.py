@@ -1,7 +1,7 @@
-"""Reports when a replica goes down and when it returns: a line in the log, and a record in the audit log.
+"""Reports when a replica goes down and when it recovers: a line in the log and a record in the audit log.
 
-A replica that does so again and again has one line and one record for many changes, so that they do not push out of
-the audit log what operators did.
+If a replica changes repeatedly, many changes share one line and one record, so that they do not push operators' actions
+out of the audit log.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from lbctl.serve.traffic.ledger import ReplicaKey
 Record = Callable[[str, str, str, str], None]
 """Records an action about a pool and a replica, and its reason."""
 _SINGLE = 5
-"""More replicas of a pool than this at once are one line."""
+"""If more replicas of a pool change at once, they share one line."""
 _MAX_CHANGES = 6
-"""The changes of a replica within `_PERIOD` that are reported one by one."""
+"""Number of changes of a replica within `_PERIOD` that are reported one by one."""
 _PERIOD = 3600.0
 _SUMMARY_INTERVAL = 1200.0
 """Seconds between two reports of the changes of all replicas that change more often."""
 
 
 class _Change(NamedTuple):
-    """A replica has gone down or returned."""
+    """A replica has gone down or recovered."""
 
     action: str
     pool: str
@@ -50,13 +50,13 @@ class StateChanges:
         self._out: dict[ReplicaKey, str] = {}
         """Replica → the state in which it gets no requests."""
         self._times: dict[ReplicaKey, deque[float]] = {}
-        """Replica → when it has changed, at most the last `_MAX_CHANGES` times."""
+        """Replica → the times of its changes, at most the last `_MAX_CHANGES`."""
         self._unreported: dict[ReplicaKey, _Unreported] = {}
         self._summed_up = 0.0
-        """When changes were last summed up."""
+        """The time of the last summary."""
 
     def note(self, pools: Iterable[schema.Pool], now: float) -> None:
-        """Report what has changed since the last call. `now`: seconds on a clock that never goes back."""
+        """Report the changes since the last call. `now`: seconds on a clock that never goes back."""
         out: dict[ReplicaKey, str] = {}
         for pool in pools:
             gone: list[schema.Replica] = []
@@ -79,7 +79,7 @@ class StateChanges:
             self._sum_up(now)
 
     def _rare(self, action: str, pool: str, replicas: list[schema.Replica], now: float) -> list[_Change]:
-        """Return the changes that are reported now; the others are counted for the next summary."""
+        """Return the changes to report now; the others are counted for the next summary."""
         rare = []
         for item in replicas:
             key, change = ReplicaKey(pool, item.name), _Change(action, pool, item.name, item.state_reason)
@@ -93,7 +93,7 @@ class StateChanges:
         return rare
 
     def _sum_up(self, now: float) -> None:
-        """Report the changes that were only counted, with the newest of each replica."""
+        """Report the changes that were only counted, with the newest change of each replica."""
         minutes = max(1, round((now - self._summed_up) / 60))
         by_kind: dict[tuple[str, str], list[_Change]] = {}
         for count, newest in self._unreported.values():

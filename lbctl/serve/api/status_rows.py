@@ -1,6 +1,6 @@
-"""Rows of the API about the process, the files and the proxies.
+"""API rows about the process, the files and the proxies.
 
-The times that the functions take are seconds since the epoch.
+The functions take times in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NEEDS_RESTART = (
     "store",
     "member",
 )
-"""The attributes of `control` that are read once, at the start."""
+"""The attributes of `control` that are read only at the start."""
 _EMPTY = Topology((), (), ())
-"""The fleet before there is one."""
+"""The fleet before the first one is published."""
 
 
 def timestamp(seconds: float) -> Timestamp:
@@ -43,7 +43,7 @@ def timestamp(seconds: float) -> Timestamp:
 
 
 def when(seconds: float | None) -> Timestamp | None:
-    """Return the time as `timestamp` does; None for None."""
+    """Return the time in the format of `timestamp`; None for None."""
     return None if seconds is None else timestamp(seconds)
 
 
@@ -59,7 +59,7 @@ def diagnostics(items: Iterable[Diagnostic]) -> tuple[schema.Diagnostic, ...]:
 
 
 def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
-    """Return the keys of `control` whose value in the files is not the one that the process was started with."""
+    """Return the keys of `control` whose value in the files differs from the value at the start of the process."""
     return tuple(
         "control." + name.replace("_", ".", 1)
         for name in _NEEDS_RESTART
@@ -68,19 +68,19 @@ def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
 
 
 def proxy_rows(nodes: NodeStatus, supervisor: DriverSupervisor) -> tuple[schema.Proxy, ...]:
-    """Return a row for each Envoy and reader by node id, then for each driven proxy by name."""
+    """Return a row for each Envoy and read-only client by node id, then for each driven proxy by name."""
     envoys = map(xds_proxy, nodes.proxies())
     return (*envoys, *map(driven_proxy, supervisor.rows()))
 
 
 def topology(live: LiveFleet) -> Topology:
-    """Return the fleet that is published; an empty one before the first."""
+    """Return the published fleet; an empty fleet before the first publication."""
     served = live.served
     return served.composed.whole.topology if served else _EMPTY
 
 
 def snapshot(live: LiveFleet) -> schema.Snapshot | None:
-    """Return what is published; None before the first fleet."""
+    """Return the published snapshot; None before the first fleet."""
     served = live.served
     if served is None:
         return None
@@ -96,7 +96,7 @@ def snapshot(live: LiveFleet) -> schema.Snapshot | None:
 
 
 def xds_proxy(row: NodeRow) -> schema.XdsProxy:
-    """Return the row of an Envoy or a reader."""
+    """Return the row of an Envoy or a read-only client."""
     return schema.XdsProxy(
         node=row.node,
         proxy=row.proxy,
@@ -122,7 +122,7 @@ def xds_proxy(row: NodeRow) -> schema.XdsProxy:
 
 
 def driven_proxy(row: DriverRow) -> schema.DrivenProxy:
-    """Return the row of a proxy that lbctl drives. Its own version is the one that it has."""
+    """Return the row of a proxy that lbctl drives. Its own version is the version that it runs."""
     return schema.DrivenProxy(
         node=row.proxy,
         proxy=row.proxy,

@@ -1,7 +1,7 @@
-"""The requests that are answered with a stream: events, tables for pickers, frames of the dashboard.
+"""Endpoints that respond with a stream: events, tables for pickers, and dashboard frames.
 
-The connection of a client that does not read is aborted: closed in order it would stay, with what was written last,
-until the client reads that.
+If a client does not read, its connection is aborted: an orderly close would leave it open, with the last written data,
+until the client reads.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from lbctl.serve.api.responses import HEADERS, RefusedRequest
 from lbctl.serve.picker.feed import TableEvents
 
 HEARTBEAT = 15.0
-"""Seconds without an event after which a stream gets a comment, so that proxies in between keep it open."""
+"""Seconds without an event after which a stream sends a comment, so that proxies in between keep it open."""
 MAX_PICKERS = 40
-"""Pickers that follow the tables from here; the one that `serve` has started is not refused where there are as many."""
+"""Maximum number of pickers that follow the tables from this process; the picker that `serve` has started is always
+accepted."""
 RESERVED = 32
-"""The streams of each kind that only clients with a token get: those without one cannot take them away."""
+"""Number of streams of each kind that are reserved for clients with a token."""
 _WRITE_TIMEOUT = 15.0
-"""Seconds that a client may take to read what is sent to it."""
+"""Seconds that a client may take to read the data that is sent to it."""
 ANONYMOUS_STREAMS: web.AppKey[Counter[str]] = web.AppKey("anonymous_streams")
-"""The key of the open streams of clients without a token, by path, in the application of the server."""
+"""The application key of the open streams of clients without a token, by path."""
 _PICKER_ID, _PICKER_ADDRESS = re.compile(r"[0-9A-Za-z]{1,64}"), re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 
 
@@ -46,12 +47,12 @@ class StreamParts(Protocol):
         """Wait for the next part; None at the end."""
 
     def end(self) -> None:
-        """End the stream, since its client has gone."""
+        """End the stream because its client has disconnected."""
 
 
 @handler
 async def events(request: web.Request) -> web.StreamResponse:
-    """Stream events until the client or the process ends it."""
+    """Stream events until the client or the process ends the stream."""
     log, last = request.app[SERVING].events, request.headers.get("last-event-id")
     try:
         with _share(request, MAX_CLIENTS), log.subscribe(last) as subscription:
@@ -72,7 +73,7 @@ async def pick_tables(request: web.Request) -> web.StreamResponse:
 
 @handler
 async def live(request: web.Request) -> web.StreamResponse:
-    """Stream frames of the dashboard until the client or the process ends it."""
+    """Stream dashboard frames until the client or the process ends the stream."""
     packed = takes_gzip(request)
     try:
         with _share(request, MAX_STREAMS), request.app[SERVING].dashboard.subscribe(packed=packed) as frames:
@@ -83,7 +84,7 @@ async def live(request: web.Request) -> web.StreamResponse:
 
 @contextmanager
 def _share(request: web.Request, most: int) -> Iterator[None]:
-    """Count a stream of a kind of which there may be `most`. Raises RefusedRequest for a client without a token."""
+    """Count a stream of a kind with at most `most` streams. Raises RefusedRequest for a client without a token."""
     if ACTOR.get():
         yield
         return
@@ -98,7 +99,7 @@ def _share(request: web.Request, most: int) -> Iterator[None]:
 
 
 async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Send the parts as they come. Once it has begun, nothing else can be answered."""
+    """Send the parts as they arrive. Once the stream has begun, no other response is possible."""
     connection = connection_of(request)
     if connection is not None:
         connection.when_lost(parts.end)
@@ -117,7 +118,7 @@ async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str,
 
 
 class _WithHeartbeat:
-    """The events of a subscription, and a comment where none comes for `HEARTBEAT` seconds."""
+    """The events of a subscription, with a comment if there is no event for `HEARTBEAT` seconds."""
 
     def __init__(self, subscription: EventSubscription) -> None:
         self.end = subscription.end
@@ -132,9 +133,9 @@ class _WithHeartbeat:
 
 
 def _peer(request: web.Request) -> tuple[str, str] | None:
-    """Return the id and the address of the picker that asks for tables; None where it gives none.
+    """Return the id and address of the picker that requests tables; None if the request contains none.
 
-    An address of loopback counts only from this machine. Raises RefusedRequest.
+    A loopback address counts only from this machine. Raises RefusedRequest.
     """
     own, address = request.query.get("id", ""), request.query.get("address", "")
     if not own and not address:

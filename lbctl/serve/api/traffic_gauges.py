@@ -1,6 +1,6 @@
-"""Metrics of replicas and proxies as `/api/v1/pools` and `/api/v1/proxies` show them, computed when they are scraped.
+"""Metrics of replicas and proxies, as in `/api/v1/pools` and `/api/v1/proxies`, computed when they are scraped.
 
-A proxy's name in the fleet is a label, an Envoy's node id is not: clients choose it.
+The labels contain a proxy's name in the fleet, but not an Envoy's node id, because clients choose it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _REPLICA = ["pool", "replica"]
 
 
 class TrafficGauges(Collector):
-    """Collects the metrics. `pools` and `proxies` return the documents of the API, `problems` what `status` has."""
+    """Collects the metrics.
+
+    `pools` and `proxies` return the API documents, `problems` returns the problems that `status` shows.
+    """
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class TrafficGauges(Collector):
         self._totals: dict[tuple[str, ReplicaKey], Counts] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families, with the values of this moment."""
+        """Yield the metric families with their current values."""
         pools, proxies = self._pools().pools, self._proxies().proxies
         yield from self._replicas(pools)
         yield from self._requests(pools, proxies)
@@ -85,7 +88,7 @@ class TrafficGauges(Collector):
         yield from (requests, errors)
 
     def _update(self, pools: tuple[schema.Pool, ...], proxies: tuple[schema.Proxy, ...]) -> None:
-        """Add what each proxy has counted since the last scrape; the counts of an Envoy that has left stay."""
+        """Add each proxy's counts since the last scrape; the counts of an Envoy that has disconnected remain."""
         names = {row.node: row.proxy for row in proxies if row.proxy is not None and row.kind != "reader"}
         totals = self._traffic.ledger.totals()
         for (node, key), counts in totals.items():

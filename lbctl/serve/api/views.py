@@ -1,4 +1,4 @@
-"""The documents of the API, built from what the other parts know when they are asked for."""
+"""The API documents, built on request from the state of the other parts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from lbctl.serve.ha.requests import MemberRequests
 from lbctl.targets import xds_kinds
 
 _MIN_FREE_BYTES = 1 << 20
-"""Bytes of free space below which the disk of the state is full: a write needs up to as many."""
+"""Bytes of free space below which the state's disk counts as full: a write needs up to this many."""
 NO_FLEET = "no fleet yet: the files are not valid, and the state contains no earlier fleet"
 _STARTING = "starting"
 
 
 def ready(state: ServedState) -> str:
-    """Return why no proxy is answered yet; empty when proxies are answered."""
+    """Return why proxies get no configuration yet; empty if they get it."""
     if state.process.ending:
         return "ending"
     if state.reconciler.last_reload is None:
@@ -104,7 +104,7 @@ def status(state: ServedState) -> schema.Status:
 
 
 def _unsaved(state: ServedState) -> str:
-    """Return why what is decided is not saved; empty where it is."""
+    """Return why decisions are not saved; empty if they are saved."""
     member = state.member
     problem = (member.election.problem if member is not None else "") or state.audit.problem
     return problem or _full(_listens(state).state)
@@ -143,12 +143,12 @@ def members(state: ServedState) -> schema.Members:
 
 
 def age(state: ServedState) -> float | None:
-    """Return how old what is read here may be, in seconds; None where this process decides."""
+    """Return the maximum age of the data that this process returns, in seconds; None if this process decides."""
     return state.member.lag if state.member is not None else None
 
 
 def forwards_to(state: ServedState) -> LeaderAddress | None:
-    """Return where writes are forwarded to; None where this process carries them out."""
+    """Return the destination to which writes are forwarded; None if this process carries them out."""
     if state.member is None or state.member.leads:
         return None
     member, leader = state.member, state.member.records.leader
@@ -158,7 +158,7 @@ def forwards_to(state: ServedState) -> LeaderAddress | None:
 
 
 def member_requests(state: ServedState) -> MemberRequests | None:
-    """Return what verifies the requests of other members; None where this process is the only one."""
+    """Return the verifier of other members' requests; None if this process is the only member."""
     return state.member.requests if state.member is not None else None
 
 
@@ -168,7 +168,7 @@ def _api_certificate(state: ServedState) -> str | None:
 
 
 def _fleet_files(state: ServedState) -> schema.FleetFiles:
-    """Return the result of the last read, with losses in the files or in answers to names that wait."""
+    """Return the result of the last read, with losses in the files or in withheld discovery answers."""
     last_reload = state.reconciler.last_reload
     served = state.live.served
     pending = (*(last_reload.shrink if last_reload else ()), *(served.refused_answers if served else ()))
@@ -194,7 +194,7 @@ def _counted_state(row: schema.Proxy) -> str:
 
 
 def _working_directory() -> str:
-    """Return the working directory; empty where it is deleted."""
+    """Return the working directory; empty if it was deleted."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -202,7 +202,7 @@ def _working_directory() -> str:
 
 
 def _full(state: str | None) -> str:
-    """Return that the disk of the state directory is full; an empty text where it is not, or where that is unknown."""
+    """Return a message if the state directory's disk is full; empty if it is not, or if that is unknown."""
     try:
         is_full = state is not None and shutil.disk_usage(state).free < _MIN_FREE_BYTES
     except OSError:

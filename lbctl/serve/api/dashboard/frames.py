@@ -9,12 +9,12 @@ from __future__ import annotations
 import zlib
 
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-"""The beginning of a compressed stream. It has no end: the client closes it, or the process."""
+"""The first bytes of a compressed stream. The stream has no end marker: the client or the process closes it."""
 _LEVEL = 3
 
 
 class Frame:
-    """A part of the stream. `number` is the frame number of its `Live`."""
+    """A part of the stream. `number` is the number of the frame in its `Live`."""
 
     def __init__(self, number: int, raw: bytes) -> None:
         self.number = number
@@ -22,13 +22,13 @@ class Frame:
         self._packed: bytes | None = None
 
     def pack(self) -> None:
-        """Compress the frame, where that has not been done; it takes milliseconds."""
+        """Compress the frame if it is not compressed yet; this takes milliseconds."""
         if self._packed is None:
             compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
             self._packed = compressor.compress(self.raw) + compressor.flush(zlib.Z_FULL_FLUSH)
 
     def content(self, packed: bool) -> bytes:
-        """Return the bytes for a stream that is compressed or not."""
+        """Return the bytes of the frame, compressed or plain."""
         if not packed:
             return self.raw
         self.pack()

@@ -1,8 +1,8 @@
-"""The history behind the charts, in memory: one array of numbers a metric and a sample, for all replicas together.
+"""The history for the charts, in memory: one array of numbers for each metric and sample, for all replicas together.
 
-Memory is bounded for any fleet and any history. Samples are `MIN_INTERVAL` seconds apart where that fits, otherwise
-further: with 1,000 replicas an hour is 720 samples of 36 kB (26 MB), with 10,000 it is 93 samples of 360 kB. A restart
-begins with none.
+Memory is bounded for any fleet and any history. Samples are `MIN_INTERVAL` seconds apart if they fit into the memory
+limit, otherwise further apart: with 1,000 replicas, an hour is 720 samples of 36 kB (26 MB); with 10,000 replicas, it
+is 93 samples of 360 kB. The history is empty after a restart.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from lbctl.api import schema
 from lbctl.api.fields import choices
 
 MIN_INTERVAL = 5.0
-"""Seconds between two samples, at least."""
+"""Minimum seconds between two samples."""
 BUDGET = 32 * 1024 * 1024
-"""Bytes of all samples together, at most."""
+"""Maximum bytes of all samples together."""
 MAX_SAMPLES = 720
 METRICS = cast(tuple[schema.SeriesMetric, ...], choices(schema.SeriesMetric))
 STATES = ("in", "ramping", "slow", "hot", "unknown", "starting", "draining", "drained", "ejected", "down", "removed")
-"""The states in the order of their numbers, the better ones first."""
+"""The states in the order of their numbers, from best to worst."""
 _STATE_NUMBERS = {name: float(number) for number, name in enumerate(STATES)}
 _BYTES_A_REPLICA = len(METRICS) * array("f").itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class SampleLayout:
-    """Which replica has which place in the arrays of a sample."""
+    """The position of each replica in the arrays of a sample."""
 
     names: Mapping[str, tuple[str, ...]]
     """Pool → its replicas, in the order of the fleet."""
     starts: Mapping[str, int]
-    """Pool → the place of its first replica."""
+    """Pool → the position of its first replica."""
     size: int
     """The number of replicas."""
 
     @classmethod
     def of(cls, rows: Iterable[schema.LiveReplica]) -> SampleLayout:
-        """Return the layout of these rows, which come pool by pool."""
+        """Return the layout of these rows, which are grouped by pool."""
         names: dict[str, list[str]] = {}
         starts: dict[str, int] = {}
         size = 0
@@ -58,12 +58,12 @@ class HistorySample:
     at: float
     """Seconds since the epoch."""
     layout: SampleLayout
-    """Which place is whose."""
+    """The layout of the arrays."""
     columns: Mapping[schema.SeriesMetric, array[float]]
-    """Metric → value of each replica; NaN where it was unknown."""
+    """Metric → value of each replica; NaN if it was unknown."""
 
     def of_pool(self, pool: str, metric: schema.SeriesMetric) -> Sequence[float]:
-        """Return the values of a pool's replicas, in the order of its layout; empty where there was no such pool."""
+        """Return the values of a pool's replicas, in the order of its layout; empty if the pool did not exist."""
         start = self.layout.starts.get(pool)
         return () if start is None else self.columns[metric][start : start + len(self.layout.names[pool])]
 
@@ -77,20 +77,20 @@ class SampleHistory:
 
     @property
     def samples(self) -> tuple[HistorySample, ...]:
-        """The samples, the oldest first."""
+        """The samples, oldest first."""
         return tuple(self._samples)
 
     def due(self, now: float, seconds: float, replicas: int) -> bool:
         """Return whether it is time for the next sample. `seconds`: how long samples are kept.
 
-        Where the clock was set back it is: the samples of a time that is still to come are forgotten with it.
+        If the clock was set back, the result is true: `add` then drops the samples with later times.
         """
         if not self._samples or now < self._samples[-1].at:
             return True
         return now - self._samples[-1].at >= interval(seconds, replicas, self._budget) - 0.5
 
     def add(self, now: float, rows: Sequence[schema.LiveReplica], seconds: float) -> None:
-        """Add a sample of these rows, which come pool by pool, and forget what is too old or too much."""
+        """Add a sample of these rows, grouped by pool, and drop samples that are too old or exceed the memory limit."""
         layout = SampleLayout.of(rows)
         if self._samples and self._samples[-1].layout == layout:
             layout = self._samples[-1].layout
@@ -104,7 +104,7 @@ class SampleHistory:
 
 
 def interval(seconds: float, replicas: int, budget: int = BUDGET) -> float:
-    """Return the seconds between two samples of this number of replicas, which are kept for `seconds`."""
+    """Return the seconds between two samples of this many replicas if samples are kept for `seconds`."""
     samples = min(MAX_SAMPLES, max(2, budget // (_BYTES_A_REPLICA * max(1, replicas))))
     return max(MIN_INTERVAL, seconds / samples)
 

@@ -1,4 +1,4 @@
-"""HTTP answers of the dashboard: its files, and its series."""
+"""HTTP responses of the dashboard: its files and its series."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDEX = "index.html"
 
 
 def takes_gzip(request: web.Request) -> bool:
-    """Return whether the client takes an answer that is compressed by gzip."""
+    """Return whether the client accepts a gzip-compressed response."""
     offers = (item.strip().lower() for item in request.headers.get("accept-encoding", "").split(","))
     return any(item.partition(";")[0].strip() == "gzip" and not item.endswith(";q=0") for item in offers)
 
@@ -28,7 +28,7 @@ async def dashboard(request: web.Request) -> web.Response:
 
 @handler
 async def dashboard_file(request: web.Request) -> web.Response:
-    """Answer a file of the page. Raises HTTPNotFound."""
+    """Return a file of the page. Raises HTTPNotFound."""
     return _page(request, request.match_info["name"])
 
 
@@ -47,7 +47,7 @@ def _page(request: web.Request, name: str) -> web.Response:
 
 @handler
 async def series(request: web.Request) -> web.Response:
-    """Answer the history of a metric. Raises RefusedRequest."""
+    """Return the history of a metric. Raises RefusedRequest."""
     try:
         query = Query.parse(request.query)
         version, content = await request.app[SERVING].dashboard.series(query)

@@ -1,6 +1,6 @@
-"""The files of the page. They contain no data of the fleet, so a browser may load them without a token.
+"""The files of the page. They contain no fleet data, so a browser may load them without a token.
 
-Their content security policy allows scripts and styles from this server alone, and none inside the page.
+Their content security policy allows only scripts and styles from this server, and no inline ones.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-cache",
 }
-"""Of every file. `no-cache`: a browser asks each time, and gets a 304 while the file is the same."""
+"""Of every file. `no-cache`: a browser revalidates each time, and gets a 304 if the file is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One file, as it is sent."""
+    """One file, ready to send."""
 
     content: bytes
     compressed: bytes
@@ -52,7 +52,7 @@ class Page:
 
 @cache
 def pages() -> Mapping[str, Page]:
-    """Return name → file. The files are read once, so that the page of a process is all of one version."""
+    """Return name → file. The files are read once, so that all files of a process have the same version."""
     files = sorted(item for item in STATIC.iterdir() if item.suffix in _TYPES)
     return {item.name: _page(item) for item in files}
 

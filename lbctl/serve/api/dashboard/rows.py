@@ -1,6 +1,6 @@
-"""Rows of the stream of the dashboard. The functions are pure.
+"""Rows of the dashboard stream. The functions are pure.
 
-Values are rounded to a visible precision, so that a tiny difference is not a change.
+Values are rounded to the displayed precision, so that a tiny difference does not count as a change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lbctl.signals.merge import Signal
 
 
 def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> schema.LiveReplica:
-    """Return the row of a replica. `signals` are its fresh ones."""
+    """Return the row of a replica. `signals` are the fresh signals of the replica."""
     return schema.LiveReplica(
         pool=pool,
         name=row.name,
@@ -76,7 +76,7 @@ def proxy(row: schema.Proxy) -> schema.LiveProxy:
 
 
 def status(row: schema.Status) -> schema.Status:
-    """Return the status without what changes all the time: the age of its snapshot, and the open picks."""
+    """Return the status without the snapshot age and the number of open picks, which change all the time."""
     snapshot = replace(row.snapshot, age=0.0) if row.snapshot else None
     return replace(row, snapshot=snapshot, picker=replace(row.picker, open=0) if row.picker else None)
 

@@ -1,7 +1,7 @@
 """`GET /api/v1/series`: the history of one metric as JSON, of a pool or of its replicas.
 
-The functions are pure and take immutable samples, so that they run in a thread. Samples that are too many for a chart
-are thinned evenly, from the newest back.
+The functions are pure and take immutable samples, so that they run in a thread. If a series has too many samples for a
+chart, it is thinned evenly, starting from the newest sample.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.api.dashboard.history import METRICS, STATES, HistorySample
 
 EVERY = "*"
-"""The value of `replica` for all replicas of the pool; no replica can have this name."""
+"""Value of `replica` that selects all replicas of the pool; no replica can have this name."""
 _MAX_POINTS = 720
 _SUMS = ("requests_per_second", "in_flight", "queue")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query for values of a metric."""
+    """A query for the values of a metric."""
 
     pool: str
     metric: schema.SeriesMetric
     replica: str = ""
-    """A replica, `EVERY`, or empty for the pool as a whole."""
+    """A replica name, `EVERY`, or empty for the pool as a whole."""
     points: int = 240
-    """The most values of a series."""
+    """Maximum number of values in a series."""
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Query:
@@ -58,7 +58,7 @@ def series(samples: Sequence[HistorySample], query: Query) -> schema.Series:
 
 
 def _replicas(query: Query, samples: Sequence[HistorySample]) -> tuple[schema.ReplicaSeries, ...]:
-    """Return a series for each replica that the newest sample has."""
+    """Return a series for each replica in the newest sample."""
     names = samples[-1].layout.names[query.pool] if samples else ()
     wanted = tuple(name for name in names if query.replica in (EVERY, name))
     rows = zip(*(_values(query, item, wanted) for item in samples), strict=True)

@@ -1,7 +1,7 @@
-"""The running part of the dashboard: one task reads the fleet for all browsers, and each of them costs only bytes.
+"""Feeds the dashboard: one task reads the fleet for all browsers, so each browser costs only bytes.
 
 Once a second, if a browser is connected, the rows are built and compared, and changes are encoded and compressed once.
-Otherwise they are built only for the history. The task works in short turns and takes a bounded part of the processor,
+Otherwise, the rows are built only for the history. The task works in short turns and uses a bounded share of the CPU,
 so that publishing to proxies does not wait for it.
 """
 
@@ -26,20 +26,21 @@ from lbctl.serve.api.dashboard.stream import FrameStream
 from lbctl.serve.api.events import EventLog, TooManyClientsError
 
 MAX_STREAMS = 96
-"""With the streams of events fewer than the connections of the API, so that they never keep a request out."""
+"""Maximum number of dashboard streams. Together with the event streams, they are fewer than the API's connections, so
+that they never block a request."""
 EVENTS_AT_FIRST = 100
-"""Events of the past that a new stream begins with."""
+"""Number of past events at the beginning of a new stream."""
 _MAX_CACHED_SERIES = 32
-"""Number of series that are cached until the next sample; the series of all replicas of a large pool need megabytes."""
+"""Number of series that are cached until the next sample; the series of all replicas of a large pool take megabytes."""
 _INTERVAL = 1.0
-"""Seconds between two frames, at least."""
+"""Minimum seconds between two frames."""
 _BUSY = 0.05
-"""The part of the time that building frames may take."""
+"""Maximum share of the time for building frames."""
 _AT_ONCE, _APART = 2, 0.004
-"""Browsers that are written to in one turn of the event loop, and the seconds until the next ones are: fifty at once
-would hold up for milliseconds what goes to the proxies."""
+"""Number of browsers that are written to in one turn of the event loop, and the pause in seconds before the next turn:
+writing to fifty at once would delay updates to the proxies by milliseconds."""
 _SILENCE = 5.0
-"""Seconds after which a stream without news gets a comment, so that a browser knows the connection works."""
+"""Seconds without news after which a stream sends a comment, so that a browser knows the connection works."""
 
 
 class DashboardSource(Protocol):
@@ -47,10 +48,10 @@ class DashboardSource(Protocol):
 
     @property
     def history_seconds(self) -> float:
-        """How far back the charts go."""
+        """The period that the charts cover, in seconds."""
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
-        """Yield each pool with its replicas, made when they are asked for, and None where others may work meanwhile."""
+        """Yield each pool with its replicas, built on demand, and None at points where other tasks may run."""
 
     def status(self) -> schema.Status:
         """Return `/api/v1/status`."""
@@ -62,7 +63,7 @@ class DashboardSource(Protocol):
         """Return `/api/v1/rollouts`."""
 
     def splits(self) -> Sequence[schema.LiveSplit]:
-        """Return the splits of routes that forward to several pools."""
+        """Return the splits of the routes that forward to several pools."""
 
 
 class DashboardService:
@@ -89,7 +90,7 @@ class DashboardService:
 
     @contextmanager
     def subscribe(self, *, packed: bool) -> Iterator[FrameStream]:
-        """Give a browser its stream, compressed or not. Raises TooManyClientsError."""
+        """Return a stream for a browser, compressed or plain. Raises TooManyClientsError."""
         if len(self._streams) >= MAX_STREAMS:
             raise TooManyClientsError
         stream = FrameStream(self._everything, packed)
@@ -103,7 +104,7 @@ class DashboardService:
             del self._streams[stream]
 
     async def series(self, query: Query) -> tuple[str, bytes]:
-        """Return the version of the history, and the series as JSON, which is made once a sample."""
+        """Return the version of the history and the series as JSON, which is built once for each sample."""
         samples = self.history.samples
         newest = samples[-1].at if samples else 0.0
         cached = self._answers.get(query)
@@ -115,7 +116,7 @@ class DashboardService:
         return f"{newest:.3f}", cached[1]
 
     def end(self) -> None:
-        """End all streams, and every new one at once."""
+        """End all streams; new streams end at once."""
         self._ended = True
         self._first.set()
         for stream in self._streams:
@@ -155,7 +156,7 @@ class DashboardService:
             await self._send(Frame(self._number + 1, b": nothing new\n\n"))
 
     def _rows(self, pools: list[schema.LivePool]) -> Iterator[Iterable[schema.LiveReplica]]:
-        """Yield the replicas of each pool, and nothing for a pause; add the pool to `pools`."""
+        """Yield the replicas of each pool, and None as a pause; add the pool to `pools`."""
         for item in self._source.live():
             if item is not None:
                 pools.append(item[0])
@@ -184,7 +185,7 @@ class DashboardService:
             stream.put(frame)
 
     def _frame(self, change: FrameChange, events: Sequence[bytes], *, complete: bool = False) -> Frame:
-        """Return the frame as server-sent events: a `live` with the change, then the events of the control plane."""
+        """Return the frame as server-sent events: a `live` event with the change, then the control plane events."""
         sections = {name: change.sections.get(name, "null") for name in SECTIONS}
         members = {
             "frame": str(self._number),

@@ -13,7 +13,7 @@ from lbctl.api import schema
 from lbctl.api.codec import encode
 
 SECTIONS = ("status", "pools", "proxies", "rollouts", "splits")
-"""The sections of a frame in addition to the replicas."""
+"""The sections of a frame, without the replicas."""
 _Key = tuple[str, str]
 
 
@@ -24,7 +24,7 @@ class FrameChange:
     sections: Mapping[str, str] = field(default_factory=dict)
     """Name of `SECTIONS` → the whole section."""
     replicas: tuple[str, ...] = ()
-    """The rows that are new or have changed."""
+    """The rows that are new or changed."""
     gone: tuple[str, ...] = ()
     """The names of the replicas that are no longer there."""
 
@@ -43,7 +43,7 @@ class DashboardState:
     def update(
         self, rows: Iterable[Iterable[schema.LiveReplica]], sections: Iterable[tuple[str, object]]
     ) -> Generator[None, None, FrameChange]:
-        """Take the rows, which come pool by pool, and then the sections by name, and return what has changed."""
+        """Take the rows, grouped by pool, and then the sections by name, and return the changes."""
         changed: dict[_Key, str] = {}
         current: dict[_Key, schema.LiveReplica] = {}
         for of_pool in rows:
@@ -67,5 +67,5 @@ class DashboardState:
         return FrameChange(changed_sections, tuple(changed.values()), gone)
 
     def everything(self) -> FrameChange:
-        """Return all that there is."""
+        """Return the complete state."""
         return FrameChange(dict(self._sections), tuple(self._encoded.values()))

@@ -1,4 +1,7 @@
-"""One browser's place in the stream: it gets everything first, then each frame, and everything again if it is slow."""
+"""One browser's position in the stream.
+
+The browser gets the complete state first and then each frame. If it is slow, it gets the complete state again.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from lbctl.serve.api.dashboard.frames import GZIP_HEADER, Frame
 
 _WAITING = 4
-"""Frames that wait for a slow browser; instead of more it gets everything once it reads again."""
+"""Maximum number of frames that wait for a slow browser; if there are more, the browser gets the complete state once it
+reads again."""
 
 
 class FrameStream:
-    """The frames that one browser has yet to be sent. `complete` returns a frame that holds everything."""
+    """The frames that have not been sent to one browser yet. `complete` returns a frame with the complete state."""
 
     def __init__(self, complete: Callable[[], Awaitable[Frame]], packed: bool) -> None:
         self.packed = packed
@@ -39,7 +43,7 @@ class FrameStream:
         self._news.set()
 
     async def next(self) -> bytes | None:
-        """Wait for the next frames, and return their bytes; None at the end."""
+        """Wait for the next frames and return their bytes; None at the end."""
         await self._news.wait()
         if self._ended:
             return None
