@@ -1,9 +1,9 @@
-"""Resolves every name of the fleet periodically, so that proxies get addresses and need not resolve names.
+"""Resolves every host name of the fleet periodically, so that proxies get addresses and need not resolve names.
 
 A name is either a pool's `discovery.dns`, each address of which is a replica, or the host of a fixed address (of a
-replica, or of the trace collector). A name is queried every `refresh`, with a jitter of 10 %. An answer is valid until
-the next one: a failure, an unknown name or an empty answer never removes an address, but `names()` reports it. `guard`
-decides how many replicas a pool may lose at once (`max_shrink`).
+replica, or of the trace collector). A name is queried every `refresh`, with a jitter of 10 %. An answer stays valid
+until the next one: a failure, an unknown name or an empty answer never removes an address, but `names()` reports it.
+`guard` decides how many replicas a pool may lose at once (`max_shrink`).
 """
 
 from __future__ import annotations
@@ -29,24 +29,26 @@ from lbctl.serve.discovery.interface import NameState, PoolAnswer
 
 _log = logging.getLogger(__name__)
 _HOST_REFRESH = 10_000
-"""Milliseconds between two queries for the host of a fixed address, as for proxies that resolve by themselves."""
+"""Milliseconds between two queries for the host of a fixed address; the interval is the same for proxies that resolve
+names themselves."""
 _FIRST_RETRY = 1.0
-"""Seconds until a query is repeated after its first failure; doubled with each further one, up to the refresh."""
+"""Seconds until a query is repeated after its first failure; the delay doubles with each further failure, up to the
+refresh interval."""
 _MAX_CONCURRENT = 32
-"""The most names that are queried at the same time."""
+"""Maximum number of names that are queried at the same time."""
 _MAX_SHOWN = 32
-"""The most addresses in one line of the log."""
+"""Maximum number of addresses in one log line."""
 _WAIT_WITH_ANSWER = 0.5
 """Seconds for which `first` waits for a name that already has an earlier answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class DnsQuestion:
-    """A name and the resolvers that are queried for it. Its text is the key of the saved answer."""
+    """A name and the resolvers that are queried for it. Its text form is the key of the saved answer."""
 
     name: str
     resolvers: tuple[Address, ...] = ()
-    """The resolvers; where there are none, the operating system resolves the name."""
+    """The resolvers; if empty, the operating system resolves the name."""
 
     def __str__(self) -> str:
         return "@".join((self.name, ",".join(map(str, self.resolvers)))) if self.resolvers else self.name
@@ -54,7 +56,7 @@ class DnsQuestion:
 
 @dataclass(slots=True)
 class _WatchedName:
-    """A name that is queried, with its last answer."""
+    """A queried name with its last answer."""
 
     question: DnsQuestion
     refresh: int = _HOST_REFRESH
@@ -70,7 +72,7 @@ class _WatchedName:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of the last answer; empty before the first."""
+        """The addresses of the last answer; empty before the first answer."""
         return self.answer.addresses if self.answer else ()
 
     def state(self) -> NameState:
@@ -90,7 +92,7 @@ class _WatchedName:
 
 
 class DnsSource:
-    """A DiscoverySource that also resolves the hosts of fixed addresses."""
+    """A DiscoverySource that also resolves the host names of fixed addresses."""
 
     def __init__(
         self,
@@ -101,7 +103,10 @@ class DnsSource:
         now: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        """Follow no name yet. `on_change` is called when an answer has changed. `timeout`: of one query, in seconds."""
+        """Start without names. `on_change` is called when an answer has changed.
+
+        `timeout`: timeout of one query, in seconds.
+        """
         self._on_change = on_change
         self._guard = guard
         self._timeout = timeout
@@ -112,13 +117,13 @@ class DnsSource:
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use saved answers for names that are watched from now on, until they are answered."""
+        """Use saved answers for newly watched names until they are resolved."""
         for question, addresses in saved.items():
             with suppress(UnresolvedError, ValueError):
                 self._seeds[question] = usable_answer(addresses)
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch the names of this topology, and no others. A name that was watched before keeps its answer."""
+        """Watch exactly the names of this topology. A name that was already watched keeps its answer."""
         wanted = _wanted(topology)
         for question in self._names.keys() - wanted.keys():
             self._unwatch(self._names.pop(question))
@@ -134,7 +139,7 @@ class DnsSource:
         self._on_change()
 
     async def first(self, timeout: float) -> None:
-        """Wait until every name was queried once, but at most half a second for names that have an earlier answer."""
+        """Wait until every name has been queried once, but at most half a second for names with an earlier answer."""
         names = list(self._names.values())
         await _wait_for_first([name for name in names if name.answer], min(timeout, _WAIT_WITH_ANSWER))
         await _wait_for_first([name for name in names if not name.answer], timeout)
@@ -148,7 +153,7 @@ class DnsSource:
         return {name.question.name: name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def host_answers(self) -> dict[str, tuple[str, ...]]:
-        """Return the answers for those hosts in the form that `seed` accepts: question → addresses."""
+        """Return the answers for those hosts in the format that `seed` accepts: question → addresses."""
         return {str(name.question): name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def names(self) -> tuple[NameState, ...]:
@@ -156,7 +161,7 @@ class DnsSource:
         return tuple(self._names[question].state() for question in sorted(self._names, key=str))
 
     async def stop(self) -> None:
-        """Stop all queries. The last answers stay."""
+        """Stop all queries. The last answers stay in use."""
         tasks = [name.task for name in self._names.values() if name.task]
         for task in tasks:
             task.cancel()
@@ -223,7 +228,7 @@ def _listed(addresses: Sequence[str]) -> str:
 
 
 async def _wait_for_first(names: Sequence[_WatchedName], timeout: float) -> None:
-    """Wait until each name was queried once, at most `timeout` seconds."""
+    """Wait until each name has been queried once, at most `timeout` seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             for name in names:
@@ -234,7 +239,7 @@ async def _wait_for_first(names: Sequence[_WatchedName], timeout: float) -> None
 def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica, ...]:
     """Return a replica for each of the first `max_replicas` addresses, sorted by name.
 
-    They have the names that the compiler gives replicas without one, and the capacity and GPU of the section.
+    They have the names that the compiler gives unnamed replicas, and the capacity and GPU of the section.
     """
     limited = [Address(item, dns.port) for item in addresses[: dns.max_replicas]]
     replicas = [Replica(name=replica_name(item), address=item, capacity=dns.capacity, gpu=dns.gpu) for item in limited]
@@ -242,7 +247,7 @@ def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica,
 
 
 def _wanted(topology: Topology) -> dict[DnsQuestion, _WatchedName]:
-    """Return every name of the topology. Where several pools use one, the shortest refresh applies."""
+    """Return every host name of the topology. If several pools use a name, the shortest refresh applies."""
     wanted: dict[DnsQuestion, _WatchedName] = {}
     for pool in topology.pools:
         if isinstance(pool.discovery, DnsDiscovery):

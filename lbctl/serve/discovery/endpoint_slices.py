@@ -1,9 +1,10 @@
-"""Derives the replicas of a pool from EndpointSlices: a pure function of objects of the Kubernetes API.
+"""Derives the replicas of a pool from EndpointSlices: a pure function of Kubernetes API objects.
 
-A service has several slices: for each 100 endpoints (or as many as the cluster allows), and for each family of
-addresses. One pod is one replica, even if several slices contain it or if it has addresses of both families; IPv4 takes
-precedence. A ready endpoint gets requests. An endpoint that serves while it terminates is drained. Other endpoints are
-not replicas. If no endpoint is ready, terminating endpoints that still serve get the requests, as with kube-proxy.
+A service has several slices: one for each 100 endpoints (or as many as the cluster allows), and separate slices for
+each address family. One pod is one replica, even if several slices contain it or it has addresses of both families;
+IPv4 takes precedence. A ready endpoint gets requests. An endpoint that still serves while it terminates is drained.
+Other endpoints are not replicas. If no endpoint is ready, terminating endpoints that still serve get the requests, as
+with kube-proxy.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ class SliceEndpoint:
     """One endpoint of a slice, in the terms of this module."""
 
     name: str
-    """The name of the pod, else the address with `-` for each character that a name cannot have."""
+    """The name of the pod, otherwise the address with `-` for each character that is not allowed in a name."""
     address: Address
     """Where it listens."""
     is_pod: bool
     family: int
     """0 for IPv4, 1 for IPv6."""
     ready: bool
-    """Whether it is to get requests."""
+    """Whether it should get requests."""
     serving: bool
-    """Whether it answers requests, be it that it is about to end."""
+    """Whether it answers requests, even if it is about to terminate."""
     terminating: bool
-    """Whether its pod is being deleted, which cannot be taken back."""
+    """Whether its pod is being deleted, which cannot be undone."""
     node: str
-    """The name of its node; empty where the slice has none."""
+    """The name of its node; empty if the slice does not contain it."""
     zone: str
-    """The zone; empty where the slice has none."""
+    """The zone; empty if the slice does not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,9 @@ class SliceReading:
     replicas: tuple[Replica, ...]
     """The replicas, sorted by name."""
     left_out: int = 0
-    """How many endpoints exceed `max_replicas`."""
+    """Number of endpoints in excess of `max_replicas`."""
     problems: tuple[str, ...] = ()
-    """Problems that prevent the use of endpoints, each once."""
+    """Problems that prevent the use of endpoints, without duplicates."""
 
 
 def replicas_of(
@@ -83,7 +84,7 @@ def replicas_of(
 ) -> SliceReading:
     """Return the replicas of a pool.
 
-    `labels`: `node` and `pod` → their labels, without labels that could not be listed yet. The GPU and the zone are
+    `labels`: `node` and `pod`: → their labels, without labels that could not be listed yet. The GPU and the zone are
     then taken from the replica in `earlier`.
     """
     before = {item.name: item for item in earlier}
@@ -139,7 +140,7 @@ def _endpoint(endpoint: Object, address: Address, family: int) -> SliceEndpoint:
 
 
 def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
-    """Return the number of the port in this slice; None where it has none."""
+    """Return the number of the port in this slice; None if the slice does not have the port."""
     if wanted.isdecimal():
         return int(wanted)
     ports = [port for port in item.get("ports") or () if port.get("port") and port.get("protocol", "TCP") == "TCP"]
@@ -154,9 +155,9 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
 
 
 def _one_family(endpoints: Iterable[SliceEndpoint]) -> Iterator[SliceEndpoint]:
-    """Yield the endpoints without second addresses of endpoints that are not pods.
+    """Yield the endpoints, without the second addresses of endpoints that are not pods.
 
-    Manual slices do not show which addresses belong to one machine: if a service has both families, IPv4 is used.
+    Manual slices do not show which addresses belong to one machine: if a service has both families, only IPv4 is used.
     """
     endpoints = list(endpoints)
     has_ipv4 = any(not item.is_pod and item.family == 0 for item in endpoints)
@@ -176,9 +177,9 @@ class _Place:
     """The node and GPU of an endpoint."""
 
     gpu: str
-    """The type of its GPU; empty if it is not known."""
+    """The type of its GPU; empty if unknown."""
     zone: str
-    """Its zone; empty if it is not known."""
+    """Its zone; empty if unknown."""
 
 
 def _place(
@@ -203,7 +204,7 @@ def _place(
 
 
 def _gpu(discovery: KubernetesDiscovery, written: str, problems: dict[str, None]) -> str:
-    """Return the type of GPU that a label names; empty, with a problem, if it names none."""
+    """Return the GPU type that a label contains; empty, with a problem, if the label contains none."""
     gpu = gpu_of_label(written, (name for name, _ in discovery.gpus))
     if not gpu and discovery.gpu_from is not None:
         what = f"an unknown GPU: {written[:63]}" if written else "no label"
@@ -216,7 +217,7 @@ def _throughputs(discovery: KubernetesDiscovery) -> Mapping[str, float]:
 
 
 def _with_capacities(discovery: KubernetesDiscovery, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
-    """Return the replicas with the throughput of their GPUs; one of an unknown type gets the lowest of the others."""
+    """Return the replicas with the throughput of their GPUs; an unknown type gets the lowest one of the others."""
     table = _throughputs(discovery)
     throughputs = [table[item.gpu] for item in replicas if item.gpu]
     lowest = min(throughputs, default=1.0)

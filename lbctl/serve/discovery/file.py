@@ -1,9 +1,9 @@
-"""The source for pools whose replicas are listed in a file.
+"""The source for pools with a file of replicas.
 
-The compiler reads these files, for `validate`, `render` and `lint` as for `serve`, and interprets their labels. The
-fleet watcher watches them, and each change compiles the fleet again: an error in such a file is an error of the fleet,
-with file, line and column, and the last valid fleet stays. Therefore the answer of this source is what the compiler has
-read.
+The compiler reads these files, for `validate`, `render` and `lint` as well as for `serve`, and interprets their labels.
+The fleet watcher watches them, and each change compiles the fleet again: an error in such a file is an error of the
+fleet, with file, line and column, and the last valid fleet stays. Therefore, the answer of this source is the
+compiler's result.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class FileSource:
         """Do nothing: these answers are not saved."""
 
     def use_topology(self, topology: Topology) -> None:
-        """Answer with the replicas that the compiler has put into the pools of this topology."""
+        """Answer with the replicas that the compiler has added to the pools of this topology."""
         now = self._now()
         pools = {pool.name: pool.replicas for pool in topology.pools if isinstance(pool.discovery, FileDiscovery)}
         self._answers = {name: PoolAnswer(replicas, answered=now) for name, replicas in pools.items()}
         self._on_change()
 
     async def first(self, timeout: float) -> None:
-        """Return at once: `use_topology` has set all answers."""
+        """Return at once: Return at once, because `use_topology` has set all answers."""
 
     def answers(self) -> Mapping[str, PoolAnswer]:
         """Return pool → its replicas, for the pools with `discovery.file`."""

@@ -1,7 +1,7 @@
-"""Decides which new answers of discovery count: those that would remove too many replicas at once must be confirmed.
+"""Decides which new discovery answers are accepted: the removal of too many replicas at once must be confirmed.
 
-For example, a resolver that is only partly up answers with half of a pool. The affected pools keep their earlier
-answers; the other pools get the new ones.
+For example, a resolver that is only partly up returns half of a pool. The affected pools keep their earlier answers;
+the other pools get the new ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lbctl.serve.discovery.interface import Discovered
 def accepted_answers(
     topology: Topology, accepted: Discovered, discovered: Discovered, max_shrink: float
 ) -> tuple[Discovered, tuple[Diagnostic, ...]]:
-    """Return `discovered` with the refused answers replaced by those `accepted` before, and why they are refused.
+    """Return `discovered` with the withheld answers replaced by those `accepted` before, and the reasons.
 
-    `max_shrink`: the percentage of the replicas of a pool, or of the fleet, that may be removed. Losses in pools whose
-    replicas are listed in files are confirmed with the files, and never get here. Replicas whose end a source has
-    announced do not count.
+    `max_shrink`: the maximum percentage of replicas that may be removed from a pool or from the fleet. Losses in pools
+    with a file of replicas are confirmed together with the files, and are not checked here. Replicas whose termination
+    a source has announced do not count.
     """
     answered = accepted.pools.keys() & discovered.pools.keys()
     before, after = (item.without(discovered.leaving).apply(topology) for item in (accepted, discovered))

@@ -1,8 +1,8 @@
-"""The interface of a source of replicas: the DNS, a file, or an API.
+"""The interface of a replica source: DNS, a file, or an API.
 
-A source watches the pools whose `discovery` has its kind, and answers for each with all its replicas. It need not check
-its answers: `service.DiscoveryService` keeps the last good answer of a source that fails and refuses replicas that no
-fleet file could list, and `guard` holds back answers that would remove too many replicas at once.
+A source watches the pools with its kind of `discovery`, and returns all replicas of each pool. It need not check its
+answers: `service.DiscoveryService` keeps the last valid answer of a source that fails and rejects replicas that no
+fleet file could list, and `guard` withholds answers that would remove too many replicas at once.
 """
 
 from __future__ import annotations
@@ -22,107 +22,111 @@ class PoolAnswer:
     """The answer of a source for one pool. Times are in seconds since the epoch; None means never."""
 
     replicas: tuple[Replica, ...] | None = None
-    """All replicas, sorted by name, with `drain` set if they are being removed; None before the first answer."""
+    """All replicas, sorted by name, with `drain` set for replicas that are being removed; None before the first
+    answer."""
     answered: float | None = None
     """When the source last got an answer for the pool."""
     error: str = ""
-    """Why the last attempt to get an answer failed; empty where it did not."""
+    """Why the last attempt failed; empty if it succeeded."""
     failed: float | None = None
     """When an attempt last failed."""
     key: str = ""
-    """The key under which the state saves `saved`; empty where nothing is saved."""
+    """The key under which the state saves `saved`; empty if nothing is saved."""
     saved: tuple[str, ...] = ()
-    """The answer in the form that the source's `seed` accepts."""
+    """The answer in the format that the source's `seed` accepts."""
     leaving: frozenset[str] = frozenset()
-    """Replicas that the source has announced to end, be they still in the answer or not: their loss needs no
-    confirmation."""
+    """Replicas whose termination the source has announced, whether or not they are still in the answer: their removal
+    needs no confirmation."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameState:
-    """The state of a DNS name or a Kubernetes service that is watched, as the API reports it.
+    """The state of a watched DNS name or Kubernetes service, as the API reports it.
 
     Times are in seconds since the epoch; None means never.
     """
 
     name: str
-    """The name; for a service with the prefix `kubernetes` and its namespace."""
+    """The name; for a service, with the prefix `kubernetes` and its namespace."""
     resolvers: tuple[str, ...]
-    """The resolvers that are used; empty: the machine's resolvers, or none."""
+    """The resolvers in use; empty: the machine's resolvers, or none."""
     pools: tuple[str, ...]
     """The pools that get their replicas from this name."""
     addresses: tuple[str, ...] = ()
-    """The usable addresses; without `answered` they come from the saved state."""
+    """The usable addresses; without `answered`, they come from the saved state."""
     refused: tuple[str, ...] = ()
-    """Addresses of the answer that no replica can have."""
+    """Addresses of the answer that are not valid for a replica."""
     left_out: int = 0
-    """How many addresses exceed the largest `max_replicas` of the pools."""
+    """Number of addresses in excess of the largest `max_replicas` of the pools."""
     answered: float | None = None
-    """When the last answer came."""
+    """The time of the last answer."""
     error: str = ""
-    """Why the last query got no answer; empty where it got one."""
+    """Why the last query failed; empty if it succeeded."""
     failed: float | None = None
-    """When the last failure happened."""
+    """The time of the last failure."""
 
 
 class DiscoverySource(Protocol):
     """A source of replicas.
 
-    Its factory gets a callback, which the source calls in the event loop whenever `answers` has changed. All methods
-    are called in the event loop.
+    Its factory gets a callback, which the source calls in the event loop whenever `answers` changes. All methods are
+    called in the event loop.
     """
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use the answers that were saved before a restart until there are new ones.
+        """Use the answers saved before a restart until there are new ones.
 
-        The mapping has the keys of all sources, of which a source uses its own.
+        The mapping has the keys of all sources; each source uses only its own.
         """
         ...
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch the pools of this topology that have the source's kind, and no others."""
+        """Watch exactly the pools of this topology that have the source's kind."""
         ...
 
     async def first(self, timeout: float) -> None:
-        """Return when every pool has had a first answer or failure, at the latest after `timeout` seconds."""
+        """Return when every pool has had its first answer or failure, but after `timeout` seconds at the latest."""
         ...
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """Return pool → its current answer. An answer that has not changed has the same tuple of replicas."""
+        """Return pool → its current answer. An unchanged answer has the same tuple of replicas."""
         ...
 
     def names(self) -> tuple[NameState, ...]:
-        """Return the state of each name that is resolved, or service that is watched; empty where there is none."""
+        """Return the state of each resolved name or watched service; empty if there are none."""
         ...
 
     async def stop(self) -> None:
-        """Stop all requests. `answers` stays as it is."""
+        """Stop all requests. `answers` stays unchanged."""
         ...
 
 
 SourceFactory = Callable[[Callable[[], None], Guard], DiscoverySource]
-"""Makes a source from its callback and the guard that runs its long-lived tasks."""
+"""Creates a source from its callback and the guard that runs its long-lived tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The answers of all sources at one time. A pool without any answer is absent."""
+    """The answers of all sources at one time. A pool without an answer is absent."""
 
     pools: Mapping[str, tuple[Replica, ...]] = field(default_factory=dict)
     """Pool → its replicas, sorted by name."""
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Host of a fixed address → its addresses."""
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Key → the answer that the state saves, and that `seed` accepts after a restart."""
+    """Key → the answer that the state saves and that `seed` accepts after a restart."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Pool → the key of its answer, where it has one."""
+    """Pool → the key of its answer, if it has one."""
     leaving: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → the replicas that its source has announced to end."""
+    """Pool → the replicas whose termination its source has announced."""
     problems: tuple[Diagnostic, ...] = ()
-    """Why new answers were refused."""
+    """Why new answers were withheld."""
 
     def apply(self, topology: Topology) -> Topology:
-        """Return the topology with the discovered replicas in its pools. It already contains replicas of files."""
+        """Return the topology with the discovered replicas in its pools.
+
+        The topology already contains replicas from files.
+        """
         pools = tuple(
             replace(item, replicas=self.pools[item.name])
             if item.name in self.pools and item.discovery is not None and not item.discovery.compiled

@@ -1,9 +1,9 @@
 """The source for pools whose replicas are the endpoints of a Kubernetes service.
 
-Each service has one watch of its EndpointSlices, which pools share; the labels of nodes and of pods are watched only
-where a pool needs them. While the API server is unreachable or returns nothing, the last answer is kept: a service
-without slices, which was deleted or never existed, removes no replica, and `names()` reports it. Replicas whose pods
-terminate are reported as `leaving`: their removal needs no confirmation.
+Each service has one watch of its EndpointSlices, which pools share; the labels of nodes and pods are watched only if a
+pool needs them. If the API server is unreachable or returns nothing, the last answer is kept: a service without slices,
+which was deleted or never existed, removes no replica, and `names()` reports it. Replicas whose pods terminate are
+reported as `leaving`: their removal needs no confirmation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def slices_key(discovery: KubernetesDiscovery) -> CollectionKey:
 
 
 def labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
-    """Return `node` and `pod` → the collection, for those whose labels the section names."""
+    """Return `node` and `pod` → the collection, for those with labels in the section."""
     paths = {"node": "/api/v1/nodes", "pod": f"/api/v1/namespaces/{discovery.namespace}/pods"}
     sources = (discovery.gpu_from, discovery.zone_from)
     needed = {source.of for source in sources if isinstance(source, LabelSource)}
@@ -69,7 +69,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _PoolState:
-    """A pool with its last answer."""
+    """A watched pool with its last answer."""
 
     discovery: KubernetesDiscovery
     answer: PoolAnswer
@@ -81,7 +81,7 @@ class KubernetesSource:
     """A DiscoverySource for `discovery.kubernetes`."""
 
     def __init__(self, on_change: Callable[[], None], guard: Guard, now: Callable[[], float] = time.time) -> None:
-        """Follow no service yet. `on_change` is called when an answer may have changed."""
+        """Start without services. `on_change` is called when an answer may have changed."""
         self._on_change = on_change
         self._guard = guard
         self._now = now
@@ -93,14 +93,14 @@ class KubernetesSource:
         self._is_stale = True
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use saved answers for services that are watched from now on, until they are answered."""
+        """Use saved answers for newly watched services until they are listed."""
         for key, texts in saved.items():
             if key.startswith("kubernetes:"):
                 with suppress(ValueError, TypeError, KeyError):
                     self._seeds[key] = tuple(map(_restored, texts))
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch the services of this topology, and no others. A pool that was watched keeps its answer."""
+        """Watch exactly the services of this topology. A pool that was already watched keeps its answer."""
         sections = {
             pool.name: pool.discovery for pool in topology.pools if isinstance(pool.discovery, KubernetesDiscovery)
         }
@@ -126,7 +126,7 @@ class KubernetesSource:
         self._touch()
 
     async def first(self, timeout: float) -> None:
-        """Wait until each service was listed once, but at most half a second for those with an earlier answer."""
+        """Wait until each service has been listed once, at most half a second for services with an earlier answer."""
         has_answer = all(pool.answer.replicas is not None for pool in self._pools.values())
         with suppress(TimeoutError):
             async with asyncio.timeout(min(timeout, _WAIT_WITH_ANSWER) if has_answer else timeout):
@@ -142,12 +142,12 @@ class KubernetesSource:
         return {name: pool.answer for name, pool in self._pools.items()}
 
     def names(self) -> tuple[NameState, ...]:
-        """Return the state of every service that is watched, sorted."""
+        """Return the state of every watched service, sorted."""
         answers = self.answers()
         return tuple(self._state(name, answers[name]) for name in sorted(self._pools))
 
     async def stop(self) -> None:
-        """Stop all requests. The last answers stay."""
+        """Stop all requests. The last answers stay in use."""
         tasks = [item.task for item in self._watched.values()]
         for task in tasks:
             task.cancel()
@@ -187,9 +187,9 @@ class KubernetesSource:
         return self._watched[where, slices_key(discovery)], labels
 
     def _update(self, pool: _PoolState) -> None:
-        """Compute the answer of a pool. It stays as it is until the slices are known, and while there are none.
+        """Compute the answer of a pool. It stays unchanged until the slices are known, and while there are none.
 
-        Labels that could not be listed yet take nothing from replicas that are known: these keep their GPU and zone.
+        If labels could not be listed yet, known replicas keep their GPU and zone.
         """
         watched, labels = self._collections(pool.discovery)
         slices = watched.collection.objects
@@ -230,11 +230,11 @@ class KubernetesSource:
 
 
 def _ignore(_: Object) -> None:
-    """Do nothing with a node or a pod: its labels are read from the copy."""
+    """Do nothing for a node or a pod: its labels are read from the copy."""
 
 
 def _note_leaving(leaving: dict[str, None], port: str, item: Object) -> None:
-    """Remember the endpoints of a slice that terminate, and forget those whose name is in use again."""
+    """Remember the terminating endpoints of a slice, and forget those whose name is in use again."""
     for endpoint in endpoints(port, [item]):
         leaving.pop(endpoint.name, None)
         if endpoint.terminating:
@@ -259,7 +259,7 @@ def _labels(objects: Iterable[Object]) -> Labels:
 
 
 def _saved(replica: Replica) -> str:
-    """Return a replica as a text for the state."""
+    """Return a replica as text for the state."""
     fields: dict[str, Any] = {
         "name": replica.name, "host": replica.address.host, "port": replica.address.port, "capacity": replica.capacity,
         "drain": replica.drain, "zone": replica.zone, "gpu": replica.gpu,

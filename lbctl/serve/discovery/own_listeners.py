@@ -1,7 +1,7 @@
-"""Refuses replicas at addresses where the control plane or a proxy's administration itself listens.
+"""Rejects replicas with an address on which the control plane or a proxy's admin interface listens.
 
-A source of replicas is written by others. A replica at the address of the API would get requests of clients, which
-reach the API with the rights of a client on loopback.
+A replica source is not under lbctl's control. Clients' requests to a replica with the API's address would reach the API
+with the rights of a loopback client.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from lbctl.ir.topology import Topology
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _ANY_PORT = 9
-"""A port for a socket that sends nothing."""
+"""An unused port, for a socket that sends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnBinds:
-    """Where the options of this process make it listen; None where the fleet decides."""
+    """The listen addresses from this process's options; None if the fleet decides."""
 
     xds: Address | None = None
-    """The address for proxies that connect by TCP."""
+    """The address for proxies that connect over TCP."""
     api: Address | None = None
     picker: Address | None = None
-    """The address of the picker's gRPC; its HTTP has the next port."""
+    """The address of the picker's gRPC server; its HTTP server has the next port."""
 
 
 Listeners = Mapping[int, tuple[tuple[str, str], ...]]
-"""Port → (host, owner) of each listener there."""
+"""Port → (host, owner) of each listener on it."""
 
 
 def own_listeners(binds: OwnBinds, topology: Topology) -> Listeners:
-    """Return where this process and the administration of the fleet's proxies listen."""
+    """Return the listen addresses of this process and of the proxies' admin interfaces."""
     found: dict[int, tuple[tuple[str, str], ...]] = {}
     for place, owner in _places(binds, topology):
         if not place.path:
@@ -61,7 +61,7 @@ def _places(binds: OwnBinds, topology: Topology) -> Iterator[tuple[Address, str]
 
 
 def at_own_listener(replicas: Iterable[object], listeners: Listeners) -> str:
-    """Return which replica is at the address of a listener, as a short phrase; empty if none is."""
+    """Return which replica has the address of a listener, as a short phrase; empty if there is none."""
     for item in replicas:
         if not isinstance(item, Replica):
             continue
@@ -81,7 +81,10 @@ def _is_same(host: str, listening: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_of_this_machine(host: str) -> bool:
-    """Return whether an IP address belongs to this machine: it then has itself as its source. Nothing is sent."""
+    """Return whether an IP address belongs to this machine: a connection to it then has the same source address.
+
+    Nothing is sent.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((host, _ANY_PORT))

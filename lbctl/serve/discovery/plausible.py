@@ -1,4 +1,4 @@
-"""Checks whether the replicas of an answer could be listed in a fleet file, by the rules of the model."""
+"""Checks whether the replicas of an answer could be listed in a fleet file, according to the rules of the model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lbctl.model import pool as model
 from lbctl.model.errors import messages_of
 
 _CACHE_SIZE = 16_384
-"""The number of replicas whose result is cached: in a large pool, few change at once."""
+"""Maximum number of replicas whose result is cached: in a large pool, few change at once."""
 
 
 def implausible(replicas: Sequence[object]) -> str:
-    """Return what is wrong with these replicas of one pool, as a short phrase; empty where nothing is."""
+    """Return the problem with these replicas of one pool, as a short phrase; empty if there is none."""
     for item in replicas:
         try:
             problem = _problem(item) if isinstance(item, Replica) else f"{show(str(item))} is not a replica"

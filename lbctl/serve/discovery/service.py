@@ -1,7 +1,7 @@
-"""Combines the answers of all sources of replicas, without answers that no fleet could have.
+"""Combines the answers of all replica sources, and drops answers that no fleet could contain.
 
-A source that fails, omits a pool or answers with implausible replicas removes no replica: the pool keeps its last
-answer, as long as its section `discovery` is unchanged.
+A source that fails, omits a pool or returns implausible replicas removes no replica: the pool keeps its last answer
+while its `discovery` section is unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lbctl.serve.discovery.plausible import implausible
 
 _EMPTY = Topology((), (), ())
 _GRACE = 1.0
-"""Seconds beyond its timeout for which a source is still waited for."""
+"""Additional seconds to wait for a source after its timeout."""
 
 
 class DiscoveryService:
@@ -39,7 +39,7 @@ class DiscoveryService:
         settle: float = 0.1,
         binds: OwnBinds | None = None,
     ) -> None:
-        """Create the sources in `kinds`, or all sources. Changes within `settle` seconds are reported as one.
+        """Create the sources in `kinds`, or all sources. Changes within `settle` seconds are reported together.
 
         `guard` runs the tasks of the sources, and counts the failures of their methods. `binds`: addresses of this
         process that the fleet does not define.
@@ -63,7 +63,7 @@ class DiscoveryService:
                 source.seed(saved)
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch the pools and names of this topology, and no others. A pool that was watched keeps its answer."""
+        """Watch exactly the pools and names of this topology. A pool that was already watched keeps its answer."""
         self._topology = topology
         for kind, source in self._sources.items():
             with self._recorded(kind):
@@ -72,7 +72,7 @@ class DiscoveryService:
         self._touch()
 
     async def first(self, timeout: float) -> Discovered:
-        """Wait for the first answers of all sources, at most about `timeout` seconds, and return what is discovered."""
+        """Wait for the first answers of all sources, for about `timeout` seconds at most, and return the replicas."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout + _GRACE):
                 await asyncio.gather(*(self._first(kind, timeout) for kind in self._sources))
@@ -80,7 +80,10 @@ class DiscoveryService:
         return self._reported
 
     async def changes(self) -> AsyncIterator[Discovered]:
-        """Yield what is discovered each time it differs from what `first` or this method reported last. Never ends."""
+        """Yield the discovered replicas each time they differ from the last result of `first` or this method.
+
+        Never ends.
+        """
         while True:
             await self._changed.wait()
             await asyncio.sleep(self._settle)
@@ -97,11 +100,11 @@ class DiscoveryService:
         return self._current
 
     def names(self) -> tuple[NameState, ...]:
-        """Return the state of every name that is resolved, and of every service that is watched, sorted by kind."""
+        """Return the state of every resolved name and watched service, sorted by kind."""
         return tuple(state for source in self._sources.values() for state in source.names())
 
     async def stop(self) -> None:
-        """Stop all sources. Their last answers stay."""
+        """Stop all sources. Their last answers stay in use."""
         await asyncio.gather(*(source.stop() for source in self._sources.values()))
 
     def _touch(self) -> None:
@@ -148,7 +151,7 @@ class DiscoveryService:
         )
 
     def _answers(self, kind: str) -> Mapping[str, PoolAnswer]:
-        """Return the answers of a source for the pools whose section `discovery` it watches."""
+        """Return the answers of a source for the pools whose `discovery` section it watches."""
         source, watched = self._sources.get(kind), self._watched.get(kind, _EMPTY)
         answers: Mapping[str, PoolAnswer] = {}
         with self._recorded(kind):
@@ -160,7 +163,7 @@ class DiscoveryService:
     def _accepted(
         self, pool: Pool, discovery: Discovery, new: PoolAnswer | None, problems: list[Diagnostic]
     ) -> PoolAnswer | None:
-        """Return the new answer where it is plausible, else the last good one of the same `discovery` section."""
+        """Return the new answer if it is plausible, otherwise the last valid answer of the same `discovery` section."""
         section, last = self._last_good.get(pool.name, (None, None))
         if section != discovery:
             last = None

@@ -1,4 +1,7 @@
-"""The sources of replicas by their key under `discovery:`. To add one: a module in this package, and one line here."""
+"""The replica sources by their key under `discovery:`.
+
+To add a source, add a module in this package and one line here.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Drivers: each applies the published fleet to one running proxy of this machine."""
+"""Drivers: each applies the published fleet to one running proxy on this machine."""

@@ -1,4 +1,4 @@
-"""The interface of a driver of one running proxy, and its status."""
+"""The interface of a driver of a running proxy, and its status."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Ejected = Callable[[], Mapping[str, frozenset[str]]]
 
 @dataclass(frozen=True, slots=True)
 class DriverStatus:
-    """How far one proxy is in sync with the published fleet."""
+    """The sync state of one proxy with the published fleet."""
 
     state: State = "WAITING"
     """Whether the proxy has the published fleet."""
     version: str = ""
     """The version of the snapshot that the proxy has; empty before the first."""
     reason: str = ""
-    """Why it is not in sync; empty where it is."""
+    """Why it is not in sync; empty if it is."""
     reloads: int = 0
-    """How many reloads lbctl has caused."""
+    """Number of reloads that lbctl has caused."""
     leaving: int = 0
     """The number of removed replicas that still have requests."""
     at: float = 0.0
@@ -36,14 +36,14 @@ class DriverStatus:
 
 @dataclass(frozen=True, slots=True)
 class DriverRow:
-    """The status of a proxy that needs a driver, also if it has none."""
+    """The status of a proxy that needs a driver, even if it has none."""
 
     proxy: str
-    """The name in `proxies` of the fleet."""
+    """The name of the proxy in `proxies` of the fleet."""
     kind: str
     """The kind of the proxy."""
     connected: bool
-    """Whether it is driven and does not fail."""
+    """Whether it is driven and its driver does not fail."""
     since: float
     """The time of the last attempt, or the start of the supervisor, in seconds since the epoch."""
     state: State
@@ -83,7 +83,7 @@ class Driver(Protocol):
 
     @property
     def status(self) -> DriverStatus:
-        """How far the proxy is in sync."""
+        """The sync state of the proxy."""
         ...
 
     @property
@@ -92,19 +92,22 @@ class Driver(Protocol):
 
     @property
     def accepted(self) -> View | None:
-        """The view of `composed` that the proxy has applied; None before the first one, or if `composed` is None."""
+        """The part of `composed` that the proxy has applied; None before the first one, or if `composed` is None."""
 
     def update(self, served: PublishedFleet) -> None:
         """Apply this fleet to the proxy from now on. Returns at once."""
 
     def checks_changed(self) -> None:
-        """Apply the changed ejections by the active checks of `lbctl serve`. Returns at once."""
+        """Apply changed ejections by the active checks of `lbctl serve`. Returns at once."""
 
     async def run(self) -> None:
-        """Drive the proxy until the task is cancelled. Any other end is a failure, and a new driver is started."""
+        """Drive the proxy until the task is cancelled.
+
+        If the task ends for another reason, this counts as a failure, and a new driver is started.
+        """
 
 
 def as_served(proxy: Proxy, served: PublishedFleet) -> Proxy:
-    """Return the proxy with the own lines of this fleet; a change of anything else starts another driver."""
+    """Return the proxy with the custom lines of this fleet; any other change starts another driver."""
     proxies = served.composed.whole.topology.proxies
     return next((item for item in proxies if item.name == proxy.name), proxy)

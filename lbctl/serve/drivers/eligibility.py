@@ -1,4 +1,7 @@
-"""Selects the proxies that need a driver. An Envoy connects by itself; others are driven if their entry allows it."""
+"""Selects the proxies that need a driver.
+
+An Envoy connects by itself; lbctl drives another proxy if its entry allows it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from lbctl.targets import target
 
 
 def needs_driver(topology: Topology) -> tuple[Proxy, ...]:
-    """The proxies that are not served by xDS."""
+    """The proxies that are not configured through xDS."""
     return tuple(item for item in topology.proxies if not target(item.kind).served_by_xds)
 
 
 def undriven(proxy: Proxy) -> str:
-    """Why the proxy has no driver; empty where it has one, and for a proxy that is served by xDS."""
+    """Why the proxy has no driver; empty if it has one, or if it is configured through xDS."""
     if target(proxy.kind).served_by_xds:
         return ""
     kind = driver_kind(proxy.kind)
@@ -22,5 +25,5 @@ def undriven(proxy: Proxy) -> str:
 
 
 def driven(topology: Topology) -> tuple[Proxy, ...]:
-    """The proxies that have a driver."""
+    """The proxies with a driver."""
     return tuple(item for item in needs_driver(topology) if not undriven(item))

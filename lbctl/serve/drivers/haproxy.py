@@ -1,7 +1,7 @@
-"""The driver of a HAProxy of this machine.
+"""The driver of a HAProxy on this machine.
 
-It applies each published fleet at once, and compares HAProxy's state with it every few seconds, since another program
-may have reloaded HAProxy. A failed attempt is repeated with back-off.
+It applies each published fleet at once. It also compares it with HAProxy's state every few seconds, because another
+program may have reloaded HAProxy. A failed attempt is repeated with back-off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lbctl.targets.haproxy import TARGET
 from lbctl.targets.prepare import Prepared, prepare
 
 _MIN_INTERVAL = 0.2
-"""The least seconds between two attempts."""
+"""Minimum seconds between two attempts."""
 _CHECK_INTERVAL = 5.0
 """Seconds between two comparisons with the state of HAProxy."""
 _FIRST_RETRY = 1.0
@@ -36,7 +36,7 @@ _MAX_RETRY_INTERVAL = 15.0
 
 
 class HaproxyDriver:
-    """A Driver of one HAProxy."""
+    """A Driver for one HAProxy."""
 
     def __init__(self, proxy: Proxy, ejected: Ejected, permit: Permit = always) -> None:
         del ejected  # HAProxy checks its replicas itself
@@ -58,7 +58,7 @@ class HaproxyDriver:
         self._news.set()
 
     def checks_changed(self) -> None:
-        """Do nothing: HAProxy checks its replicas itself."""
+        """Do nothing: Do nothing, because HAProxy checks its replicas itself."""
 
     async def run(self) -> None:
         """Drive the proxy until the task is cancelled."""

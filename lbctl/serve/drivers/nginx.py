@@ -1,7 +1,7 @@
-"""The driver of an nginx of this machine. It also does what nginx lacks: active checks and slow start.
+"""The driver of an nginx on this machine. It also provides features that nginx lacks: active checks and slow start.
 
-A new snapshot is compared with the last one: nginx is reloaded only where its configuration changes. The time of a
-reload is decided by `lbctl.apply.nginx.reload_schedule`.
+A new snapshot is compared with the last one: nginx is reloaded only if its configuration changes.
+`lbctl.apply.nginx.reload_schedule` decides the time of a reload.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared
 
 _MIN_INTERVAL = 0.25
-"""The least seconds between two configurations."""
+"""Minimum seconds between two configurations."""
 _CHECK_INTERVAL = 5.0
-"""Seconds between two checks whether nginx runs."""
+"""Seconds between two checks whether nginx is running."""
 _STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused": "FAILING", "absent": "FAILING"}
 
 
 class NginxDriver:
-    """A Driver of one nginx. `ejected`: pool → replicas that fail their active checks. `permit`: before each change."""
+    """A Driver for one nginx. `ejected`: pool → replicas that fail their active checks.
+
+    `permit` is called before each change.
+    """
 
     def __init__(self, proxy: Proxy, ejected: Ejected, permit: Permit = always) -> None:
         self.proxy = proxy
@@ -49,7 +52,7 @@ class NginxDriver:
         self._served: PublishedFleet | None = None
         self._requested: tuple[Loaded, Prepared] | None = None
         self._wanted: tuple[tuple[View, str], ...] = ()
-        """The views requested since the last attempt began, each with the version of its snapshot, the newest last."""
+        """The views requested since the last attempt began, each with the version of its snapshot, newest last."""
         self._news = asyncio.Event()
         self._running = False
         self._unseen = False
@@ -77,7 +80,7 @@ class NginxDriver:
             group.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Watch whether nginx runs: it does not report its end, and reads the file by itself when it starts again."""
+        """Monitor whether nginx is running: it does not report its end, and reads the file when it starts again."""
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
             running = await self._driver.is_visible()
@@ -108,7 +111,7 @@ class NginxDriver:
             await asyncio.sleep(_MIN_INTERVAL)
 
     async def _request(self, served: PublishedFleet) -> float | None:
-        """Request the configuration that nginx should run now. Returns the seconds until slow start changes it."""
+        """Request the current configuration for nginx. Returns the seconds until slow start changes it."""
         ramps = self.composed.ramps if self.composed else Ramps()
         composed = for_proxy(served.composed, self._ejected(), ramps, time.monotonic(), self._interval)
         evidence = self.composed is not None and composed.factors == self.composed.factors
@@ -141,7 +144,7 @@ class NginxDriver:
     def _record(self, applied: NginxResult) -> None:
         """Record the result of an attempt in the status and the log.
 
-        Something newer may have been requested meanwhile, which waits for the next attempt.
+        A newer view may have been requested meanwhile; it waits for the next attempt.
         """
         before, accepted = self.status, self._driver.accepted
         state = _STATES.get(applied.outcome, "WAITING")

@@ -1,6 +1,6 @@
-"""The kinds of proxies that have a driver. To add one: a module in this package, and one line here.
+"""The kinds of proxies that have a driver. To add a kind, add a module in this package and one line here.
 
-A driver is imported when the first proxy of its kind is driven; eligibility needs only this module.
+A driver is imported when the first proxy of its kind is driven; the eligibility check needs only this module.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """The driver of one kind of proxy."""
+    """The driver for one kind of proxy."""
 
     factory: str
-    """`module:name` of a function of a proxy, of its ejected replicas and of a permit that returns a `Driver`."""
+    """`module:name` of a function that takes a proxy, its ejected replicas and a permit, and returns a `Driver`."""
     needs: tuple[tuple[str, ...], ...]
     """Groups of settings of `proxies.<name>`; the driver needs all settings of at least one group."""
     active_checks: bool = False
-    """Whether `lbctl serve` does the active health checks, because the proxy has none."""
+    """Whether `lbctl serve` runs the active health checks, because the proxy has none."""
 
     def missing(self, proxy: Proxy) -> str:
-        """Which settings the proxy lacks to be driven; empty where it has all that are needed."""
+        """Return the settings that the proxy needs to be driven and does not have; empty if it has them all."""
         if any(all(getattr(proxy, name) for name in group) for group in self.needs):
             return ""
         *others, last = (f"no {' with '.join(group)}" for group in self.needs)
         return f"it has {', '.join(others)}, and {last}" if others else f"it has {last}"
 
     def driver(self, proxy: Proxy, ejected: Ejected, permit: Permit) -> Driver:
-        """Return a new driver of the proxy. `ejected`: the replicas that active checks have ejected.
+        """Return a new driver for the proxy. `ejected`: the replicas that active checks have ejected.
 
-        `permit` returns whether the proxy may be changed now; the driver asks it right before each change.
+        `permit` returns whether the proxy may be changed now; the driver calls it right before each change.
         """
         module, _, name = self.factory.partition(":")
         factory: Callable[[Proxy, Ejected, Permit], Driver] = getattr(import_module(module), name)
@@ -59,5 +59,5 @@ DRIVERS = Registry(
 
 
 def driver_kind(kind: str) -> DriverKind | None:
-    """Return the driver of this kind of proxy; None where there is none."""
+    """Return the driver for this kind of proxy; None if there is none."""
     return DRIVERS.get(kind) if kind in DRIVERS.names else None

@@ -17,18 +17,18 @@ from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.fleet.publisher import PublishedFleet
 
 _UNSURE = 0.1
-"""Seconds between two looks at whether proxies may be changed again."""
+"""Seconds between two checks whether proxies may be changed again."""
 
 
 class DriverEndedError(Exception):
-    """A driver has returned, although it should run until it is cancelled."""
+    """A driver returned although it should run until it is cancelled."""
 
 
 class DriverRunner:
     """`create` returns a new driver. A `Guard` restarts `run`, and calls `restarts_in` before each pause."""
 
     def __init__(self, proxy: Proxy, create: Callable[[], Driver], permit: Callable[[], bool] = lambda: True) -> None:
-        """`permit` returns whether this process may change proxies now; an update waits until then."""
+        """`permit` returns whether this process may change proxies now; an update waits until it may."""
         self.proxy = proxy
         self._permit = permit
         self._create = create
@@ -55,7 +55,7 @@ class DriverRunner:
 
     @property
     def accepted(self) -> View | None:
-        """The view of `composed` that the proxy has applied; None before the first one, or if `composed` is None."""
+        """The part of `composed` that the proxy has applied; None before the first one, or if `composed` is None."""
         return self._driver.accepted if self._driver is not None else None
 
     def update(self, served: PublishedFleet) -> None:
@@ -71,7 +71,7 @@ class DriverRunner:
     async def run(self) -> NoReturn:
         """Drive the proxy with a new driver until the task is cancelled.
 
-        Raises the driver's error, or DriverEndedError where it returns.
+        Raises the driver's error, or DriverEndedError if the driver returns.
         """
         try:
             await self._drive()
@@ -80,7 +80,7 @@ class DriverRunner:
             raise
 
     def restarts_in(self, seconds: float) -> None:
-        """Report that the driver has failed, and that `run` is called again after this pause."""
+        """Report that the driver has failed and that `run` is called again after this pause."""
         last, now = self.status, time.time()
         at = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         reason = f"its driver failed ({self._error}; see the log); a new one starts at {at}"
@@ -120,7 +120,7 @@ def _error_of(tasks: list[asyncio.Task[None]]) -> BaseException:
 
 
 def _name(error: BaseException) -> str:
-    """The class of the error, or of the first one in a group: its message may hold a secret."""
+    """Return the class of the error, or of the first error in a group: its message may contain a secret."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return type(error).__name__

@@ -32,7 +32,7 @@ _FIRST_CHECKS = 3.0
 
 
 class DriverSupervisor:
-    """Runs a driver for each proxy that needs one, and the active checks of proxies without their own checks."""
+    """Runs a driver for each proxy that needs one, and the active checks of proxies that do not have their own."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class DriverSupervisor:
         return [rows[name] for name in sorted(rows)]
 
     def composed(self) -> dict[str, ForProxy]:
-        """Proxy → what is composed for it alone; the other proxies get the published snapshot unchanged."""
+        """Proxy → the snapshot composed only for it; the other proxies get the published snapshot unchanged."""
         return {name: own for name, item in self._runners.items() if (own := item.composed) is not None}
 
     def accepted(self) -> dict[str, View]:
-        """Proxy → what it has of what is composed for it alone."""
+        """Proxy → the part of its own snapshot that it has applied."""
         return {name: view for name, item in self._runners.items() if (view := item.accepted) is not None}
 
     def connected(self) -> set[str]:
-        """Return the names of the driven proxies that run."""
+        """Return the names of the driven proxies that are running."""
         return {item.proxy for item in self.rows() if item.connected}
 
     def ejected(self) -> Mapping[str, frozenset[str]]:
@@ -92,9 +92,9 @@ class DriverSupervisor:
         await self._apply_each(self._apply)
 
     async def check_picked(self) -> None:
-        """Check the replicas of picked pools, and drive nothing, until the task is cancelled.
+        """Check the replicas of picked pools, without driving proxies, until the task is cancelled.
 
-        This is for a member that follows: its picker needs to know what fails.
+        A follower needs this, because its picker must not use failing replicas.
         """
         await self._apply_each(lambda served: self._check(served, [], wait=False))
 
@@ -132,7 +132,10 @@ class DriverSupervisor:
             self._runners[name].update(served)
 
     async def _check(self, served: PublishedFleet, proxies: list[Proxy], *, wait: bool) -> None:
-        """Check pools that are picked or whose proxies have no active checks. `wait`: wait for the first results."""
+        """Check the pools that are picked or whose proxies have no active checks.
+
+        `wait`: whether to wait for the first results.
+        """
         pools = [] if self._dry_run else _reached(served.composed.snapshot, proxies)
         self._files = files_on_disk(served.loaded.source) if pools else {}
         self._health_checker.use_pools(pools, served.composed.snapshot.secrets)
@@ -163,9 +166,9 @@ class DriverSupervisor:
 
 
 def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
-    """The pools that these proxies send to, without unresolved names, and those with the algorithm `pick`.
+    """The pools that these proxies send to, without unresolved names, and the pools with the algorithm `pick`.
 
-    A proxy gives a picked replica its request whatever its own checks say, and few of them tell what these say.
+    A proxy sends a picked replica its request regardless of its own checks, and few proxies report their results.
     """
     pools = {pool.name: pool for pool in snapshot.topology.pools if pool.balance.pick is not None}
     for proxy in proxies:
@@ -174,5 +177,5 @@ def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
 
 
 def _same(new: Proxy | None, driven: Proxy) -> bool:
-    """Whether the driver of `driven` can drive `new`: own lines are part of what it applies."""
+    """Whether the driver of `driven` can drive `new`: it also applies the custom lines."""
     return new is not None and replace(new, include=()) == replace(driven, include=())
