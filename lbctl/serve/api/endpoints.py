@@ -42,7 +42,7 @@ _GRACE = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Addresses as text. The addresses of the open listeners.
+    """The addresses of the open listeners, as text.
 
     For port 0, they contain the port that the operating system assigned.
     """

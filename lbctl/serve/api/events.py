@@ -98,7 +98,7 @@ class EventLog:
     # ── What happens ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def emit_overrides(self, served: PublishedFleet) -> None:
-        """Emit `overrides` if the overrides of this fleet differ from those of the previous fleet.
+        """Emit `overrides` if this fleet has different overrides than the previous fleet.
 
         The first fleet emits nothing.
         """

@@ -71,7 +71,7 @@ class DriverSupervisor:
         return {name: own for name, item in self._runners.items() if (own := item.composed) is not None}
 
     def accepted(self) -> dict[str, View]:
-        """Proxy → the part of its own snapshot that it has applied."""
+        """Proxy → the part of its separate snapshot that it has applied."""
         return {name: view for name, item in self._runners.items() if (view := item.accepted) is not None}
 
     def connected(self) -> set[str]:

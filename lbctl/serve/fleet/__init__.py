@@ -1,1 +1,1 @@
-"""The fleet of the files: watched, read, checked against what runs, reconciled and published."""
+"""The fleet in the files: watched, read, checked against the running fleet, reconciled and published."""

@@ -1,8 +1,8 @@
-"""Reads certificates, keys, authorities and revocation lists for Envoys, and keeps the last valid content.
+"""Reads certificates, keys, certificate authorities and revocation lists for Envoys, and keeps the last valid content.
 
-Other programs rotate certificates while this one runs, and for a moment a new certificate may be next to an old key.
-Files that do not fit together are never sent: the last valid content stays in use, and a diagnostic reports it. The
-content of these files is never logged or stored.
+Other programs rotate certificates while lbctl runs, and for a moment a new certificate may be next to an old key. Files
+that do not match are never sent: the last valid content stays in use, and a diagnostic reports it. The content of these
+files is never logged or stored.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lbctl.targets import xds_kinds
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
 MAX_BYTES = 1 << 20
-"""The largest size of one file, in bytes."""
+"""Maximum size of one file, in bytes."""
 _PAIR = ("certificate", "key")
 _SINGLE = {"ca": authority_problem, "client_ca": authority_problem, "client_crl": crl_problem}
-"""The last key of files that are used alone, and what finds out whether they can be."""
+"""The key of files that are used alone, and the function that checks whether they are valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FileGroup:
-    """Files that are valid only together: a certificate and its key, or an authority or a revocation list alone."""
+    """Files that are valid only together: a certificate and its key, or a single CA file or revocation list."""
 
     path: FieldPath
     nodes: tuple[Node, ...]
@@ -43,7 +43,7 @@ class _FileGroup:
 
 
 class CertificateCache:
-    """Reads certificate files, and remembers the last valid content of those that the fleet names."""
+    """Reads certificate files, and remembers the last valid content of the files that the fleet names."""
 
     def __init__(self) -> None:
         self._valid: dict[tuple[str, ...], tuple[bytes, ...]] = {}
@@ -51,8 +51,8 @@ class CertificateCache:
     def read(self, source: FleetSource, topology: Topology) -> tuple[dict[str, bytes], list[Diagnostic]]:
         """Return the content of every file that an Envoy of this fleet needs, by its path as the fleet writes it.
 
-        A file that cannot be used is reported as LB931: as a warning where its last valid content stays in use, else as
-        an error.
+        A file that cannot be used is reported as LB931: as a warning if its last valid content stays in use, otherwise
+        as an error.
         """
         files: dict[str, bytes] = {}
         findings: list[Diagnostic] = []

@@ -1,7 +1,7 @@
 """Notifies the caller when the operating system reports an event in a watched directory.
 
-An event is only a hint that a file may have changed: some file systems report none, and others report too many. The
-caller must compare the content of the files.
+An event only indicates that a file may have changed: some file systems report no events, and others report too many.
+The caller must compare the content of the files.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 _DEBOUNCE_MS = 50
-"""Milliseconds for which events that happen together are gathered into one notification."""
+"""Milliseconds for which events that occur together are combined into one notification."""
 _STEP_MS = 20
-"""Milliseconds without an event after which the gathering ends early."""
+"""Milliseconds without an event after which the combining ends early."""
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -32,10 +32,10 @@ class WatchedDirectories:
     directories: frozenset[tuple[Path, int, int]] = frozenset()
     """Each directory with its device and inode: a directory that was deleted and created again is a different one."""
     names: frozenset[str] = frozenset()
-    """The names of files in these directories that count besides YAML files."""
+    """The names of files in these directories that count in addition to YAML files."""
 
     def concerned(self, path: str) -> bool:
-        """Whether an event on `path`, in one of the directories, may mean that a watched file has changed."""
+        """Return whether an event on `path`, in one of the directories, may mean that a watched file has changed."""
         name = path.rpartition("/")[2]
         return name in self.names or name.endswith(_SUFFIXES)
 
@@ -49,14 +49,14 @@ class FileEvents:
         self._task: asyncio.Task[None] | None = None
         self._watched = WatchedDirectories()
         self.unavailable = ""
-        """Why the operating system reports no events; empty while it does."""
+        """Why the operating system reports no events; empty if it reports them."""
         self._logged = ""
-        """The last of these reasons that was logged."""
+        """The last reason that was logged."""
         self._undecoded = ""
-        """The last event that was logged because its name is not UTF-8."""
+        """The last logged event with a name that is not UTF-8."""
 
     async def watch(self, watched: WatchedDirectories) -> bool:
-        """Watch these directories from now on, and no others. Return whether watches were registered for it."""
+        """Watch exactly these directories from now on. Return whether new watches were registered."""
         if watched == self._watched and not self.unavailable:
             return False
         await self.close()
@@ -164,13 +164,13 @@ def _target(link: Path) -> Path:
 
 
 def _nearest(directory: Path) -> Path:
-    """Return the directory itself where it exists, else its nearest existing ancestor."""
+    """Return the directory itself if it exists, otherwise its nearest existing ancestor."""
     directories = (path for path in (directory, *directory.parents) if os.path.isdir(path))  # noqa: PTH112
     return next(directories, Path("/"))
 
 
 def _identified(paths: Iterable[Path]) -> frozenset[tuple[Path, int, int]]:
-    """Return each directory once, with its device and inode, even where several paths lead to it."""
+    """Return each directory once, with its device and inode, even if several paths lead to it."""
     path_by_identity: dict[tuple[int, int], Path] = {}
     for path in sorted(paths):
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Digests of a set of files, which are cheap to recompute: a file is read again only if its inode has changed.
+"""Digests of a set of files that are cheap to recompute: a file is read again only if its inode has changed.
 
 A modification time does not prove that a file is unchanged: two writes of the same length within one tick of the
-kernel's clock have the same time. Therefore a file that was changed a moment ago is read again until its time is old
-enough. A file that does not exist or cannot be read has the name of the error in place of a digest.
+kernel's clock have the same time. Therefore, a file that was changed a moment ago is read again until its time is old
+enough. For a file that does not exist or cannot be read, the name of the error replaces the digest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from lbctl.model.load import yaml_files
 from lbctl.model.text import MAX_BYTES
 
 Signature = tuple[int, ...] | str
-"""Device, inode, size, mtime and ctime (both in ns), or the name of the error that kept the file from being read."""
+"""Device, inode, size, mtime and ctime (both in ns), or the name of the error that prevented reading the file."""
 
 _SETTLED_NS = 1_000_000_000
 """Nanoseconds after which every later change of a file also changes its modification time."""
 
 
 def fleet_files(paths: Sequence[str]) -> list[Path]:
-    """Return the fleet files that PATHs name now, sorted. A missing PATH is included; standard input (`-`) is not."""
+    """Return the fleet files that the PATH arguments currently name, sorted.
+
+    A missing PATH is included; standard input (`-`) is not.
+    """
     files: set[Path] = set()
     for path in map(Path, (item for item in paths if item != "-")):
         try:
@@ -37,7 +40,10 @@ def fleet_files(paths: Sequence[str]) -> list[Path]:
 
 
 def signature(file: Path) -> Signature:
-    """Return the signature of a file. It differs after every change, and after some that keep the content."""
+    """Return the signature of a file.
+
+    It differs after every change of the content, and after some changes that do not affect the content.
+    """
     try:
         status = file.stat()
     except (OSError, ValueError) as error:
@@ -51,13 +57,13 @@ def changed_at(stamp: Signature) -> int | None:
 
 
 class Fingerprints:
-    """Computes the digests of files, and remembers them with the signature under which each was read."""
+    """Computes the digests of files, and remembers them with the signature at the time of reading."""
 
     def __init__(self) -> None:
         self._entries: dict[Path, tuple[Signature, bool, str]] = {}
 
     def of(self, files: Iterable[Path]) -> dict[Path, str]:
-        """Return file → digest of its content. Files of earlier calls that are not among these are forgotten."""
+        """Return file → digest of its content. Files from earlier calls that are not among these are forgotten."""
         self._entries = {file: self._entry(file) for file in files}
         return {file: digest for file, (_, _, digest) in self._entries.items()}
 

@@ -1,7 +1,7 @@
-"""Previously published fleets, and the active rollback to one of them.
+"""The history of published fleets, and the active rollback to one of them.
 
-The newest entry is the published fleet. The files of the last fleets are kept up to a number and a size, so that the
-state stays small. Entries that could not be saved are saved by the next `save`.
+The newest entry is the published fleet. The files of the last fleets are kept up to a maximum number and size, so that
+the state stays small. Entries that could not be saved are saved by the next `save`.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from lbctl.store.interface import StoreError
 from lbctl.store.saved import SavedState
 
 KEPT = 20
-"""Entries that are kept."""
+"""Maximum number of entries."""
 _MAX_BYTES = 16 * 1024 * 1024
-"""The most bytes of compressed files over all entries; the fleet that is served is kept in any case."""
+"""Maximum bytes of compressed files over all entries; the published fleet is always kept."""
 _MIN_PREFIX = 4
-"""The least characters of a digest that name a fleet."""
+"""Minimum number of characters of a digest prefix."""
 SHORT = 12
-"""Characters of a digest that messages show."""
+"""Number of characters of a digest in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredHistory:
-    """The history as an earlier process has saved it."""
+    """The history as an earlier process saved it."""
 
     entries: tuple[ServedFleet, ...] = ()
-    """The entries, the oldest first."""
+    """The entries, oldest first."""
     rollback: ActiveRollback | None = None
-    """The rollback in force; None without one."""
+    """The active rollback; None without one."""
 
 
 class _Unrevised(NamedTuple):
-    """Files that are served from disk, and whether their entry is new."""
+    """The files published from disk, and whether their entry is new."""
 
     digest: str
     files: tuple[SourceText, ...]
@@ -63,50 +63,50 @@ def digest_of(files: Iterable[SourceText]) -> str:
 
 
 class FleetHistory:
-    """The entries, the oldest first, and the rollback. `paths`: the paths of the command line."""
+    """The entries, oldest first, and the rollback. `paths`: the paths from the command line."""
 
     def __init__(self, paths: Sequence[str], state: SavedState, restored: RestoredHistory) -> None:
         self.entries = restored.entries
         self.rollback = restored.rollback
         self.revision = restored.entries[-1].revision if restored.entries else Revision()
-        """The commit of the files that are served."""
+        """The commit of the published files."""
         self._paths = tuple(paths)
         self._state = state
         self._saved: RestoredHistory | None = restored
-        """The stored history; None if it is unknown."""
+        """The stored history; None if unknown."""
         self._turn = asyncio.Lock()
         self._texts: dict[str, tuple[SourceText, ...]] = {}
-        """Digest → the files that are not saved yet, or that a rollback serves."""
+        """Digest → the files that are not saved yet, or that a rollback publishes."""
         self._unrevised: _Unrevised | None = None
-        """The files whose commit is not looked up yet."""
+        """The files whose commit has not been looked up yet."""
         self._unsaved: dict[str, str] = {}
         """Digest → its compressed files, which are not saved yet."""
 
     def restore(self, restored: RestoredHistory) -> None:
-        """Take what another process has saved, and save all of it anew with the next `save`."""
+        """Adopt the history that another process has saved, and save all of it again with the next `save`."""
         self.entries, self.rollback = restored.entries, restored.rollback
         self._saved = None
 
     def take(self, entries: tuple[ServedFleet, ...]) -> None:
-        """Take the entries that another process has saved, and that this one shows and does not save."""
+        """Adopt the entries that another process has saved, read-only."""
         self.entries = entries
 
     def set_rollback(self, rollback: ActiveRollback | None) -> ActiveRollback | None:
-        """Put a rollback in force with the next `save_rollback`, or none; return the one before."""
+        """Set the active rollback, or None, for the next `save_rollback`; return the previous one."""
         before, self.rollback = self.rollback, rollback
         return before
 
     def save_all(self) -> None:
-        """Save all of this history anew with the next `save`, also where nothing has changed."""
+        """Save all of this history again with the next `save`, even if nothing has changed."""
         self._saved = None
 
     @property
     def current(self) -> ServedFleet | None:
-        """The fleet that is served; None before the first."""
+        """The published fleet; None before the first."""
         return self.entries[-1] if self.entries else None
 
     async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
-        """Note that these files are served from now on. The same files as before add no entry."""
+        """Record that these files are published from now on. If the files are unchanged, no entry is added."""
         digest, compressed = await asyncio.to_thread(lambda: (digest_of(files), write_texts(files)))
         is_new = self.current is None or self.current.digest != digest
         self._unrevised = _Unrevised(digest, files, is_new) if fleet.origin == "files" else None
@@ -125,9 +125,9 @@ class FleetHistory:
         self._texts = {name: each for name, each in self._texts.items() if name in kept}
 
     async def find_revision(self) -> bool:
-        """Look up the commit of the files that were served last, and return whether an entry has changed by it.
+        """Look up the commit of the files that were published last, and return whether an entry has changed.
 
-        git may take seconds, so nothing that proxies wait for should wait for this.
+        git may take seconds, so proxies must not wait for this.
         """
         pending, self._unrevised = self._unrevised, None
         if pending is None:
@@ -143,7 +143,10 @@ class FleetHistory:
         return False
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
-        """Return the files that a rollback serves; None without one, which a change of the files on disk ends."""
+        """Return the files that a rollback publishes; None without a rollback.
+
+        A change of the files on disk ends the rollback.
+        """
         rollback = self.rollback
         if rollback is None:
             return None
@@ -158,17 +161,17 @@ class FleetHistory:
         return None
 
     async def on_disk(self) -> str:
-        """Return the digest of the files that are on disk now."""
+        """Return the digest of the current files on disk."""
         return await asyncio.to_thread(lambda: digest_of(texts(self._paths, Diagnostics())))
 
     async def shared_on_disk(self) -> str:
-        """Return the digest of the files that are on disk now, without `control`: members' sections may differ."""
+        """Return the digest of the current files on disk, without `control`: members' sections may differ."""
         return await asyncio.to_thread(lambda: digest_of(map(without_control, texts(self._paths, Diagnostics()))))
 
     def find(self, prefix: str | None) -> ServedFleet:
-        """Return the newest entry whose digest begins so; without a prefix, the one before the fleet that is served.
+        """Return the newest entry whose digest has this prefix; without a prefix, the entry before the published fleet.
 
-        Raises BadRequestError, with similar digests, where there is none or where there are several fleets.
+        Raises BadRequestError, with similar digests, if there is none or if several fleets match.
         """
         current = self.current
         others: dict[str, ServedFleet] = {}
@@ -187,7 +190,7 @@ class FleetHistory:
         raise BadRequestError(_no_entry(prefix, [item.digest for item in matching], list(others)))
 
     async def files(self, digest: str) -> tuple[SourceText, ...] | None:
-        """Return the files of an entry; None where the state has lost them. Raises StoreError."""
+        """Return the files of an entry; None if the state has lost them. Raises StoreError."""
         if digest not in self._texts:
             loaded = await self._state.history_files(digest)
             if loaded is None or digest_of(loaded) != digest:
@@ -198,7 +201,7 @@ class FleetHistory:
     async def files_for_rollback(self, entry: ServedFleet) -> tuple[SourceText, ...]:
         """Return the files of an entry.
 
-        Raises BadRequestError where the state has lost them, and NotSavedError where it cannot be read.
+        Raises BadRequestError if the state has lost them, and NotSavedError if the state cannot be read.
         """
         try:
             files = await self.files(entry.digest)
@@ -209,16 +212,16 @@ class FleetHistory:
         return files
 
     async def save_rollback(self) -> None:
-        """Save the rollback that is now in force. Raises NotSavedError."""
+        """Save the active rollback. Raises NotSavedError."""
         try:
             await self.save()
         except StoreError as error:
             raise NotSavedError(f"nothing was changed, because the rollback cannot be saved: {error}") from error
 
     async def save(self) -> None:
-        """Save what has changed, and delete the files that no entry has any more. Raises StoreError.
+        """Save the changes, and delete the files that no entry refers to any more. Raises StoreError.
 
-        What changes while it waits for the store is saved the next time.
+        Changes that happen while it waits for the store are saved the next time.
         """
         async with self._turn:
             wanted, before = RestoredHistory(self.entries, self.rollback), self._saved

@@ -1,4 +1,4 @@
-"""The inputs of the published fleet: one frozen value, which each source of change replaces by a new one."""
+"""The inputs of the published fleet: one frozen value, which each source of change replaces with a new one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from lbctl.serve.discovery.interface import Discovered
 from lbctl.targets.load import Loaded
 
 Origin = Literal["files", "state", "history", "leader"]
-"""Where the files of a fleet are from: the disk, the saved state, an entry of the history, or the leader."""
+"""The origin of a fleet's files: the disk, the saved state, an entry of the history, or the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickerPlace:
-    """Where the proxies of a fleet send their questions to the picker."""
+    """The picker address that the proxies of a fleet use."""
 
     address: Address | None = None
-    """Where the picker of this process listens; None where the fleet alone decides."""
+    """The picker address of this process; None if the fleet alone decides."""
     withheld: bool = False
-    """Whether proxies get no address, because another process has it or no picker is started there."""
+    """Whether proxies get no address, because another process uses it or no picker is started there."""
     key: str = ""
-    """The key of questions that this process has made; empty where the fleet has another one or none."""
+    """The key for picker requests that this process has created; empty if the fleet has another key or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +36,36 @@ class FleetInputs:
     """Everything that the published fleet is composed of."""
 
     loaded: Loaded | None = None
-    """The fleet as it was read; None before the first reading that gave one."""
+    """The fleet as it was read; None before the first successful read."""
     origin: Origin = "files"
-    """Where its files are from."""
+    """The origin of its files."""
     discovered: Discovered = field(default_factory=Discovered)
-    """The newest answers of discovery."""
+    """The newest discovery answers."""
     baseline: Discovered = field(default_factory=Discovered)
-    """The answers with which those for the first published fleet are compared."""
+    """The reference answers for the first published fleet."""
     decisions: LoopOutput = field(default_factory=LoopOutput)
-    """The weights and ejections that the control loop has decided."""
+    """The weights and ejections from the control loop."""
     overrides: Overrides = ()
-    """The overrides of operators, including those that have ended and are not removed yet."""
+    """The operators' overrides, including expired overrides that have not been removed yet."""
     rollouts: Rollouts = ()
     """The state of each rollout."""
     drains: Since = field(default_factory=dict)
-    """(pool, replica) → when its drain began, in seconds since the epoch, as it was saved or as the leader has it.
+    """(pool, replica) → when its drain began, in seconds since the epoch, as saved or as reported by the leader.
 
-    They count for the next publication. Later ones continue from the drains that were composed.
+    They apply to the next publication. Later publications continue from the composed drains.
     """
     picker: PickerPlace = field(default_factory=PickerPlace)
-    """Where the proxies send their questions to the picker."""
+    """The picker address for the proxies."""
     traffic_log: Address | None = None
-    """Where the proxies send their traffic log; None where nothing can receive it."""
+    """The address for the proxies' traffic log; None if nothing can receive it."""
 
     @property
     def topology(self) -> Topology | None:
-        """The fleet of the files, without discovered replicas; None before the first reading that gave one."""
+        """The fleet of the files, without discovered replicas; None before the first successful read."""
         return self.loaded.compiled.topology if self.loaded else None
 
     def composes_like(self, before: FleetInputs) -> bool:
-        """Return whether only notes about rollouts differ, so that no proxy gets anything else."""
+        """Return whether only notes about rollouts differ, so that all proxies get the same configuration."""
         topology = self.topology
         if self.rollouts == before.rollouts or topology is None or replace(self, rollouts=before.rollouts) != before:
             return False
@@ -73,13 +73,13 @@ class FleetInputs:
 
 
 class Places(Protocol):
-    """The addresses of this process that the proxies of a fleet get. The methods may open sockets."""
+    """The addresses of this process that the proxies of a fleet use. The methods may open sockets."""
 
     def picker(self, topology: Topology) -> PickerPlace:
-        """Return where the proxies of this fleet send their questions to the picker."""
+        """Return the picker address for the proxies of this fleet."""
 
     def picker_key(self, topology: Topology) -> str:
-        """Return `PickerPlace.key` of this fleet, and open nothing."""
+        """Return `PickerPlace.key` of this fleet, without opening anything."""
 
     def traffic_log(self, topology: Topology) -> Address | None:
-        """Return where the proxies of this fleet send their traffic log; None where nothing can receive it."""
+        """Return the address for the traffic log of this fleet's proxies; None if nothing can receive it."""

@@ -1,9 +1,9 @@
-"""Reads the key files that a fleet names, and keeps the last valid content of each.
+"""Reads the key files of a fleet, and keeps the last valid content of each.
 
-A key file that is truncated, removed or half written would lock out every client at once. Therefore a file that cannot
-be used, or that would lose more keys than `max_shrink` allows, is not served: the content of the running fleet stays in
-use, and an error is reported until the file is valid again. Keys are counted, not compared: a file in which every key
-is new is a rotation. The content of these files is never shown.
+A key file that is truncated, removed or half written would lock out every client at once. Therefore, a file that cannot
+be used, or that would lose more keys than `max_shrink` allows, is not published: the content of the running fleet stays
+in use, and an error is reported until the file is valid again. Keys are counted, not compared: a file with only new
+keys is a rotation. The content of these files is never shown.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _SETTLE_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ServedKeyFile:
-    """A key file with which a route is served."""
+    """The key file of a published route."""
 
     written: str
-    """The path of the file, as the fleet wrote it."""
+    """The path of the file as written in the fleet."""
     content: Content
-    """The keys that are served."""
+    """The published keys."""
 
 
 ServedKeyFiles = Mapping[FieldPath, ServedKeyFile]
-"""Field path of the YAML value that names the file → what is served of it."""
+"""Field path of the YAML value that names the file → the published content."""
 
 
 def served_key_files(fleet: Loaded) -> dict[FieldPath, ServedKeyFile]:
-    """Return the key files of a fleet that is served."""
+    """Return the key files of a published fleet."""
     contents: dict[str, Content] = {**fleet.secrets.api_keys, **fleet.secrets.jwks, **fleet.secrets.headers}
     files = key_files(fleet.source)
     return {
@@ -55,9 +55,9 @@ def served_key_files(fleet: Loaded) -> dict[FieldPath, ServedKeyFile]:
 
 
 def read_new(source: FleetSource, before: ServedKeyFiles, diagnostics: Diagnostics) -> Secrets:
-    """Read the key files of a new fleet, in which every file must exist and be valid.
+    """Read the key files of a new fleet; every file must exist and be valid.
 
-    Adds the diagnostics of each file as errors, and LB530 where the content that was served `before` stays in use.
+    Adds the diagnostics of each file as errors, and LB530 if the content that was published `before` stays in use.
     """
     contents: dict[KeyFile, Content | None] = {}
     for file in key_files(source):
@@ -115,8 +115,7 @@ def shrinks(source: FleetSource, before: ServedKeyFiles, secrets: Secrets, max_s
 def unsettled_file(source: FleetSource, before: ServedKeyFiles, now: int) -> Path | None:
     """Return a key file of the running fleet that may be half written, or None.
 
-    This is a file that has lost a key or is invalid, and was changed less than a second before `now` (in ns since the
-    epoch).
+    Such a file has lost a key or is invalid, and was changed less than a second before `now` (in ns since the epoch).
     """
     for file in key_files(source):
         path, previous = file_of(source, file.node), before.get(file.path)
@@ -128,7 +127,7 @@ def unsettled_file(source: FleetSource, before: ServedKeyFiles, now: int) -> Pat
 
 
 def refusal_reason(diagnostics: tuple[Diagnostic, ...]) -> str:
-    """Return why the fleet is not served where only its key files are the cause; else an empty string."""
+    """Return why the fleet is not published if its key files are the only cause; otherwise an empty string."""
     errors = [item for item in diagnostics if item.severity == "error"]
     if not errors or any(item.code not in _KEY_FILE_CODES for item in errors):
         return ""
@@ -138,7 +137,7 @@ def refusal_reason(diagnostics: tuple[Diagnostic, ...]) -> str:
 def _read_again_files(
     source: FleetSource, before: ServedKeyFiles, secrets: Secrets
 ) -> Iterator[tuple[KeyFile, ServedKeyFile, Content]]:
-    """Yield every file that was served before and is read now: the file, what was served, and the new content."""
+    """Yield every file that was published before and is read now, with the published and the new content."""
     for file in key_files(source):
         content = _content(secrets, file)
         if content is not None and file.path in before:
@@ -161,7 +160,10 @@ def _has_lost_keys(previous: ServedKeyFile, content: Content) -> bool:
 
 
 def _just_changed(path: Path, now: int) -> bool:
-    """Whether the file was changed a moment ago. A time in the future comes from another clock, and does not count."""
+    """Return whether the file was changed a moment ago.
+
+    A time in the future comes from another clock and does not count.
+    """
     changed = changed_at(signature(path))
     return changed is not None and now - _SETTLE_NS < changed <= now
 

@@ -1,7 +1,7 @@
-"""The one path of change: a source of change hands over new inputs, and `apply` composes, publishes and saves them.
+"""The single path for changes: a source of change provides new inputs, and `apply` composes, publishes and saves them.
 
 Changes are published one at a time, always with the newest inputs. A change that a proxy would reject is logged, and
-the published fleet stays as it is.
+the published fleet stays unchanged.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
 
 _FIRST_ANSWER = 5.0
-"""Seconds for which a new fleet waits until its names are resolved."""
+"""Seconds for which a new fleet waits for name resolution."""
 _EMPTY_START = 20.0
 """Seconds for which the first fleet waits for a pool whose name has no answer: proxies may still have its replicas."""
 
 
 class NoPlaces:
-    """A process at which proxies ask for nothing and to which they send nothing."""
+    """A process without a picker and without a traffic log."""
 
     def picker(self, topology: Topology) -> PickerPlace:
-        """Return that the fleet alone decides."""
+        """Return that only the fleet decides."""
         del topology
         return PickerPlace()
 
@@ -51,7 +51,7 @@ class NoPlaces:
 
 
 class LiveFleet:
-    """The inputs of the published fleet, and the fleet that they lead to."""
+    """The inputs of the published fleet, and the resulting fleet."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LiveFleet:
         inputs: FleetInputs = FleetInputs(),  # noqa: B008 -- a frozen value
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Publish nothing yet. `inputs` are those that the state has. `now` is the clock of `publisher`."""
+        """Publish nothing yet. `inputs` are the inputs from the state. `now` is the clock of `publisher`."""
         self._publisher = publisher
         self._discovery = discovery
         self._places = places
@@ -82,31 +82,31 @@ class LiveFleet:
 
     @property
     def served(self) -> PublishedFleet | None:
-        """The published fleet, with the inputs that it is composed of; None before the first."""
+        """The published fleet, with its inputs; None before the first."""
         return self._publisher.served
 
     @property
     def topology(self) -> Topology | None:
-        """The published fleet as the files have it, without discovered replicas; None before the first."""
+        """The published fleet as in the files, without discovered replicas; None before the first."""
         return self.served.loaded.compiled.topology if self.served else None
 
     @property
     def previous_snapshot(self) -> CachedSnapshot | None:
-        """The snapshot that Envoys may still have from the process before; None where that is unknown."""
+        """The snapshot that Envoys may still have from the previous process; None if that is unknown."""
         return self._previous
 
     @property
     def accepted(self) -> Discovered:
-        """The answers of discovery that count."""
+        """The accepted discovery answers."""
         return self.served.accepted if self.served else self._inputs.baseline
 
     @property
     def turn(self) -> asyncio.Lock:
-        """Is held during a publication. The reconciler holds it while it reads files and publishes them."""
+        """Lock that is held during a publication. The reconciler holds it while it reads files and publishes them."""
         return self._turn
 
     def seconds_to_next_deadline(self) -> float | None:
-        """Return the seconds until time alone changes the fleet; None where it does not."""
+        """Return the seconds until time alone changes the fleet; None if it does not."""
         now = self._now()
         deadline = self.served.composed.next_deadline(now) if self.served else None
         return None if deadline is None else deadline - now
@@ -114,11 +114,11 @@ class LiveFleet:
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def apply(self, inputs: FleetInputs, cause: str, *, save: bool = True) -> None:
-        """Compose and publish these inputs, and save what a restart must know. `cause` is logged.
+        """Compose and publish these inputs, and save the state that a restart needs. `cause` is logged.
 
-        Make them from `self.inputs` without an `await` between, since they replace it at once. `save=False`: nothing
-        has changed that a restart must know, or `save_soon` follows. Nothing that is published later waits for the
-        save: a disk or a store may take seconds. Before the first fleet the inputs only wait for it.
+        Derive the inputs from `self.inputs` without an `await` in between, because they replace it at once.
+        `save=False`: nothing has changed that a restart needs, or `save_soon` follows. Later publications do not wait
+        for the save: a disk or a store may take seconds. Before the first fleet, the inputs only wait for it.
         """
         self.stage(inputs)
         async with self._turn:
@@ -140,13 +140,13 @@ class LiveFleet:
             await self._saver.save(None)
 
     def stage(self, inputs: FleetInputs) -> None:
-        """Replace the inputs by records of the leader. The caller publishes them with `apply` or with the files."""
+        """Replace the inputs with records of the leader. The caller publishes them with `apply` or with the files."""
         self._inputs = inputs
 
     async def publish_files(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> PublishResult:
-        """Publish this fleet with the other inputs. The caller holds `turn`, and saves what is published.
+        """Publish this fleet with the other inputs. The caller holds `turn`, and saves the published fleet.
 
-        Raises UnsoundError where a proxy would reject it, and nothing has changed then.
+        Raises UnsoundError if a proxy would reject the fleet; then nothing has changed.
         """
         topology = loaded.compiled.topology
         self._discovery.use_topology(topology)
@@ -166,7 +166,7 @@ class LiveFleet:
         return result or PublishResult(new=False)
 
     async def continue_from(self, earlier: Loaded) -> None:
-        """Compare later answers of discovery with the saved ones of this fleet, which an earlier process served."""
+        """Compare later discovery answers with the saved answers of this fleet, which an earlier process published."""
         topology = earlier.compiled.topology
         self._discovery.use_topology(topology)
         self._inputs = replace(self._inputs, baseline=self._discovery.current)
@@ -181,7 +181,7 @@ class LiveFleet:
         return await self._publisher.publish(here, allow_shrink=allow_shrink)
 
     async def _first_answers(self, topology: Topology) -> Discovered:
-        """Wait for the first answers of discovery: longer for the first fleet, which proxies may already have."""
+        """Wait for the first discovery answers: longer for the first fleet, which proxies may already have."""
         deadline = asyncio.get_running_loop().time() + _EMPTY_START
         discovered = await self._discovery.first(_FIRST_ANSWER)
         while missing := unresolved(topology, discovered):
@@ -195,11 +195,11 @@ class LiveFleet:
     # ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save_soon(self) -> None:
-        """Have `keep_saved` save what is served."""
+        """Have `keep_saved` save the published fleet."""
         self._unsaved.set()
 
     async def keep_saved(self) -> None:
-        """Save when `save_soon` asks for it, and repeat a save that has failed, as on a full disk, until cancelled."""
+        """Save when `save_soon` requests it, and repeat a failed save, for example on a full disk, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SAVE_AGAIN):
@@ -208,7 +208,7 @@ class LiveFleet:
                 await self._save_between_changes()
 
     async def end(self) -> None:
-        """Save what `keep_saved` has not saved yet."""
+        """Save changes that `keep_saved` has not saved yet."""
         if self._unsaved.is_set():
             await self._save_between_changes()
 

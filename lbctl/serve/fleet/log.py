@@ -24,12 +24,12 @@ from lbctl.store.history import ActiveRollback
 _PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback", "leader": "the leader"}
 """Origin of a fleet → the cause of its publication, for the log, the events and the audit log."""
 _MAX_NAMED = 8
-"""The most replicas that one line of the log names."""
+"""Maximum number of replicas in one log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadOutcome:
-    """The result of one reading of the files."""
+    """The result of reading the files once."""
 
     result: ReloadStatus
     """Its outcome."""
@@ -38,13 +38,13 @@ class ReloadOutcome:
     at: float
     """When the files were read, in seconds since the epoch."""
     refused: str | None = None
-    """Why the fleet of the files is not served; None where it is."""
+    """Why the fleet in the files is not published; None if it is."""
     shrink: tuple[Diagnostic, ...] = ()
-    """The losses of replicas and keys that an operator has to confirm."""
+    """The losses of replicas and keys that an operator must confirm."""
 
     @property
     def valid(self) -> bool:
-        """Whether the fleet of the files is served."""
+        """Whether the fleet in the files is published."""
         return self.result in ("published", "unchanged")
 
 
@@ -52,13 +52,13 @@ class ChangeObserver(Protocol):
     """Is notified of every change, after it has happened."""
 
     def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
-        """Handle the end of a publication, whether or not it has changed the fleet."""
+        """Handle the end of a publication, whether or not it changed the fleet."""
 
     def reloaded(self, result: ReloadOutcome) -> None:
         """Handle the end of a reading of the files."""
 
     def rolled_back(self, rollback: ActiveRollback) -> None:
-        """Handle a rollback, after an earlier fleet is served in place of the files."""
+        """Handle a rollback, after an earlier fleet is published instead of the files."""
 
 
 class PublicationLog:
@@ -69,10 +69,10 @@ class PublicationLog:
         self._observer = observer
         self._audit = audit
         self._unrecorded: tuple[str, str] | None = None
-        """Version and cause of a publication that the audit log does not have yet."""
+        """Version and cause of a publication that is not in the audit log yet."""
 
     def served(self, published: PublishResult, origin: Origin) -> None:
-        """Report a fleet that was served, which `record` then adds to the audit log."""
+        """Report a published fleet, which `record` then adds to the audit log."""
         cause = _PUBLISHED_FOR[origin]
         self.report(published, cause)
         served = self._publisher.served
@@ -80,7 +80,7 @@ class PublicationLog:
             self._unrecorded = served.cached_snapshot.version, cause
 
     def report(self, published: PublishResult, cause: str) -> None:
-        """Log what has changed, and tell the observer."""
+        """Log the changes, and notify the observer."""
         served = self._publisher.served
         if published.new and served is not None:
             message = "published" if self._publisher.sends else "would be published"
@@ -94,11 +94,11 @@ class PublicationLog:
             self._observer.published(served, published, cause)
 
     def leave_out(self) -> None:
-        """Keep what was published last out of the audit log, since its leader records it."""
+        """Keep the last publication out of the audit log, because its leader records it."""
         self._unrecorded = None
 
     async def record(self) -> None:
-        """Append what was published last to the audit log."""
+        """Append the last publication to the audit log."""
         if self._unrecorded is not None:
             (version, cause), self._unrecorded = self._unrecorded, None
             with suppress(NotSavedError):  # the files are served, also where the state cannot be written
@@ -106,18 +106,18 @@ class PublicationLog:
 
 
 def stays(publisher: Publisher) -> str:
-    """Return the end of a message about a change that is not published: empty where nothing is served yet."""
+    """Return the end of a message about a change that is not published; empty if nothing is published yet."""
     return "; the published fleet does not change" if publisher.served else ""
 
 
 def _named_weights(weights: Mapping[str, Weight]) -> str:
-    """Return the first replicas with their new weights, and the number of further ones, for the log."""
+    """Return the first replicas with their new weights, and the number of remaining ones, for the log."""
     named = [f"{name}={weight.rate:.4g}" for name, weight in islice(weights.items(), _MAX_NAMED)]
     return " ".join(named) + (f" and {len(weights) - _MAX_NAMED} more" if len(weights) > _MAX_NAMED else "")
 
 
 class ReloadLog:
-    """Keeps the last result, and logs a diagnostic once as long as it stays."""
+    """Keeps the last result, and logs a recurring diagnostic only once."""
 
     def __init__(self, publisher: Publisher, metrics: Metrics, observer: ChangeObserver) -> None:
         self.last: ReloadOutcome | None = None
@@ -128,7 +128,10 @@ class ReloadLog:
         self._logged: frozenset[Diagnostic] = frozenset()
 
     def served(self, diagnostics: tuple[Diagnostic, ...], rollback: ActiveRollback | None, *, new: bool) -> None:
-        """Log that a fleet is served. `rollback`: the one that it is served for; `new`: it differs from the last."""
+        """Log that a fleet is published.
+
+        `rollback`: the rollback that published it; `new`: whether it differs from the last one.
+        """
         log.findings(item for item in diagnostics if item not in self._logged)
         self._logged = frozenset(diagnostics)
         if rollback is not None:
@@ -142,14 +145,14 @@ class ReloadLog:
     def refused(
         self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], cause: str, shrink: tuple[Diagnostic, ...] = ()
     ) -> None:
-        """Log why the files are not served: errors each time, other diagnostics once."""
+        """Log why the files are not published: errors each time, other diagnostics once."""
         log.findings(item for item in diagnostics if item.severity == "error" or item not in self._logged)
         self._logged |= frozenset(diagnostics)
         log.error(f"the files are not published{stays(self._publisher)}", reason=cause)
         self.note(result, diagnostics, cause, shrink)
 
     def failed(self, error: Exception) -> None:
-        """Log an exception of our own that the files have led to. The caller handles the exception."""
+        """Log an internal exception that was caused by the files. The caller handles the exception."""
         log.failure(f"internal error while processing these files{stays(self._publisher)}")
         message = f"internal error while processing these files ({type(error).__name__}: {error}); see the log"
         self.note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed while processing them")
@@ -158,7 +161,7 @@ class ReloadLog:
         self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], refused: str | None = None,
         shrink: tuple[Diagnostic, ...] = (),
     ) -> None:  # fmt: skip
-        """Keep the result as the last one, and count it. `refused`: why these files are not served."""
+        """Store the result as the last one, and count it. `refused`: why these files are not published."""
         unusable_key_files = sum(item.code in (key_files.UNUSABLE, key_files.SHRUNK) for item in diagnostics)
         warnings = sum(item.severity == "warning" for item in diagnostics)
         self._metrics.reloaded(result, warnings, unusable_key_files)
@@ -167,6 +170,6 @@ class ReloadLog:
 
 
 def _ignored(rollback: ActiveRollback) -> str:
-    """Return why the files are not served while a rollback is in force."""
+    """Return why the files are not published while a rollback is active."""
     reason = f": {rollback.reason}" if rollback.reason else ""
     return f"ignored until they change, because {rollback.actor} rolled back to {rollback.digest[:SHORT]}{reason}"

@@ -1,7 +1,7 @@
-"""Composes the inputs of a fleet, builds what proxies get, and publishes it.
+"""Composes the inputs of a fleet, builds the configuration of the proxies, and publishes it.
 
-Snapshots are built in a thread, and the caller makes sure that only one is built at a time. A snapshot that a proxy
-would reject is never sent: the published fleet then stays as it is.
+Snapshots are built in a thread, and the caller ensures that only one is built at a time. A snapshot that a proxy would
+reject is never sent: the published fleet then stays unchanged.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ from lbctl.xds.resource import SHORT, changed_names
 
 _T = TypeVar("_T")
 _MAX_NAMED = 5
-"""Maximum number of changed resources that the log names."""
+"""Maximum number of changed resources in a log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFleet:
-    """A fleet as it is published to all proxies."""
+    """A fleet as published to all proxies."""
 
     loaded: Loaded
     """The fleet as it was read."""
     inputs: FleetInputs
-    """Everything that the fleet was composed of."""
+    """All inputs that the fleet was composed of."""
     accepted: Discovered
-    """The answers of discovery that count."""
+    """The accepted discovery answers."""
     refused_answers: tuple[Diagnostic, ...]
-    """Why other answers do not count."""
+    """Why other answers were not accepted."""
     cached_snapshot: CachedSnapshot
-    """The xDS resources that are built from `composed.snapshot`."""
+    """The xDS resources built from `composed.snapshot`."""
     composed: Composed
-    """The fleet with everything that acts on it."""
+    """The fleet with all overrides, ejections and drains applied."""
     unsupported: tuple[Diagnostic, ...]
     """Warnings about features of the fleet that its proxies cannot express."""
     refused_keys: Mapping[str, tuple[HashOnly, ...]]
-    """Proxy → the API keys of its routes that it refuses, because the key file has only their hashes."""
+    """Proxy → the API keys of its routes that it rejects, because the key file contains only their hashes."""
     at: float
     """When this version was first published, in seconds since the epoch."""
 
     @property
     def origin(self) -> Origin:
-        """Where the files of the fleet are from."""
+        """The origin of the fleet's files."""
         return self.inputs.origin
 
 
@@ -77,7 +77,7 @@ class PublishResult:
     changed: Mapping[str, int] = field(default_factory=dict)
     """Short resource type → number of changed resources that a proxy of the fleet gets."""
     names: tuple[str, ...] = ()
-    """The changed resources as type/name; empty where there are too many for a log line."""
+    """The changed resources as type/name; empty if there are too many for a log line."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     """Pool → replica → its new weight, for the replicas whose weight has changed."""
 
@@ -109,26 +109,26 @@ class Publisher:
 
     @property
     def sends(self) -> bool:
-        """Whether Envoys get what is published. They do not in a dry run, and before the first fleet."""
+        """Whether Envoys get the published fleet. They do not in a dry run, and before the first fleet."""
         return self._send is not None
 
     def open(self, send: Callable[[CachedSnapshot], None]) -> None:
-        """Send each snapshot to the Envoys with `send` from now on, beginning with the published one."""
+        """Send each snapshot to the Envoys with `send` from now on, starting with the published one."""
         self._send = send
         if self._served is not None:
             send(self._served.cached_snapshot)
 
     def subscribe(self, name: str, subscriber: Callable[[PublishedFleet], None]) -> None:
-        """Call `subscriber` with each published fleet, after it was sent to the Envoys.
+        """Call `subscriber` with each published fleet after it was sent to the Envoys.
 
-        An error of a subscriber is logged with its `name`, and the other subscribers are still called.
+        An error in a subscriber is logged with its `name`, and the other subscribers are still called.
         """
         self._subscribers.append((name, subscriber))
 
     async def build(self, loaded: Loaded, discovered: Discovered, key: str) -> CachedSnapshot | None:
-        """Build the snapshot of a fleet that an earlier process served, so that its version is known.
+        """Build the snapshot of a fleet that an earlier process published, so that its version is known.
 
-        `key` is the key of questions to the picker. Returns None where a proxy would reject it.
+        `key` is the key for picker requests. Returns None if a proxy would reject it.
         """
         topology = discovered.apply(loaded.compiled.topology)
         snapshot = Snapshot(topology, secrets=loaded.secrets, addresses=discovered.hosts, own_picker_key=key)
@@ -139,10 +139,10 @@ class Publisher:
         return None
 
     async def publish(self, inputs: FleetInputs, *, allow_shrink: bool = False) -> PublishResult | None:
-        """Publish what these inputs lead to; return None where only notes have changed, and nothing was built.
+        """Publish the result of these inputs; return None if only notes have changed and nothing was built.
 
-        Raises UnsoundError, and publishes nothing, where a proxy would reject it. `allow_shrink`: accept any loss of
-        discovered replicas.
+        Raises UnsoundError, and publishes nothing, if a proxy would reject the result. `allow_shrink`: accept any loss
+        of discovered replicas.
         """
         loaded, before = inputs.loaded, self._served
         assert loaded is not None, "a fleet was read"
@@ -199,7 +199,10 @@ class Publisher:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of work in a thread. A cancellation waits for its end, so that no other work runs meanwhile."""
+    """Run work in a thread and return its result.
+
+    A cancellation waits for the work to end, so that no other work runs meanwhile.
+    """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

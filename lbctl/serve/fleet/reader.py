@@ -30,9 +30,9 @@ from lbctl.targets.load import Loaded, complete
 
 ReadKeys = Callable[[FleetSource, Diagnostics], Secrets]
 WithOwn = Callable[[FleetSource, Diagnostics], FleetSource]
-"""Returns a fleet with the sections that this process takes from its own files, and reports what it may not name."""
+"""Returns a fleet with the sections from this process's own files, and reports paths that the fleet must not name."""
 Writers = Literal["this process", "members", "anybody"]
-"""Possible writers of a state's fleets: a directory's only process, or the clients of a shared store."""
+"""The possible writers of a state's fleets: a directory's only process, or the clients of a shared store."""
 _OWN_FILES = (
     ("control", "xds", "tls", "certificate"),
     ("control", "xds", "tls", "key"),
@@ -46,7 +46,7 @@ _OWN_FILES = (
 
 
 def unchanged(source: FleetSource, _: Diagnostics) -> FleetSource:
-    """Return the fleet itself: its files are this process's files."""
+    """Return the fleet unchanged: its files are this process's files."""
     return source
 
 
@@ -57,17 +57,17 @@ class FleetContents:
     texts: tuple[SourceText, ...]
     """The files."""
     source: FleetSource | None
-    """The parsed YAML; None where it could not be parsed."""
+    """The parsed YAML; None if it could not be parsed."""
     loaded: Loaded | None
-    """The compiled fleet; None where there are errors."""
+    """The compiled fleet; None if there are errors."""
     diagnostics: tuple[Diagnostic, ...]
     """Diagnostics of these files."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
-    """Path of a target file or of own lines → the content that was used; a file that does not exist is absent."""
+    """Path of a target file or of custom lines → the content that was used; a missing file is absent."""
 
     @property
     def topology(self) -> Topology | None:
-        """The topology of the fleet; None where there are errors."""
+        """The topology of the fleet; None if there are errors."""
         return self.loaded.compiled.topology if self.loaded else None
 
     @property
@@ -95,12 +95,12 @@ def read(
     with_own: WithOwn = unchanged,
     withheld: tuple[str, ...] = (),
 ) -> FleetContents:
-    """Read the fleet of these texts.
+    """Read the fleet from these texts.
 
-    `target_contents`: path of a target file → the content to use in place of the file's. `read_keys` reads the key
-    files of a fleet. `diagnostics` holds the findings of earlier steps. `with_own` returns a fleet with the sections
-    that this process takes from its own files, where the texts are others. `withheld` are the files and directories of
-    this process that no fleet may name.
+    `target_contents`: path of a target file → the content to use instead of the file's. `read_keys` reads the key files
+    of a fleet. `diagnostics` contains the findings of earlier steps. `with_own` returns a fleet with the sections from
+    this process's own files, if the texts are from elsewhere. `withheld`: the files and directories of this process
+    that no fleet may name.
     """
     silenced = silenced_by_comments(texts)
     diagnostics.silence(silenced)
@@ -123,7 +123,7 @@ def read(
 
 
 def read_control(paths: Sequence[str]) -> ControlSection:
-    """Read the section `control` of the files at the paths, also if they have errors elsewhere."""
+    """Read the section `control` of the files at the paths, even if they have errors elsewhere."""
     diagnostics = Diagnostics()
     files = read_texts(paths, diagnostics)
     unreadable = next((item for item in diagnostics if item.severity == "error"), None)
@@ -135,16 +135,19 @@ def read_control(paths: Sequence[str]) -> ControlSection:
 
 
 def own_control(paths: Sequence[str]) -> FleetSource | None:
-    """Return the fleet's files at the paths as far as their section `control` goes; None unless all of it is there."""
+    """Return the fleet's files at the paths, with only their section `control`.
+
+    The result is None unless that section is complete.
+    """
     section = control_alone(read_texts(paths, Diagnostics()))
     return None if section.lost else section.source
 
 
 def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> FleetSource | None:
-    """Parse the YAML. Returns None where that fails.
+    """Parse the YAML. Returns None if that fails.
 
-    The result of the last call is cached: the same texts are parsed again to find the listening addresses, where only a
-    certificate has changed, and where a new fleet is refused.
+    The result of the last call is cached: the same texts are parsed again to find the listen addresses, after a change
+    of only a certificate, and after the rejection of a new fleet.
     """
     source, all_diagnostics = _parse_cached(texts, tuple(diagnostics))
     diagnostics.extend(all_diagnostics)
@@ -152,7 +155,7 @@ def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> Fle
 
 
 _SECTIONS = SectionCache()
-"""The pools and routes of the last fleet: a reload validates and compiles only those that have changed."""
+"""The pools and routes of the last fleet: a reload validates and compiles only changed ones."""
 
 
 @lru_cache(maxsize=1)
@@ -167,13 +170,13 @@ def _parse_cached(
 
 
 def _is_superseded(item: Diagnostic, findings: Sequence[Diagnostic]) -> bool:
-    """Whether `item` reports a missing file for whose certificate or key there is a more specific finding."""
+    """Return whether `item` reports a missing certificate or key file that has a more specific finding."""
     is_missing_file = item.code == "LB110" and item.path[-1] != "path"
     return is_missing_file and any(item.path[:-1] == finding.path[:-1] for finding in findings)
 
 
 def _targets(source: FleetSource, target_contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Read the target files and own lines once, so that what is compiled is also what the state saves."""
+    """Read the target files and custom lines once, so that the compiled content is also the saved content."""
     nodes = [node for path, node in named_files(source.root) if path[0] == "pools" and path[-1] == "path"]
     nodes += own_lines_nodes(source.root)
     paths = {str(file_of(source, node)) for node in nodes}

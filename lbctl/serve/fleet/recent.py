@@ -32,11 +32,11 @@ class RecentSnapshots:
             del self._snapshots[next((item for item in older if item not in used), older[0])]
 
     def get(self, version: str) -> Snapshot | None:
-        """Return the snapshot of this version; None where it is not kept."""
+        """Return the snapshot of this version; None if it is no longer kept."""
         return self._snapshots.get(version)
 
     def oldest(self, versions: Iterable[str]) -> Snapshot | None:
-        """Return the snapshot among `versions` that was published first; None where one is unknown or none is given."""
+        """Return the snapshot among `versions` that was published first; None if one is unknown or none is given."""
         wanted = frozenset(versions)
         if not wanted <= self._snapshots.keys():
             return None

@@ -1,7 +1,7 @@
-"""Reads the files of the fleet at the start, at their changes and when it is asked to, and has them published.
+"""Reads the fleet's files at the start, after changes and on request, and has them published.
 
-A valid fleet is published, or the published one stays as it is and the reason is logged. No failure here ends the
-process or takes the configuration away from proxies.
+If the fleet is valid, it is published; otherwise the published fleet stays unchanged and the reason is logged. No
+failure here ends the process or removes the configuration from proxies.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import UnsoundError
 
 OnFleet = Callable[[Loaded, bool], Awaitable[None]]
-"""Is called with the first fleet: with False before its resources are built, with True when they can be served."""
+"""Called with the first fleet: with False before its resources are built, with True when they can be served."""
 _FILES = Cause(CONTROL_PLANE)
-"""The cause of what a change of the files leads to."""
+"""The cause of publications after a change of the files."""
 
 
 class Reconciler:
@@ -62,7 +62,7 @@ class Reconciler:
     ) -> None:
         """Create the reconciler; it has no fleet before `start`.
 
-        `state_directory`: directory of the state, if the fleet does not define it. `writers`: possible writers of the
+        `state_directory`: the state directory, if the fleet does not define it. `writers`: possible writers of the
         state.
         """
         self._paths = paths
@@ -88,9 +88,9 @@ class Reconciler:
         return self._reloads.last
 
     async def start(self, saved: SavedFleet | None, on_fleet: OnFleet) -> None:
-        """Serve the fleet of the files, or else the `saved` one where that is still valid.
+        """Publish the fleet in the files, or the `saved` one if it is still valid.
 
-        `on_fleet` is called with the first fleet, now or after a later reading.
+        `on_fleet` is called with the first fleet, now or after a later read.
         """
         self._on_fleet = on_fleet
         self._saver.restored(saved)
@@ -105,16 +105,16 @@ class Reconciler:
         await self._find_revision()
 
     def serve_leader(self, leader: SavedFleet | None) -> None:
-        """Serve what the leader serves from the next reading on; None: the files, until there is a leader's fleet."""
+        """Publish the leader's fleet from the next read on; None: the files, until there is a leader's fleet."""
         self._files = LeaderFiles(self._history, self._publications, leader)
 
     @property
     def fleet(self) -> SavedFleet | None:
-        """The fleet that is served, in the form that is saved; None before the first."""
+        """The published fleet, in its saved form; None before the first."""
         return self._files.leader or self._saver.fleet
 
     async def lead(self) -> None:
-        """Serve the own files from now on, and save what is served."""
+        """Publish the own files from now on, and save the published fleet."""
         async with self._live.turn:
             leader, self._files = self._files.leader, self._own_files
             await self._saver.save_all(leader)
@@ -143,7 +143,7 @@ class Reconciler:
                 await self._files.record()
 
     async def _find_revision(self) -> None:
-        """Look up the commit of what is served, without the lock: nothing that proxies wait for waits for git."""
+        """Look up the commit of the published fleet, without the lock: proxies must not wait for git."""
         if await self._history.find_revision():
             async with self._live.turn:
                 await self._files.save(None)
@@ -185,7 +185,10 @@ class Reconciler:
             self._reloads.failed(error)
 
     async def _placed(self, files: tuple[SourceText, ...]) -> tuple[SourceText, ...]:
-        """Return stored files; files from a shared store get the directories of this process's files."""
+        """Return stored files.
+
+        The directories in files from a shared store are replaced with those of this process's files.
+        """
         return await asyncio.to_thread(relocated, files, self._paths) if self._shared else files
 
     def _watch_files(self, files: Mapping[Path, str]) -> None:
@@ -193,7 +196,7 @@ class Reconciler:
         self._watch.watch_files(files)
 
     async def _load(self, pinned: tuple[SourceText, ...] | None, allow_shrink: bool) -> LoadOutcome:
-        """Read the files on disk, or these in their place."""
+        """Read the files on disk, or these files instead."""
         return await asyncio.to_thread(
             self._reloader.load, allow_shrink=allow_shrink, discovered=self._live.accepted.apply, pinned=pinned
         )
@@ -239,7 +242,7 @@ class Reconciler:
             )
 
     async def _serve_loaded(self, loaded: Loaded, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
-        """Serve the fleet that was read, and note the result. Raises UnsoundError, and nothing has changed then."""
+        """Publish the fleet that was read, and record the result. Raises UnsoundError; then nothing has changed."""
         rollback = self._files.rollback
         published = await self._serve(loaded, outcome, self._files.origin, allow_shrink, cause)
         served = self._live.served
@@ -249,7 +252,7 @@ class Reconciler:
         self._reloads.served((*outcome.diagnostics, *unsupported), rollback, new=published.new)
 
     async def _serve_running(self, outcome: LoadOutcome) -> None:
-        """Serve the running fleet with changed certificates, key files or target files where the new one is refused."""
+        """Publish the running fleet with changed certificates, key files or target files; the new fleet is rejected."""
         served = self._live.served
         if outcome.running is None or served is None:
             return
@@ -261,7 +264,7 @@ class Reconciler:
     async def _serve(
         self, loaded: Loaded, outcome: LoadOutcome, origin: Origin, allow_shrink: bool, cause: Cause
     ) -> PublishResult:
-        """Serve a fleet. Raises UnsoundError where a proxy would reject it; nothing has changed then."""
+        """Serve a fleet. Raises UnsoundError if a proxy would reject it; then nothing has changed."""
         if self._on_fleet is not None:
             await self._on_fleet(loaded, False)
         published = await self._live.publish_files(loaded, origin, allow_shrink=allow_shrink)

@@ -1,12 +1,12 @@
-"""Reads the fleet of the files, and decides whether it may replace the running fleet.
+"""Reads the fleet in the files, and decides whether it may replace the running fleet.
 
-A fleet is accepted whole or not at all: the running fleet stays where the new one has an error, where one of its files
-is still being written, and where it would lose more replicas or keys than `max_shrink` allows. Changes of the
-certificates, key files and target files of the running fleet still take effect then, with the YAML texts from which the
-running fleet was read.
+A fleet is accepted completely or not at all: the running fleet stays if the new one has an error, if one of its files
+is still being written, or if it would lose more replicas or keys than `max_shrink` allows. In that case, changes of the
+running fleet's certificates, key files and target files still take effect, with the YAML texts from which the running
+fleet was read.
 
-At the start the caller restores the saved fleet with `restore` and `accept`, so that later fleets are compared with it.
-Then it calls `load`, and `accept` for the fleet that it serves. This module only reads.
+At the start, the caller restores the saved fleet with `restore` and `accept`, so that later fleets are compared with
+it. Then it calls `load`, and `accept` for the fleet that it publishes. This module only reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lbctl.targets.load import Loaded
 _QUIET = 0.1
 """Seconds for which a file must be unchanged before it counts as completely written."""
 _TICK = 0.02
-"""Seconds after which every later change of a file has another time: clocks of kernels tick every 1 to 10 ms."""
+"""Seconds after which every later change of a file has a different time: kernel clocks tick every 1 to 10 ms."""
 _PAUSE = 0.05
 """Seconds between two attempts to read files that are still being written."""
 _ATTEMPTS = 30
@@ -50,29 +50,29 @@ class LoadOutcome:
     """The result of reading the files."""
 
     loaded: Loaded | None
-    """The new fleet; None where it is refused."""
+    """The new fleet; None if it is rejected."""
     diagnostics: tuple[Diagnostic, ...]
-    """All diagnostics of the files, also where the fleet is accepted."""
+    """All diagnostics of the files, even if the fleet is accepted."""
     refused: str | None = None
-    """Why the new fleet is refused, as a short phrase."""
+    """Why the new fleet is rejected, as a short phrase."""
     files: Mapping[Path, str] = field(default_factory=dict)
     """File to watch in addition to the fleet's files → digest of its content when it was read."""
     shrink: tuple[Diagnostic, ...] = ()
-    """The losses of replicas and keys: refused, or confirmed where there is a fleet."""
+    """The losses of replicas and keys: rejected, or confirmed if there is a fleet."""
     running: Loaded | None = None
-    """Where the new fleet is refused: the running one with changed certificates, key files or target files, if any."""
+    """If the new fleet is rejected: the running fleet with changed certificates, key files or target files, if any."""
     saved: SavedFleet | None = None
-    """The saved form of `loaded` or `running` for the state, once it is published."""
+    """The form of `loaded` or `running` to save in the state once it is published."""
 
     @property
     def fleet(self) -> Loaded | None:
-        """The fleet to serve from now on; None where nothing has changed."""
+        """The fleet to publish from now on; None if nothing has changed."""
         return self.loaded or self.running
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The running fleet, with which later ones are compared."""
+    """The running fleet, with which later fleets are compared."""
 
     fleet: Loaded
     saved: SavedFleet
@@ -93,23 +93,23 @@ class FleetReloader:
     def __init__(self, paths: Sequence[str], state: str | None = None, *, writers: Writers = "this process") -> None:
         """Create the reader without reading files.
 
-        `state`: directory of the state, if the fleet does not define it. `writers`: possible writers of the fleets for
+        `state`: the state directory, if the fleet does not define it. `writers`: possible writers of the fleets for
         `restore` and `load`.
         """
         self._paths = tuple(paths)
         self._withheld = (state,) if state else ()
         self._writers = writers
         self._own: FleetSource | None = None
-        """The last sections of the own files that could be read, for a fleet of a shared store."""
+        """The last sections of the own files that could be read, for a fleet from a shared store."""
         self._own_places: frozenset[str] = frozenset()
-        """The sockets and log files of the last own files that could be read."""
+        """The sockets and log files in the last own files that could be read."""
         self._lock = threading.Lock()
         self._certificates = CertificateCache()
         self._fingerprints = Fingerprints()
         self._running: _Running | None = None
 
     def accept(self, outcome: LoadOutcome) -> None:
-        """Make the fleet of this outcome the running one, with which later fleets are compared."""
+        """Make the fleet of this outcome the running fleet, with which later fleets are compared."""
         fleet, saved = outcome.fleet, outcome.saved
         if fleet is not None and saved is not None:
             self._running = _Running(fleet, saved, outcome.files)
@@ -122,11 +122,11 @@ class FleetReloader:
         discovered: Callable[[Topology], Topology] = _unchanged,
         pinned: Sequence[SourceText] | None = None,
     ) -> LoadOutcome:
-        """Read the fleet of the files as they are now.
+        """Read the fleet from the current files.
 
-        `discovered` adds the discovered replicas to a topology, so that they count as well. A file that has just
-        changed is read again until it has settled. `pinned`: YAML texts of an earlier fleet to read in place of the
-        YAML files; the other files that they name are read as they are now.
+        `discovered` adds the discovered replicas to a topology, so that they also count. A file that has just changed
+        is read again until it has settled. `pinned`: YAML texts of an earlier fleet to read instead of the YAML files;
+        the current content of the other files is used.
         """
         with self._lock:
             contents, files, changed = self._read_settled(pinned)
@@ -147,8 +147,8 @@ class FleetReloader:
     def restore(self, saved: SavedFleet) -> LoadOutcome:
         """Read a saved fleet.
 
-        Its target files are read as they are now. Where they are missing, invalid or would remove too many replicas,
-        their saved content is used.
+        Its target files are read with their current content. If they are missing, invalid or would remove too many
+        replicas, their saved content is used.
         """
         with self._lock:
             own = self._with_own()
@@ -169,7 +169,10 @@ class FleetReloader:
         files: Mapping[Path, str],
         discovered: Callable[[Topology], Topology],
     ) -> LoadOutcome:
-        """Keep the running fleet, with the current content of its other files. `files`: files of the rejected fleet."""
+        """Keep the running fleet, with the current content of its other files.
+
+        `files`: the files of the rejected fleet.
+        """
         running = self._running
         refused = LoadOutcome(None, tuple(diagnostics), reason, files)
         if running is None:
@@ -194,7 +197,7 @@ class FleetReloader:
         discovered: Callable[[Topology], Topology],
         own: WithOwn,
     ) -> FleetContents:
-        """Read these texts with all files as they are now, or else with the given content of the target files."""
+        """Read these texts with the current content of all files, or with the given content of the target files."""
         contents = self._contents(source_texts, {}, self._reread_keys, Diagnostics(), own)
         if contents.topology and not (before and _shrunk(before, contents.topology, discovered)):
             return contents
@@ -211,7 +214,7 @@ class FleetReloader:
         return read(source_texts, targets, self._certificates, keys, diagnostics, own, self._withheld)
 
     def _with_own(self) -> WithOwn:
-        """Return what gives a stored fleet the sections that this process takes from its own files."""
+        """Return the function that gives a stored fleet the sections from this process's own files."""
         if self._writers == "this process":
             own = own_control(self._paths)
             return unchanged if own is None else self._with(own)
@@ -223,7 +226,10 @@ class FleetReloader:
         return self._with(self._own, self._own_places)
 
     def _with(self, own: FleetSource | None, places: frozenset[str] | None = None) -> WithOwn:
-        """Return what gives a fleet these sections. `places`: the sockets and log files that it may name; None: all."""
+        """Return the function that gives a fleet these sections.
+
+        `places`: the sockets and log files that it may name; None: all.
+        """
 
         def change(source: FleetSource, diagnostics: Diagnostics) -> FleetSource:
             if places is not None:
@@ -254,15 +260,16 @@ class FleetReloader:
         return (*(fleet.compiled.sources.with_position(item) for item in replicas), *keys)
 
     def _unsettled_key_file(self) -> Path | None:
-        """Return a key file that has lost a key a moment ago, since it may be half written."""
+        """Return a key file that has just lost a key, because it may be half written."""
         if self._running is None:
             return None
         return key_files.unsettled_file(self._running.fleet.source, self._served_keys, time.time_ns())
 
     def _read_settled(self, pinned: Sequence[SourceText] | None) -> tuple[FleetContents, dict[Path, str], Path | None]:
-        """Return the fleet, the digests of its other files, and a file that was changed again in every attempt.
+        """Return the fleet, the digests of its other files, and a file that changed during every attempt.
 
-        The first attempt does not wait until the files are old enough: they become so while they are read and compiled.
+        The first attempt does not wait until the files are old enough: they reach that age while they are read and
+        compiled.
         """
         paths = self._paths if pinned is None else ()
         for attempt in range(_ATTEMPTS):
@@ -295,12 +302,15 @@ def _outcome(contents: FleetContents, files: Mapping[Path, str]) -> LoadOutcome:
 
 
 def _shrunk(before: Topology, after: Topology, discovered: Callable[[Topology], Topology]) -> tuple[Diagnostic, ...]:
-    """Return the losses beyond the running fleet's own limit: a file that also raises the limit confirms no loss."""
+    """Return the losses beyond the running fleet's own limit: a file cannot confirm a loss by raising the limit."""
     return tuple(shrinks(discovered(before), discovered(after), before.control.max_shrink))
 
 
 def _changed_file(before: Mapping[Path, Signature], named: Iterable[Path], since: int) -> Path | None:
-    """Return a file that differs from `before`, or was changed after `since` (ns since the epoch); else None."""
+    """Return a file that differs from `before` or was changed after `since` (ns since the epoch).
+
+    The result is None if there is none.
+    """
     for file in named:
         current = signature(file)
         if current != before.get(file, current) or _changed_between(current, since, time.time_ns()):
@@ -309,7 +319,7 @@ def _changed_file(before: Mapping[Path, Signature], named: Iterable[Path], since
 
 
 def _wait_until_quiet(files: Iterable[Path]) -> None:
-    """Wait until none of the files is younger than `_QUIET`, as far as they have not changed again by then."""
+    """Wait until none of the files is younger than `_QUIET`, without waiting again for files that change meanwhile."""
     now = time.time_ns()
     changes = (changed_at(signature(file)) for file in files)
     newest = max((at for at in changes if at is not None and at <= now), default=0)
@@ -318,9 +328,9 @@ def _wait_until_quiet(files: Iterable[Path]) -> None:
 
 
 def _changed_between(stamp: Signature, first: int, last: int) -> bool:
-    """Whether the file was changed in this period, in ns since the epoch.
+    """Return whether the file was changed in this period, in ns since the epoch.
 
-    A time in the future comes from the clock of another machine, and does not count.
+    A time in the future comes from another machine's clock and does not count.
     """
     changed = changed_at(stamp)
     return changed is not None and first < changed <= last
@@ -332,7 +342,7 @@ def _still_written(file: Path) -> Diagnostic:
 
 
 def _merged(first: Iterable[Diagnostic], second: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return both, without a warning of `second` that `first` already reports as an error."""
+    """Return both, without the warnings in `second` that `first` already reports as errors."""
     merged = Diagnostics()
     merged.extend(first)
     errors = {(item.code, item.path) for item in merged if item.severity == "error"}
@@ -359,7 +369,7 @@ def relocated(files: tuple[SourceText, ...], paths: tuple[str, ...]) -> tuple[So
 
 
 def is_unchanged(saved: SavedFleet, paths: tuple[str, ...]) -> bool:
-    """Whether the files are the saved ones, so that the fleet need not be compared with the saved one."""
+    """Whether the files are the saved files, so that the fleet need not be compared with the saved one."""
     if tuple(texts(paths, Diagnostics())) != saved.texts:
         return False
     with suppress(OSError):

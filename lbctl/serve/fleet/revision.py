@@ -1,7 +1,7 @@
-"""The commit that the files of a fleet belong to, where they are in a git checkout.
+"""The commit that a fleet's files belong to, if they are in a git checkout.
 
-The content that is served is compared with the commit's by its hash, so that a file that changes meanwhile cannot pass
-as clean. Only what git has stored is read: no hook, filter or monitor of the checkout runs.
+The published content is compared with the commit's content by its hash, so that a file that changes meanwhile does not
+count as clean. lbctl only reads data that git has stored: no hook, filter or monitor of the checkout runs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lbctl.model.load import SourceText, is_fleet_file
 from lbctl.store.history import Revision
 
 _TIMEOUT = 5.0
-"""Seconds for one answer of git."""
+"""Timeout for one git command, in seconds."""
 
 
 def revision_of(paths: Sequence[str], files: Iterable[SourceText]) -> Revision:
-    """Return the commit that is checked out where the files of the paths are; an empty one where there is none. Blocks.
+    """Return the commit that is checked out at the location of the files; an empty revision if there is none. Blocks.
 
-    The revision is dirty where a file differs from the commit, is not in it, or is missing on disk.
+    The revision is dirty if a file differs from the commit, is not in it, or is missing on disk.
     """
     contents = {Path(os.path.realpath(text.name)): text.data for text in files}
     folders = sorted({file.parent for file in contents})
@@ -35,7 +35,10 @@ def revision_of(paths: Sequence[str], files: Iterable[SourceText]) -> Revision:
 
 
 def _differs(folder: Path, contents: Mapping[Path, bytes], is_whole: bool) -> bool:
-    """Whether files of this folder differ from the commit. `is_whole`: the fleet is all YAML files of the folder."""
+    """Return whether files in this folder differ from the commit.
+
+    `is_whole`: whether the fleet consists of all YAML files in the folder.
+    """
     rows = (row.partition("\t") for row in _git(folder, "ls-tree", "-z", "HEAD").split("\0") if row)
     stored = {name: head.split()[-1] for head, _, name in rows if " blob " in head}
     files = {file.name: data for file, data in contents.items() if file.parent == folder}
@@ -45,7 +48,7 @@ def _differs(folder: Path, contents: Mapping[Path, bytes], is_whole: bool) -> bo
 
 
 def _blob(data: bytes, like: str) -> str:
-    """Return git's name for this content, by the hash that the other name was made with."""
+    """Return git's name for this content, computed with the hash function of the other name."""
     hashed = hashlib.sha256() if len(like) == 64 else hashlib.sha1(usedforsecurity=False)
     hashed.update(b"blob %d\0" % len(data))
     hashed.update(data)

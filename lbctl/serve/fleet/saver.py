@@ -1,4 +1,4 @@
-"""Saves what is served, so that a restart finds it: the fleet, the discovery answers, the drains, the history."""
+"""Saves the published state for a restart: the fleet, the discovery answers, the drains and the history."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from lbctl.store.records import SavedFleet
 from lbctl.store.saved import SavedState
 
 SAVE_AGAIN = 5.0
-"""Seconds until a save that has failed is tried again."""
+"""Seconds until a failed save is retried."""
 
 
 class FleetSaver:
-    """Saves what is served, as far as it has changed. A save that fails is logged, and remains pending.
+    """Saves the changes of the published state. A failed save is logged and remains pending.
 
-    Saves are made one after the other, in the order of the calls.
+    Saves run one after another, in the order of the calls.
     """
 
     def __init__(
         self, publisher: Publisher, state: SavedState, history: FleetHistory, drains: Since | None = None
     ) -> None:
-        """`drains`: those that the state has; None where none were saved."""
+        """`drains`: the drains in the state; None if none were saved."""
         self.is_pending = False
-        """Whether a save has failed that none has made good."""
+        """Whether a save has failed and no later save has succeeded."""
         self._publisher = publisher
         self._state = state
         self._history = history
         self._saved: SavedFleet | None = None
         self._newest: SavedFleet | None = None
-        """The files that are served, which a failed save may not have saved yet."""
+        """The published files, which a failed save may not have saved yet."""
         self._turn = asyncio.Lock()
         self._drains: Since | None = drains or {}
-        """The drains as they are saved; None where that is unknown."""
+        """The drains as saved; None if unknown."""
 
     @property
     def fleet(self) -> SavedFleet | None:
-        """The fleet that is served, in the form that is saved; None before the first."""
+        """The published fleet, in its saved form; None before the first."""
         return self._newest or self._saved
 
     def restored(self, saved: SavedFleet | None) -> None:
-        """Take note that the state has this fleet."""
+        """Record that the state contains this fleet."""
         self._saved = saved
 
     def save_later(self) -> None:
@@ -53,9 +53,9 @@ class FleetSaver:
         self.is_pending = True
 
     async def save_all(self, earlier: SavedFleet | None) -> None:
-        """Save everything the next time, since the content of the state is unknown.
+        """Save everything the next time, because the content of the state is unknown.
 
-        `earlier`: the last leader's fleet, which is served until another one is published; None where there is none.
+        `earlier`: the last leader's fleet, which stays published until the next publication; None if there is none.
         """
         async with self._turn:
             self._newest = earlier or self._newest

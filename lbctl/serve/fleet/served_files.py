@@ -1,4 +1,4 @@
-"""The files that this process serves: its own, or the leader's. The reconciler uses one of the two objects."""
+"""The files that this process publishes: its own or the leader's. The reconciler uses one of the two objects."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from lbctl.store.records import SavedFleet
 
 
 class OwnFiles:
-    """The files on disk, or the files of a rollback. Served fleets are saved, and in the history and the audit log."""
+    """The files on disk, or the files of a rollback.
+
+    Published fleets are saved and recorded in the history and the audit log.
+    """
 
     confirms_losses = False
     """Whether another process has accepted the loss of replicas and keys."""
     leader = None
-    """The fleet of another process that is served here."""
+    """The fleet of another process that is published here."""
 
     def __init__(self, history: FleetHistory, publications: PublicationLog, saver: FleetSaver) -> None:
         self._history = history
@@ -27,16 +30,16 @@ class OwnFiles:
 
     @property
     def rollback(self) -> ActiveRollback | None:
-        """The rollback in force; None without one."""
+        """The active rollback; None without one."""
         return self._history.rollback
 
     @property
     def origin(self) -> Origin:
-        """Where the files are from."""
+        """The origin of the files."""
         return "files" if self.rollback is None else "history"
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
-        """Return the files that are served in place of the files on disk, where a rollback is in force."""
+        """Return the files that are published instead of the files on disk if a rollback is active."""
         return await self._history.pinned()
 
     async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
@@ -44,7 +47,7 @@ class OwnFiles:
         await self._history.served(files, fleet, cause)
 
     async def save(self, saved: SavedFleet | None) -> None:
-        """Save what is served, with these files; None: the files have not changed."""
+        """Save the published fleet with these files; None: the files have not changed."""
         await self._saver.save(saved)
 
     async def record(self) -> None:
@@ -53,12 +56,12 @@ class OwnFiles:
 
 
 class LeaderFiles:
-    """The files that the leader serves, which saves and records them. Without a leader: the files on disk."""
+    """The leader's files, which the leader saves and records. Without a leader: the files on disk."""
 
     confirms_losses = True
     """Whether another process has accepted the loss of replicas and keys."""
     rollback = None
-    """A rollback of this process; the leader's is in its files."""
+    """A rollback by this process; the leader's rollback is in its files."""
 
     def __init__(self, history: FleetHistory, publications: PublicationLog, leader: SavedFleet | None) -> None:
         """`leader`: the leader's fleet; None before it is known."""
@@ -68,21 +71,21 @@ class LeaderFiles:
 
     @property
     def origin(self) -> Origin:
-        """Where the files are from."""
+        """The origin of the files."""
         return "files" if self.leader is None else "leader"
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
-        """Return the leader's files; None where the files on disk are the same."""
+        """Return the leader's files; None if they equal the files on disk."""
         if self.leader is None or await self._history.on_disk() == digest_of(self.leader.texts):
             return None
         return self.leader.texts
 
     async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
-        """Add nothing to the history."""
+        """Do not add the fleet to the history."""
 
     async def save(self, saved: SavedFleet | None) -> None:
         """Save nothing."""
 
     async def record(self) -> None:
-        """Leave the last publication out of the audit log."""
+        """Do not record the last publication in the audit log."""
         self._publications.leave_out()

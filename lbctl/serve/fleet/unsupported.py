@@ -1,7 +1,7 @@
 """Finds the features of a fleet that its proxies cannot express.
 
-A feature that the control plane provides in place of a proxy is not reported. `done_by_control_plane_for` returns those
-features, also to the commands that render a file for such a proxy.
+A feature that the control plane provides instead of the proxy is not reported. `done_by_control_plane_for` returns
+these features, also for commands that render a file for such a proxy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lbctl.targets.target import SERVED
 def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
     """Return a warning for each feature that one of the proxies cannot express, without duplicates.
 
-    They include every route that answers 503 because the proxy cannot protect it, and API keys that a proxy refuses.
+    They include every route that answers 503 because the proxy cannot protect it, and API keys that a proxy rejects.
     """
     warnings: dict[Diagnostic, None] = {}
     for proxy in proxies:
@@ -36,6 +36,6 @@ def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[P
 
 
 def done_by_control_plane_for(kind: str) -> dict[str, str]:
-    """Return code → title of each feature that the control plane provides in place of a proxy of this kind."""
+    """Return code → title of each feature that the control plane provides instead of a proxy of this kind."""
     provided = SERVED.keys() | target(kind).done_by_control_plane
     return {item.code: item.title for item in FEATURES if item.id in provided}

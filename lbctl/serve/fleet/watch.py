@@ -1,9 +1,9 @@
-"""Decides when the files of a fleet are read again: once after each change, when the change has settled.
+"""Decides when the files of a fleet are read again: once after each change, as soon as the change has settled.
 
-Only the content of the files counts: an event of the operating system merely triggers a comparison, and without events
-the files are compared every few seconds. A file that was only touched has not changed. A change has settled when no
-file has changed for `settle` seconds, or at the latest after `max_settle` seconds; the reader must therefore still
-detect a half-written file.
+Only the content of the files counts: an operating system event merely triggers a comparison, and without events the
+files are compared every few seconds. A file that was only touched has not changed. A change has settled when no file
+has changed for `settle` seconds, or after `max_settle` seconds at the latest; so the reader must still detect a
+half-written file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lbctl.serve.fleet.file_events import FileEvents, WatchedDirectories, watche
 from lbctl.serve.fleet.fingerprints import Fingerprints, fleet_files
 
 _FALLBACK_POLL = 1.0
-"""Seconds between two comparisons where the operating system reports no events."""
+"""Seconds between two comparisons if the operating system does not report events."""
 _NOT_READ = "unknown"
-"""Replaces the digest of a file that has not been read."""
+"""Placeholder for the digest of a file that has not been read."""
 
 
 class FleetWatcher:
-    """Watches the files that PATHs name, and the files of `watch_files`. `changes` has a single consumer."""
+    """Watches the files in the PATH arguments, and the files of `watch_files`. `changes` has a single consumer."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class FleetWatcher:
     ) -> None:
         """Read the files for the first time. All durations are in seconds.
 
-        A change has settled after `settle` without a further one, and at the latest after `max_settle`. The files are
-        compared every `poll` even without an event. `inotify=False`: no events are requested from the operating system.
+        A change has settled after `settle` without a further change, and after `max_settle` at the latest. The files
+        are compared every `poll`, even without an event. `inotify=False`: no operating system events are requested.
         """
         self._paths = tuple(paths)
         self._settle = settle
@@ -56,14 +56,14 @@ class FleetWatcher:
 
     @property
     def polling(self) -> str:
-        """Why the files are only polled; empty where the operating system reports events."""
+        """Why the files are only polled; empty if the operating system reports events."""
         return self._file_events.unavailable if self._inotify else "inotify is not used"
 
     def watch_files(self, files: Iterable[Path]) -> None:
         """Watch exactly these files in addition to the fleet's files.
 
-        A mapping gives the digest of each file when it was read (of `fingerprints.Fingerprints`): a file whose content
-        is different now counts as changed.
+        A mapping gives the digest of each file when it was read (from `fingerprints.Fingerprints`): a file with
+        different content now counts as changed.
         """
         digests = files if isinstance(files, Mapping) else {}
         fleet = {file: digest for file, digest in self._reported.items() if file not in self._files}
@@ -72,7 +72,7 @@ class FleetWatcher:
         self._wake.set()
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield once for each settled change, or for several changes that came together."""
+        """Yield once for each settled change, or for several simultaneous changes."""
         try:
             while True:
                 await self._watch_directories()
@@ -84,7 +84,7 @@ class FleetWatcher:
             await self._file_events.close()
 
     async def _settled(self) -> bool:
-        """Wait until the files have settled, at most `max_settle`, and return whether any content has changed."""
+        """Wait up to `max_settle` seconds until the files have settled, and return whether any content has changed."""
         deadline = time.monotonic() + self._max_settle
         digests = await self._read_digests()
         while time.monotonic() < deadline:
@@ -107,9 +107,9 @@ class FleetWatcher:
         return self._fingerprints.of([*fleet_files(self._paths), *self._files])
 
     async def _watch_directories(self) -> None:
-        """Watch the directories before the files are read, so that no change between the two is missed.
+        """Watch the directories before the files are read, so that no change in between is missed.
 
-        A directory that is replaced while its watch is registered is found by looking again.
+        If a directory is replaced while its watch is registered, a second check detects it.
         """
         while self._inotify and await self._file_events.watch(await asyncio.to_thread(self._directories)):
             pass
