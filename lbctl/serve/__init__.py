@@ -1,1 +1,4 @@
-"""The control plane: watches the files, configures the proxies, and reports its state. Wired together in `app`."""
+"""The control plane: watches the files, configures the proxies, and reports its state.
+
+`app` wires its parts together.
+"""

@@ -1,8 +1,9 @@
-"""The process of `lbctl serve`: it starts, serves until a signal ends it, and shuts down in order.
+"""The process of `lbctl serve`: it starts, serves until a signal, and shuts down in order.
 
-At the start the process locks the state (a second process waits for it) and reads the files; where they are invalid, it
-serves the last valid fleet of the state. Only then does it listen for proxies, so that no proxy ever gets an incomplete
-fleet. SIGHUP makes it read the files again, SIGTERM ends it. `wiring` builds the parts that run here.
+At the start, the process locks the state (a second process waits for the lock) and reads the files. If the files are
+invalid, it publishes the last valid fleet from the state. Only then does it listen for proxies, so that no proxy ever
+gets an incomplete fleet. SIGHUP makes it read the files again, and SIGTERM ends it. `wiring` creates the parts that run
+here.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ from lbctl.xds.protocol.node_status import NodeStatus
 __all__ = ["App", "Options", "run"]
 
 _MAX_SHUTDOWN = 9.5
-"""Seconds after the first signal at which the process ends even if a task still hangs."""
+"""Seconds after the first signal at which the process exits even if a task still hangs."""
 _DRAIN_POLL = 1.0
-"""The longest time between two checks of the deadlines of drains, in seconds."""
+"""Maximum seconds between two checks of the drain deadlines."""
 _SWITCH_INTERVAL = 0.001
 """Seconds for which a thread that reads files may block the serving thread. Python's default is 0.005."""
 
 
 def run(options: Options) -> int:
-    """Run the control plane until it ends, logging to standard error, and return the exit code."""
+    """Run the control plane until it ends, log to standard error, and return the exit code."""
     handler = log.start(sys.stderr)
     raise_limit()
     return_large_pieces()
@@ -81,8 +82,8 @@ class App:
     async def run(self) -> int:
         """Serve until a signal ends the process, and return the exit code.
 
-        The code is 0 after a signal. It is 1 if a required path is not accessible for this user, if the state is
-        unknown or cannot be used, or if an address cannot be bound. Any other fatal error is raised.
+        The code is 0 after a signal. It is 1 if a required path is not accessible to this user, if the state is unknown
+        or cannot be used, or if an address cannot be bound. Any other fatal error is raised.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(AcceptErrors())
@@ -105,7 +106,7 @@ class App:
             await self._shut_down(work, stop)
 
     def _request_stop(self, number: signal.Signals) -> None:
-        """Start an orderly shutdown. A second signal ends the process at once."""
+        """Start an orderly shutdown. A second signal ends the process immediately."""
         log.event("ending", signal=number.name)
         self._stop.set()
         for each in (signal.SIGTERM, signal.SIGINT):
@@ -175,9 +176,9 @@ class App:
         return services
 
     async def _store(self, source: FleetSource | None) -> StateStore:
-        """Return the store that the options name. Raises StoreError.
+        """Return the store that the options select. Raises StoreError.
 
-        A dry run stores nothing, since another process may be using the state.
+        A dry run stores nothing, because another process may be using the state.
         """
         if self._options.dry_run:
             return MemoryStore()
@@ -185,7 +186,7 @@ class App:
         return await asyncio.to_thread(SqliteStore.open, directory)
 
     async def _open_endpoints(self, services: Services, loaded: Loaded, built: bool) -> None:
-        """Open the API once the files have been read, and the xDS port once there are resources to answer with."""
+        """Open the API once the files have been read, and the xDS port once there are resources to serve."""
         try:
             if self._endpoints.opened.api is None:
                 await self._open_api(services, loaded.source)
@@ -244,7 +245,7 @@ class App:
             await self._reload_and_retry(services)
 
     async def _reload_and_retry(self, services: Services) -> None:
-        """Read the files, and offer resources that Envoys have rejected once more."""
+        """Read the files, and send resources that Envoys have rejected again."""
         await self._reload(services)
         offered_again, last_reload = self._endpoints.retry_rejected(), services.reconciler.last_reload
         result = last_reload.result if last_reload else None

@@ -1,4 +1,4 @@
-"""How this process joins the other members of its control plane: it opens their store, and takes a name there."""
+"""How this process joins the other members of its control plane: it opens their store, and registers a name there."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lbctl.store.sqlite import DATABASE
 _MARKER = "shared"
 """The file in the state directory that marks this machine as a member."""
 _RETRY = 1.0
-"""Seconds between two attempts to reach the store."""
+"""Seconds between two attempts to connect to the store."""
 
 
 def check_state_is_known(options: Options, section: ControlSection) -> None:
     """Raise UnknownStateError if the fleet may name a state directory that cannot be read.
 
-    With the default directory, this process would be another control plane: without the last valid fleet, and without
+    With the default directory, this process would be a separate control plane: without the last valid fleet and without
     the drains.
     """
     if options.state is not None or options.dry_run:
@@ -52,9 +52,9 @@ def check_state_is_known(options: Options, section: ControlSection) -> None:
 
 
 async def shared_store(options: Options, source: FleetSource | None) -> Shared | None:
-    """Return the store that the fleet names; None if the state of this machine is used. Raises StoreError.
+    """Return the store that the fleet names; None if this machine's state directory is used. Raises StoreError.
 
-    A member whose files cannot be read waits until they can: with a separate state it would decide independently.
+    A member with unreadable files waits until they are readable: with a separate state, it would decide independently.
     """
     chosen = settings(options, source)
     waits = False
@@ -82,10 +82,10 @@ def _marker(chosen: ServeSettings) -> Path:
 
 
 async def join(shared: Shared) -> None:
-    """Take this member's name in the store, and wait until the store answers. Raises StoreError.
+    """Register this member's name in the store, and wait until the store answers. Raises StoreError.
 
-    A member that has read nothing of the others must not serve: it does not know what operators have drained. Proxies
-    keep what they have until then.
+    A member that has not read the others' records must not serve: it does not know which replicas operators have
+    drained. Until then, proxies keep their configuration.
     """
     try:
         await answered(lambda: check_format(shared.store))
@@ -100,5 +100,5 @@ async def join(shared: Shared) -> None:
 
 
 def _host_name() -> str:
-    """Return the name of this host as a member's name."""
+    """Return the name of this host as a member name."""
     return re.sub(r"[^a-z0-9._-]", "-", socket.gethostname().lower())[:63] or "member"

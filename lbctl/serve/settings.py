@@ -1,6 +1,6 @@
 """The settings of `lbctl serve`: the command line overrides `control` of the fleet, which overrides the defaults.
 
-`control` is read even where the fleet has errors elsewhere: the control plane must listen somewhere to report them.
+`control` is read even if the fleet has errors elsewhere: the control plane must listen somewhere to report them.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from lbctl.model.fleet import FleetSource
 from lbctl.model.node import descend
 
 TOKEN, _API_URL = "api-token", "api-url"
-"""Files of the state directory."""
+"""Names of files in the state directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of the command line.
 
-    Where `state`, `xds_bind`, `api_bind` or `picker_bind` is None, the fleet decides.
+    If `state`, `xds_bind`, `api_bind` or `picker_bind` is None, the fleet decides.
     """
 
     paths: tuple[str, ...]
-    """The files and directories of the fleet."""
+    """The paths of the fleet's files and directories."""
     state: str | None = None
     xds_bind: Address | None = None
     api_bind: Address | None = None
     picker_bind: Address | None = None
     member: str | None = None
-    """The name of this process among the members of a store; None: the fleet decides, else it is the host's name."""
+    """The name of this process among the members of a store; None: the fleet decides, otherwise the host name is
+    used."""
     dry_run: bool = False
-    """Whether everything is decided, and nothing is sent or saved."""
+    """Whether to decide everything without sending or saving anything."""
     insecure: bool = False
-    """Whether an endpoint beyond loopback may do without TLS."""
+    """Whether an endpoint beyond loopback may be used without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ class ServeSettings:
     control: Control
     """The section `control` with the options applied. Paths are resolved from the directory of the YAML file."""
     state: Path
-    """The directory of the state."""
+    """The state directory."""
     token: Path
-    """The file of the API token."""
+    """The path of the API token file."""
 
 
 def settings(options: Options, source: FleetSource | None) -> ServeSettings:
@@ -75,7 +76,7 @@ def settings(options: Options, source: FleetSource | None) -> ServeSettings:
 
 
 def remember_api(state: Path, url: str) -> None:
-    """Write the URL of the API into the state, for commands of this machine. Raises OSError."""
+    """Write the API URL into the state, for commands on this machine. Raises OSError."""
     new = state / f"{_API_URL}.new"
     new.unlink(missing_ok=True)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -85,7 +86,7 @@ def remember_api(state: Path, url: str) -> None:
 
 
 def last_api(state: Path) -> str:
-    """Return the URL at which the last `serve` with this state has opened its API; empty if it cannot be read."""
+    """Return the URL at which the last `serve` with this state opened its API; empty if it cannot be read."""
     with suppress(OSError, ValueError):
         url = (state / _API_URL).read_text(encoding="utf-8").strip()
         return url if url.startswith(("http://", "https://")) else ""
@@ -93,7 +94,7 @@ def last_api(state: Path) -> str:
 
 
 def make_token(file: Path) -> bool:
-    """Write a new random token that only the owner can read. Returns False where the file exists. Raises OSError."""
+    """Write a new random token that only the owner can read. Returns False if the file exists. Raises OSError."""
     with suppress(FileExistsError):
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:

@@ -1,1 +1,1 @@
-"""Several processes as one control plane: one leads, all serve proxies."""
+"""Several processes as one control plane: one process leads, and all serve proxies."""

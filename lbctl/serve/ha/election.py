@@ -1,8 +1,8 @@
-"""Acquires and renews the lease, and knows at any time whether this member leads.
+"""Acquires and renews the lease, and reports at any time whether this member is the leader.
 
-The lease is renewed four times in its duration. A leader counts it from the moment before the request, and gives it up
-a fifth of its duration before the store does. If the store does not answer until then, the member is isolated: it no
-longer acts as leader, but continues to decide weights and health for its own proxies.
+The lease is renewed four times during its duration. A leader counts the lease from the moment before the request, and
+gives it up one fifth of its duration before the store does. If the store does not answer by then, the member is
+isolated: it no longer acts as the leader, but continues to decide weights and health for its own proxies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lbctl.store.saved import SavedState
 
 Role = Literal["leader", "follower", "isolated"]
 _POLL = 0.5
-"""Seconds between two attempts to get the lease."""
+"""Seconds between two attempts to acquire the lease."""
 
 
 class Election:
@@ -36,18 +36,18 @@ class Election:
         ttl: float,
         on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_problem` is called with why the store cannot be used, and with an empty text when it can again."""
+        """`on_problem` is called with the reason if the store cannot be used, and with an empty text when it can."""
         self.role: Role = "follower"
         self.changed = asyncio.Event()
-        """Is set when the role or the epoch changes."""
+        """Set when the role or the epoch changes."""
         self.epoch = 0
-        """The epoch in which this member leads or has led last."""
+        """The epoch in which this member leads or last led."""
         self.problem = ""
-        """Why the store cannot be used; empty where it can."""
+        """Why the store cannot be used; empty if it can be used."""
         self.latency: float | None = None
-        """Seconds of the last answer of the store; None before the first."""
+        """Duration of the store's last answer, in seconds; None before the first."""
         self.answered = -math.inf
-        """When the store answered last, by the clock of `authority`."""
+        """The time of the store's last answer, on the clock of `authority`."""
         self._store = store
         self._state = state
         self._authority = authority
@@ -56,7 +56,7 @@ class Election:
         """The duration of the lease in seconds."""
 
     async def run(self) -> None:
-        """Get and keep the lease until the task is cancelled."""
+        """Acquire and keep the lease until the task is cancelled."""
         while True:
             await self.turn()
             await asyncio.sleep(self.ttl / 4 if self.role == "leader" and not self.problem else _POLL)

@@ -1,4 +1,4 @@
-"""Checks stored values about a member, which other members or other clients of the store may have written.
+"""Checks stored values about a member, which may be written by other members or other clients of the store.
 
 Every function returns the value, or raises FieldError with the name of the field.
 """
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from lbctl.base.hosts import address_of, is_metadata
 
 MAX_MEMBERS = 100
-"""Members of a control plane; more announcements are ignored."""
+"""Maximum number of members of a control plane; more announcements are ignored."""
 MAX_PROBLEM = 500
 """Characters of a problem."""
 _MAX_TEXT = 200
@@ -20,7 +20,7 @@ _MAX_NAME = 253
 _MAX_ITEMS = 10_000
 _MAX_EPOCH = 10**17
 _MAX_TIME = 10**11
-"""Seconds since the epoch of the year 5138, in which a date still has four digits."""
+"""Seconds since the epoch at the year 5138, in which a date still has four digits."""
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}|unix:/[!-~]{1,200}")
 
 
@@ -29,7 +29,7 @@ class FieldError(ValueError):
 
 
 def is_name(value: object) -> bool:
-    """Return whether this can be the name of a member."""
+    """Return whether this is a valid member name."""
     return isinstance(value, str) and 0 < len(value) <= _MAX_NAME and value.isprintable()
 
 
@@ -41,14 +41,14 @@ def name(field: str, value: object) -> str:
 
 
 def line(field: str, value: object, longest: int = _MAX_TEXT) -> str:
-    """Return a text that people may be shown in one line."""
+    """Return text that can be displayed on one line."""
     if not isinstance(value, str) or len(value) > longest or not value.isprintable():
         raise FieldError(f"{field} is not a single line of at most {longest} characters")
     return value
 
 
 def raw_text(field: str, value: object, longest: int) -> str:
-    """Return a text that is never displayed."""
+    """Return text that is never displayed."""
     if not isinstance(value, str) or len(value) > longest:
         raise FieldError(f"{field} is not text of at most {longest} characters")
     return value
@@ -62,7 +62,7 @@ def texts(field: str, value: object) -> tuple[str, ...]:
 
 
 def flag(field: str, value: object) -> bool:
-    """Return true or false."""
+    """Return a boolean."""
     if not isinstance(value, bool):
         raise FieldError(f"{field} is not true or false")
     return value

@@ -1,4 +1,4 @@
-"""This member as a follower: it reads the leader's records, and publishes the same resources."""
+"""This member as a follower: it reads the leader's records and publishes the same resources."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lbctl.store.interface import KeyChange, StoreError
 from lbctl.store.saved import SavedState
 
 _SETTLE = 0.01
-"""Seconds for which changes are gathered before they are published together."""
+"""Seconds for which changes are collected before they are published together."""
 _RETRY = 0.5
-"""Seconds until a watch of the store that has failed is tried again."""
+"""Seconds until a failed watch of the store is retried."""
 _READER_ENDS = 0.05
-"""Seconds until a reader of the store that goes on is cancelled again: a takeover waits for its end."""
+"""Seconds until a store reader that is still running is cancelled again: a takeover waits for its end."""
 _PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
-"""Keys whose change changes nothing that proxies have."""
+"""Keys whose changes do not affect the proxies."""
 _SKEW = 5.0
-"""Seconds by which the clocks of two members may differ without a warning."""
+"""Clock difference between two members, in seconds, above which a warning is logged."""
 
 
 class Following:
@@ -39,7 +39,7 @@ class Following:
         role_tasks: RoleTasks,
         monotonic: Callable[[], float],
     ) -> None:
-        """`clock` is adjusted to the leader's; `monotonic` returns the seconds of this machine's clock."""
+        """`clock` is adjusted to the leader's clock; `monotonic` returns the seconds of this machine's clock."""
         self._state = state
         self._parts = parts
         self._records = records
@@ -53,16 +53,16 @@ class Following:
 
     @property
     def catching_up(self) -> bool:
-        """Whether the leader has written changes that this member does not serve yet."""
+        """Whether the leader has written changes that this member has not published yet."""
         return self._catching_up
 
     @property
     def lag(self) -> float | None:
-        """Seconds since the leader's last sign of life was seen; None before the first."""
+        """Seconds since the leader's last heartbeat was seen; None before the first."""
         return None if self._leader_seen_at is None else self._monotonic() - self._leader_seen_at
 
     def begin(self) -> None:
-        """Leave the decisions to another member, and go on with the fleet that is served."""
+        """Leave the decisions to another member, and keep the published fleet."""
         self._parts.reconciler.serve_leader(self._parts.reconciler.fleet)
         self._sharing.collect()
 
@@ -71,7 +71,7 @@ class Following:
         return {"following": self._apply_changes, **self._parts.scraping.tasks(), **self._role_tasks.not_acting}
 
     async def _apply_changes(self) -> None:
-        """Apply what the leader writes until the task is cancelled."""
+        """Apply the leader's records until the task is cancelled."""
         while True:
             try:
                 await self._watch()
@@ -99,7 +99,7 @@ class Following:
             await end_tasks([reader], _READER_ENDS)
 
     async def _apply(self, changes: Iterable[KeyChange], first: set[str]) -> None:
-        """Apply changes, and publish what they lead to. `first` has the keys whose first value may be old."""
+        """Apply changes, and publish the result. `first` contains the keys whose first value may be old."""
         files, others = False, False
         for change in changes:
             if change.entry is None or not self._records.take(change.key, change.entry.value):

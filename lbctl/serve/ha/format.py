@@ -1,6 +1,6 @@
-"""The marker of a key space: it shows that lbctl has written it, and the format.
+"""The marker of a key space: it shows that lbctl wrote the key space, and in which format.
 
-lbctl does not change a key space of another program, or of a later version with another format.
+lbctl does not change a key space of another program, or of a later version with a different format.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from lbctl.store.signed_store import FORMAT_KEY
 
 KEY = FORMAT_KEY
 _PLAIN, _SIGNED = 1, 2
-"""The form without signatures, and the one with them. Versions that know the first alone leave the second alone."""
+"""The format without signatures, and the format with signatures. Versions that only support the first format do not
+touch the second."""
 FORMAT = _SIGNED
-"""The latest form that this version reads and writes."""
+"""The latest format that this version reads and writes."""
 _FOREIGN = ("fleet/", "overrides", "loop_output")
-"""Keys that this version writes only next to the marker."""
+"""Keys that this version writes only together with the marker."""
 
 
 async def check_format(store: SharedStore) -> None:
-    """Raise UnusableError where the keys are not of lbctl, or of a later version. Raises StoreError."""
+    """Raise UnusableError if the keys belong to another program or to a later version. Raises StoreError."""
     entry = next((item for item in await store.read(KEY) if item.key == KEY), None)
     if entry is None:
         for prefix in _FOREIGN:
@@ -42,7 +43,7 @@ async def check_format(store: SharedStore) -> None:
 
 
 async def write_format(store: SharedStore, epoch: int, *, signed: bool) -> None:
-    """Write the marker, where there is none for what this member writes. Raises StoreError."""
+    """Write the marker if there is none for this member's format. Raises StoreError."""
     entry = next((item for item in await store.read(KEY) if item.key == KEY), None)
     wanted = _SIGNED if signed else _PLAIN
     if entry is None or wanted > (_number(entry.value) or 0):

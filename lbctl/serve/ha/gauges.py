@@ -11,13 +11,13 @@ from lbctl.serve.ha.member import FleetMember
 
 
 class MemberGauges(Collector):
-    """Collects what is known about this member."""
+    """Collects the metrics about this member."""
 
     def __init__(self, member: FleetMember) -> None:
         self._member = member
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families, with the values of this moment."""
+        """Yield the metric families with their current values."""
         member, election = self._member, self._member.election
         yield _gauge(
             "leader", "1 if this member is the leader, else 0.", float(member.leads and election.role == "leader")

@@ -1,4 +1,4 @@
-"""This member as the leader of one epoch: it takes over, and then decides, writes and shows signs of life."""
+"""This member as the leader of one epoch: it takes over, and then decides, writes and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lbctl.store.saved import SavedState
 from lbctl.store.signed_store import SignedStore
 
 _LOOK = 10.0
-"""Seconds between two looks of the leader at what others have changed in the store."""
+"""Seconds between two checks by the leader for changes that others made in the store."""
 
 
 class Leading:
@@ -35,7 +35,7 @@ class Leading:
         role_tasks: RoleTasks,
         status: Callable[[], LeaderStatus],
     ) -> None:
-        """`status` returns the sign of life of this member."""
+        """`status` returns the heartbeat of this member."""
         self.epoch = epoch
         self._store = store
         self._state = state
@@ -46,7 +46,10 @@ class Leading:
         self._status = status
 
     async def take_records(self, *, knows_all: bool) -> None:
-        """Take over the stored records. `knows_all`: only this member has led since it read them. Raises StoreError."""
+        """Take over the stored records. `knows_all`: only this member has led since it read the records.
+
+        Raises StoreError.
+        """
         await write_format(self._store, self.epoch, signed=bool(self._store.keys.keys))
         if knows_all:
             self._parts.history.save_all()
@@ -75,7 +78,7 @@ class Leading:
         return {**self._role_tasks.deciding, **self._role_tasks.acting, **own_tasks}
 
     def isolated(self) -> Mapping[str, Work]:
-        """Decide for the proxies of this member alone, without the store, and return the tasks of that."""
+        """Decide for the proxies of this member alone, without the store, and return the tasks for that."""
         self._sharing.alone()
         return {**self._role_tasks.deciding, **self._role_tasks.not_acting}
 
@@ -86,7 +89,7 @@ class Leading:
             await asyncio.sleep(INTERVAL)
 
     async def _keep_records(self) -> None:
-        """Sign records that members without a key, or with an older key, have stored. Then undo foreign changes."""
+        """Sign records that members without a key or with an older key have stored. Then undo changes by others."""
         is_signed = False
         while True:
             with suppress(StoreError):

@@ -1,8 +1,8 @@
-"""This process as one of the members of a control plane: it leads, or it follows the one that does.
+"""This process as a member of a control plane: it leads, or it follows the leader.
 
-The leader decides, drives nginx and HAProxy, and writes. A follower reads what the leader writes, and serves the same
-resources with the same versions to any Envoy. A member that becomes the leader continues from what it follows: the
-weights move on from where they are, by their normal rate limit.
+The leader decides, drives nginx and HAProxy, and writes. A follower reads the leader's records, and sends the same
+resources with the same versions to any Envoy. A member that becomes the leader continues from the state that it
+followed: the weights move on from their current values, with the normal rate limit.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from lbctl.store.saved import SavedState
 from lbctl.store.signed_store import SignedStore, refusals
 
 _RETRY = 0.5
-"""Seconds until a takeover that has failed is tried again."""
+"""Seconds until a failed takeover is retried."""
 
 
 class MemberObserver(Protocol):
-    """Is notified of changes among the members, after they have happened."""
+    """Notified of changes among the members, after they have happened."""
 
     def role_changed(self, member: str, role: str, epoch: int) -> None:
-        """Handle another role of this member. `epoch`: the epoch in which it leads or has led last."""
+        """Handle a new role of this member. `epoch`: the epoch in which it leads or last led."""
 
     def store_changed(self, member: str, problem: str) -> None:
-        """Handle that the store cannot be used, with the reason; empty: it answers again."""
+        """Handle that the store cannot be used, with the reason; empty: the store answers again."""
 
     def files_differ(self, members: tuple[str, ...]) -> None:
         """Handle a change of the members whose files differ from the leader's."""
 
     def pools_shared(self, members: tuple[str, ...], pools: tuple[str, ...]) -> None:
-        """Handle a change of the members that share the pools, or of the pools of this member."""
+        """Handle a change of the members that share the pools, or of this member's pools."""
 
 
 class FleetMember:
@@ -72,16 +72,16 @@ class FleetMember:
         observer: MemberObserver,
         steps: StepsInForce,
     ) -> None:
-        """`addresses` returns the URL of the API and the address for Envoys, each empty while it is closed."""
+        """`addresses` returns the URL of the API and the address for Envoys; each is empty while closed."""
         self.name = known.name
         self.election = election
         self.clock = clock
         self._known = known
         self.takeovers = 0
-        """How often this member has become the leader."""
+        """Number of times that this member has become the leader."""
         self.store = store
         self.requests = MemberRequests(self.name, store.keys, clock.now)
-        """Signs and verifies the requests between members."""
+        """Signs and verifies requests between members."""
         self.sharing = PoolSharing(
             self.name, parts.scraping, parts.loop, state, min(TTL, election.ttl), authority.clock, observer.pools_shared
         )
@@ -96,12 +96,12 @@ class FleetMember:
         self._steps = steps
         self._following = Following(state, parts, self.records, self.sharing, clock, role_tasks, authority.clock)
         self._role: Leading | Following = self._following
-        """The leader from the end of its takeover on."""
+        """The leader; set from the end of its takeover."""
         self._last_epoch = 0
-        """The last epoch in which this member has led; 0 before the first."""
+        """The last epoch in which this member led; 0 before the first."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._differing: tuple[str, ...] = ()
-        """The members whose files differed from the leader's at the last report."""
+        """The members whose files differed from the leader's files at the last report."""
 
     @property
     def members(self) -> tuple[MemberInfo, ...]:
@@ -110,18 +110,18 @@ class FleetMember:
 
     @property
     def leads(self) -> bool:
-        """Whether this member decides and takes writes: from the end of its takeover on."""
+        """Whether this member decides and accepts writes: from the end of its takeover on."""
         epoch = self._role.epoch if isinstance(self._role, Leading) else 0
         return self.election.role != "follower" and epoch == self.election.epoch
 
     @property
     def lag(self) -> float | None:
-        """Seconds since the leader's last sign of life was seen; None in the leader, and before the first."""
+        """Seconds since the leader's last heartbeat was seen; None for the leader, and before the first."""
         return None if self.leads else self._following.lag
 
     @property
     def catching_up(self) -> bool:
-        """Whether the leader has written changes that this member does not serve yet."""
+        """Whether the leader has written changes that this member has not published yet."""
         return self._following.catching_up
 
     @property
@@ -132,7 +132,7 @@ class FleetMember:
 
     @property
     def refused(self) -> str:
-        """Rejected records of the store, with the reason; empty if there are none."""
+        """The reason for rejected records of the store; empty if there are none."""
         return refusals(self.store.refused)
 
     @property
@@ -142,13 +142,13 @@ class FleetMember:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The members whose files are not the leader's; none where no member leads."""
+        """The members whose files differ from the leader's files; empty if no member leads."""
         leader = self.leader
         return tuple(item.name for item in self.members if leader is not None and item.digest != leader.digest)
 
     @property
     def leader_api(self) -> str:
-        """The URL of the leader's API; empty where it is unknown, and in the leader."""
+        """The URL of the leader's API; empty if it is unknown, and for the leader itself."""
         leader = self.records.leader
         if self.election.role == "leader" or self.leads or leader is None or leader.member == self.name:
             return ""
@@ -158,7 +158,7 @@ class FleetMember:
     # ── The start ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def prepare(self) -> None:
-        """Read what the leader serves, so that the first fleet of this process is the same. Raises StoreError."""
+        """Read the leader's published fleet, so that the first fleet of this process is the same. Raises StoreError."""
         for entry in await self._state.entries(FOLLOWED):
             self.records.take(entry.key, entry.value)
         self._parts.reconciler.serve_leader(self.records.fleet if await self.store.leader() else None)
@@ -170,7 +170,7 @@ class FleetMember:
         return {"lease": self.election.run, "role of this member": self.run, "members": self._announce}
 
     async def run(self) -> None:
-        """Lead or follow, by the result of the election, until the task is cancelled."""
+        """Lead or follow, depending on the election, until the task is cancelled."""
         self._role = self._following
         if self.election.role != "follower":
             self.election.changed.set()  # this task has failed before, and the lease is still held
@@ -200,7 +200,7 @@ class FleetMember:
             await self._switch(self._following.tasks())
 
     async def _lead(self) -> bool:
-        """Take over from what is stored and what this member knows. Returns False where the store fails meanwhile."""
+        """Take over from the stored records and this member's knowledge. Returns False if the store fails meanwhile."""
         started = time.perf_counter()
         await self._switch({})
         leading = Leading(
@@ -237,7 +237,7 @@ class FleetMember:
         return served.cached_snapshot.version if served else ""
 
     async def _switch(self, tasks: Mapping[str, Work]) -> None:
-        """Run these tasks and no others; those that run already go on."""
+        """Run exactly these tasks; tasks that are already running continue."""
         await end_tasks([self._running.pop(name) for name in list(self._running) if name not in tasks])
         for name, work in tasks.items():
             if name not in self._running:
@@ -264,7 +264,7 @@ class FleetMember:
             self._observer.files_differ(self._differing)
 
     async def _exchange(self, own: MemberInfo) -> tuple[MemberInfo, ...] | None:
-        """Announce this member, and return what all have announced; None where the store does not answer."""
+        """Announce this member, and return the announcements of all members; None if the store does not answer."""
         asked_at = self._authority.clock()
         try:
             info = write_info(replace(own, samples=await self.sharing.samples()))

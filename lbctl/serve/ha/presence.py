@@ -1,6 +1,6 @@
 """Heartbeats of the members in the store, with their addresses and published versions.
 
-A name belongs to one process. If a name is in use by another process, this one waits until the heartbeat expires, and
+A member name belongs to one process. If another process uses the name, this one waits until the heartbeat expires, and
 gives up if it is renewed.
 """
 
@@ -22,51 +22,52 @@ from lbctl.store.records import UNREADABLE
 INTERVAL = 1.0
 """Seconds between two announcements."""
 MAX_SAMPLES = 900_000
-"""Characters of the samples of all members that any store takes at a time, in addition to what else they announce."""
+"""Maximum number of characters that any store accepts at a time for the samples of all members, in addition to the
+other announcement data."""
 TTL = 5.0
-"""Seconds after which a member that announces nothing is gone."""
+"""Seconds after which a member without announcements counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A member's heartbeat. Times are seconds since the epoch by its own clock."""
+    """A member's heartbeat. Times are in seconds since the epoch on the member's own clock."""
 
     name: str
     """The member's name."""
     role: str = ""
-    """leader, follower or isolated."""
+    """The role: leader, follower or isolated."""
     epoch: int = 0
-    """The epoch in which it leads, or whose decisions it follows."""
+    """The epoch in which it leads or whose decisions it follows."""
     api: str = ""
-    """The URL of its API; empty while it is closed."""
+    """The URL of its API; empty while closed."""
     xds: str = ""
-    """The address for Envoys; empty while it is closed."""
+    """The address for Envoys; empty while closed."""
     version: str = ""
-    """The version of lbctl."""
+    """The lbctl version."""
     snapshot: str = ""
-    """The version of what it serves."""
+    """The version of its published snapshot."""
     digest: str = ""
-    """The digest of the files on its disk, without `control`."""
+    """The digest of its files on disk, without `control`."""
     lag: float | None = None
-    """Seconds since the leader's last sign of life was seen; None for the leader."""
+    """Seconds since the leader's last heartbeat was seen; None for the leader."""
     clock: float = 0.0
     """Clock offset: seconds by which the leader's clock is ahead."""
     latency: float | None = None
-    """Seconds of the store's last answer; None before the first."""
+    """Duration of the store's last answer, in seconds; None before the first."""
     problem: str = ""
-    """Why it cannot use the store; empty where it can."""
+    """Why it cannot use the store; empty if it can."""
     at: float = field(default_factory=time.time)
     """Time of the heartbeat."""
     shares: bool = False
-    """Whether it scrapes pools for a leader that gives it some."""
+    """Whether it scrapes the pools that a leader assigns to it."""
     steps: tuple[str, ...] = ()
-    """The ids of the steps of rollouts that its proxies have."""
+    """The ids of the rollout steps that its proxies have."""
     samples: str = ""
     """Samples that it has scraped for the leader; empty if there are none."""
 
 
 def steps_of_others(members: Iterable[MemberInfo], own_name: str) -> frozenset[str]:
-    """Return the ids of the steps of rollouts that the proxies of the other members have."""
+    """Return the ids of the rollout steps that the proxies of the other members have."""
     return frozenset(step for item in members if item.name != own_name for step in item.steps)
 
 
@@ -79,15 +80,15 @@ class KnownMembers:
 
     @property
     def infos(self) -> tuple[MemberInfo, ...]:
-        """The announcements; empty where this process is the only one."""
+        """The announcements; empty if this process is the only one."""
         return self._infos
 
     def replace(self, infos: tuple[MemberInfo, ...]) -> None:
-        """Take newer announcements in place of all."""
+        """Replace all announcements with newer ones."""
         self._infos = infos
 
     def steps(self) -> frozenset[str]:
-        """Return the ids of the steps of rollouts that the proxies of the other members have."""
+        """Return the ids of the rollout steps that the proxies of the other members have."""
         return steps_of_others(self._infos, self.name)
 
 
@@ -98,7 +99,7 @@ def write_info(info: MemberInfo) -> str:
 
 
 def read_infos(presences: Iterable[Presence]) -> tuple[MemberInfo, ...]:
-    """Parse the announcements of at most MAX_MEMBERS members; those without a member's name are left out."""
+    """Parse the announcements of at most MAX_MEMBERS members; announcements without a valid member name are omitted."""
     named = (item for item in presences if fields.is_name(item.member))
     return tuple(map(read_info, islice(named, fields.MAX_MEMBERS)))
 
@@ -106,7 +107,8 @@ def read_infos(presences: Iterable[Presence]) -> tuple[MemberInfo, ...]:
 def read_info(presence: Presence) -> MemberInfo:
     """Parse a heartbeat. If it is malformed, the result has only the name and a `problem`.
 
-    A field that another version does not write has its default. Fields that only another version writes are ignored.
+    A field that another version does not write has its default value. Fields that only another version writes are
+    ignored.
     """
     try:
         row = parse_object(presence.value)
@@ -144,7 +146,7 @@ _FIELDS: Mapping[str, Callable[[str, object], Any]] = {
 
 
 async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -> None:
-    """Wait until no other process has the name. Raises UnusableError where a live one keeps it, and StoreError."""
+    """Wait until no other process uses the name. Raises UnusableError if a running process keeps it, and StoreError."""
     other = await _holder(store, name)
     if other is None:
         return

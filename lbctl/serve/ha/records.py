@@ -1,4 +1,4 @@
-"""Applies changes of the leader's records in the store to a member.
+"""Applies changes in the leader's stored records to a member.
 
 A record that cannot be read changes nothing: this member keeps its state. A missing record changes nothing either,
 because an emptied store contains no information about the fleet.
@@ -22,7 +22,7 @@ from lbctl.store import records
 from lbctl.store.records import SavedFleet
 
 LEADER = "leader/status"
-"""The leader's sign of life."""
+"""The leader's heartbeat."""
 FOLLOWED = (
     "fleet/files", "fleet/served", "overrides", "drains", "rollouts", "loop_output", "history/entries", "rollback",
     LEADER, SHARING,
@@ -32,7 +32,7 @@ FOLLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """The leader's sign of life."""
+    """The leader's heartbeat."""
 
     member: str
     """Its name."""
@@ -41,13 +41,13 @@ class LeaderStatus:
     api: str
     """The URL of its API."""
     at: float
-    """When it was written, in seconds since the epoch by the leader's clock."""
+    """When it was written, in seconds since the epoch on the leader's clock."""
     snapshot: str = ""
-    """The version of what it serves."""
+    """The version of the leader's published snapshot."""
 
 
 def write_leader(status: LeaderStatus) -> str:
-    """Serialize the leader's sign of life."""
+    """Serialize the leader's heartbeat."""
     return json.dumps([status.member, status.epoch, status.api, status.at, status.snapshot])
 
 
@@ -66,19 +66,19 @@ _INPUTS: Mapping[str, Callable[[FleetInputs, str], FleetInputs]] = {
     "rollouts": lambda inputs, value: replace(inputs, rollouts=records.read_rollouts(value)),
     "loop_output": lambda inputs, value: replace(inputs, decisions=records.read_loop_output(value)[0]),
 }
-"""Key of a record → the function that returns the inputs of the fleet with it."""
+"""Key of a record → the function that returns the fleet's inputs with the record applied."""
 
 
 class SharedRecords:
-    """Reads the leader's records, and takes them over."""
+    """Reads the leader's records, and applies them."""
 
     def __init__(self, parts: SharedParts, sharing: PoolSharing) -> None:
         self.fleet: SavedFleet | None = None
         """The leader's fleet; None before its files were read."""
         self.leader: LeaderStatus | None = None
-        """The leader's last sign of life."""
+        """The leader's last heartbeat."""
         self.damaged: dict[str, str] = {}
-        """Key → a value that cannot be read."""
+        """Key → the stored value that cannot be read."""
         self._parts = parts
         self._history = history = parts.history
         self._restored = RestoredHistory(history.entries, history.rollback)
@@ -92,9 +92,9 @@ class SharedRecords:
         }
 
     def read(self, key: str, value: str, inputs: FleetInputs) -> FleetInputs | None:
-        """Return the inputs of the fleet with what a record changes of them.
+        """Return the inputs of the fleet with the changes from a record.
 
-        Returns None, with a line in the log, where the record cannot be read and changes nothing.
+        Returns None, and logs a line, if the record cannot be read; then nothing changes.
         """
         try:
             if (change := _INPUTS.get(key)) is not None:
@@ -114,7 +114,7 @@ class SharedRecords:
         return inputs
 
     def take(self, key: str, value: str) -> bool:
-        """Take over a record, to be published by the caller. Returns whether it can be read."""
+        """Apply a record; the caller publishes it. Returns whether the record is readable."""
         parts, before = self._parts, self._parts.live.inputs
         inputs = self.read(key, value, before)
         if inputs is None:
@@ -129,7 +129,7 @@ class SharedRecords:
         return True
 
     def restore_history(self) -> None:
-        """Take over the history and the rollback of the last leader."""
+        """Adopt the history and the rollback of the last leader."""
         self._history.restore(self._restored)
 
     def _files(self, value: str) -> None:

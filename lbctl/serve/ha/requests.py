@@ -1,8 +1,8 @@
-"""The signature of a request that one member forwards to another, in place of the caller's token.
+"""The signature of a request that one member forwards to another, instead of the caller's token.
 
 A member with a key signs with it, and states the name of the caller's token. Members without a key sign with a key that
-is derived from that token: it proves that both have the token, without revealing it to readers of the request. A
-signature is valid for one member, for one request, once, and for a minute of the time that all members share.
+is derived from the token: it proves that both have the token, without revealing it to readers of the request. A
+signature is valid for one member, for one request, once, and for one minute on the shared clock of the members.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEME = "lbctl-member"
 _VALID = 60.0
 """Seconds for which a signature is valid, before and after its time."""
 _MAX_SEEN = 10_000
-"""Requests that are remembered, so that none is carried out twice."""
+"""Maximum number of remembered requests, so that none is carried out twice."""
 
 
 class NotSignedError(Exception):
@@ -36,7 +36,7 @@ class NotSignedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemberRequest:
-    """The signed parts of a request."""
+    """The parts of a request that are signed."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ class MemberRequests:
     """Signs the requests of this member, and verifies requests of other members."""
 
     def __init__(self, name: str, keys: Keyring, now: Callable[[], float]) -> None:
-        """`name`: of this member. `now`: the time that all members share, in seconds since the epoch."""
+        """`name`: the name of this member. `now`: the shared time of all members, in seconds since the epoch."""
         self._name = name
         self._keys = keys
         self._now = now
@@ -56,9 +56,9 @@ class MemberRequests:
         """Number of a request → its time."""
 
     def sign(self, request: MemberRequest, receiver: str, actor: str, token: bytes) -> str:
-        """Return the header `authorization` of a request to another member.
+        """Return the `authorization` header of a request to another member.
 
-        `actor` and `token`: whose token the caller has shown, and the token.
+        `actor` and `token`: the name of the caller's token, and the token itself.
         """
         row = {
             "to": receiver,
@@ -75,7 +75,9 @@ class MemberRequests:
         return f"{SCHEME} {base64.urlsafe_b64encode(json.dumps(row).encode()).decode()}"
 
     def verify(self, given: str, request: MemberRequest, tokens: Iterable[tuple[_T, bytes]]) -> tuple[str, _T | None]:
-        """Return the actor, and whose of the `tokens` has signed; None where a member's key has.
+        """Return the actor, and the name of the `tokens` entry that signed the request.
+
+        The result is None if a member's key signed it.
 
         `given`: the header without its scheme. Raises NotSignedError.
         """

@@ -1,4 +1,4 @@
-"""The parts of a member, which decide in the leader and follow in others, and the tasks of each role."""
+"""The parts of a member that decide in the leader and follow in other members, and the tasks of each role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lbctl.serve.telemetry.scraping import FleetScraper
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """The parts of this process that decide in the leader and follow in the others."""
+    """The parts of this process that decide in the leader and follow in other members."""
 
     live: LiveFleet
     """Publishes the fleet."""
@@ -28,26 +28,26 @@ class SharedParts:
     loop: ControlLoop
     """Decides weights and health."""
     scraping: FleetScraper
-    """Scrapes the pools of this member."""
+    """Scrapes this member's pools."""
     deciding: DecisionPublisher
-    """Publishes what the control loop decides."""
+    """Publishes the decisions of the control loop."""
     saving: DecisionSaver
-    """Saves what the control loop decides."""
+    """Saves the decisions of the control loop."""
     overrides: OverrideService
     """Holds overrides."""
     rollouts: RolloutService
     """Moves rollouts."""
     history: FleetHistory
-    """Has the fleets that were served."""
+    """Has the previously published fleets."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleTasks:
-    """The tasks that a member runs in one role and not in another, by name."""
+    """The tasks that a member runs in one role but not in another, by name."""
 
     deciding: Mapping[str, Work]
-    """The tasks of a leader, also of an isolated one."""
+    """The tasks of a leader, including an isolated one."""
     acting: Mapping[str, Work]
     """The tasks of a leader that is not isolated."""
     not_acting: Mapping[str, Work]
-    """The tasks of a member that does not act."""
+    """The tasks of a member that does not act as the leader."""

@@ -1,9 +1,9 @@
 """Assigns pools to the members that scrape them, and transfers their samples to the leader.
 
-The leader writes the list of members that share the pools. Each of them then computes the owner of a pool by rendezvous
+The leader writes the list of members that share the pools. Each member then computes the owner of a pool by rendezvous
 hashing, so that a joining or leaving member moves only its own part. The lease of an owner is its heartbeat: it stops
 scraping before others may assume that it has left. An owner's samples are part of its heartbeat, and the leader uses
-them like its own. Samples of two owners at the same time do no harm, because both come from the replica.
+them like its own. Samples from two owners at the same time do no harm, because both come from the replica.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from lbctl.store.records import UNREADABLE
 from lbctl.store.saved import SavedState
 
 SHARING = "sharing"
-"""The key of the members among whom the pools are shared."""
+"""The key of the list of members that share the pools."""
 _MAX_CHARACTERS = MAX_SAMPLES
-"""Characters of the samples of all members."""
+"""Maximum number of characters of the samples of all members."""
 _SPARE = 0.8
-"""The part of the room that fewer parts may fill, so that their number does not change to and fro."""
+"""Fill level below which fewer parts are used, so that the number of parts does not oscillate."""
 _MAX_DELAY = 5.0
-"""Seconds that a sample may take on its way: pools with a shorter `stale_after` are scraped by the leader itself."""
+"""Maximum transfer time of a sample, in seconds: pools with a shorter `stale_after` are scraped by the leader
+itself."""
 _MARGIN = 0.8
-"""The part of its lease after which an owner that cannot renew it stops."""
+"""The fraction of its lease after which an owner that cannot renew it stops."""
 
 
 class PoolSharing:
-    """The pools of this member, and the samples of the others.
+    """The pools of this member, and the samples of the other members.
 
-    `ttl`: the seconds after which a member that announces nothing has lost its pools.
+    `ttl`: seconds after which a member without announcements has lost its pools.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class PoolSharing:
     ) -> None:
         """Collect the reports of `scraping` for the leader. `loop` decides on the reports of all members in the leader.
 
-        `clock`: seconds that also pass while the process is stopped.
-        `on_change` is called with the members that share the pools now, and with the pools of this one.
+        `clock`: seconds that also count while the process is suspended. `on_change` is called with the members that
+        share the pools, and with this member's pools.
         """
         self.members: tuple[str, ...] = ()
-        """The members that share the pools; empty before a leader has written them."""
+        """The members that share the pools; empty before a leader has written the list."""
         self._leader = ""
         """The leader that has written `members`."""
         self.taken = 0
-        """How many samples of other members this one has decided on."""
+        """Number of samples of other members on which this member has decided."""
         self._name = name
         self._scraping = scraping
         self._loop = loop
@@ -76,28 +77,28 @@ class PoolSharing:
         self._on_change = on_change
         self._owners: dict[str, str] = {}
         self._until = -math.inf
-        """When the lease of this member's pools ends."""
+        """The time when the lease of this member's pools ends."""
         self._samples_read_at = -math.inf
-        """When the announcements of all members were read last."""
+        """When the announcements of all members were last read."""
         self._heard: dict[str, tuple[float, float]] = {}
-        """Member → the time of its last announcement by its own clock, and when that was first read."""
+        """Member → the time of its last announcement on its own clock, and when that announcement was first read."""
         self._others: dict[str, MemberSamples] = {}
         self._texts: dict[str, str] = {}
         self._damaged: set[str] = set()
         self._part = 0
-        """The part of this member's samples that is announced next."""
+        """The part of this member's samples to announce next."""
         self.parts = 1
-        """The number of announcements that all samples of this member need: more than one where they are too large."""
+        """Number of announcements for all samples of this member: more than one if the samples are too large."""
         self._outbox = ReportOutbox()
         self._sending: Mapping[tuple[str, str], ScrapeReport] = {}
         """This member's reports in the heartbeat that is being written."""
         self._written = False
-        """Whether the store has among whom the pools are shared, since this member leads."""
+        """Whether the store has the list of members that share the pools, since this member became the leader."""
         scraping.share(self.owns)
         scraping.report_to(self._outbox.put)
 
     def owner(self, pool: str) -> str:
-        """Return the member that scrapes this pool; empty where that is unknown."""
+        """Return the member that scrapes this pool; empty if unknown."""
         if self._scraping.patience(pool) < _MAX_DELAY:
             return self._leader
         if pool not in self._owners:
@@ -109,7 +110,7 @@ class PoolSharing:
         return self.owner(pool) == self._name and (self._clock() < self._until or self.members == (self._name,))
 
     def adopt(self, value: str) -> None:
-        """Take over among whom the pools are shared. Raises one of `UNREADABLE`."""
+        """Adopt the list of members that share the pools. Raises one of `UNREADABLE`."""
         leader, names = parse(value)
         if not isinstance(names, list) or len(names) > MAX_MEMBERS or not all(map(is_name, (leader, *names))):
             raise ValueError(f"not a leader and its members: {value[:80]!r}")
@@ -120,13 +121,14 @@ class PoolSharing:
         return tuple(name for name in self._scraping.pools if self.owns(name))
 
     def pools_of(self, member: str) -> tuple[str, ...]:
-        """Return the pools that a member owns."""
+        """Return the pools that this member owns."""
         return tuple(name for name in self._scraping.pools if self.owner(name) == member)
 
     async def samples(self) -> str:
-        """Return what this member has scraped for the one that decides; empty where there is nothing.
+        """Return this member's samples for the deciding member; empty if there are none.
 
-        Where all of it is too large, this is the next part: each replica's sample then goes every second or third time.
+        If all samples together are too large, this is the next part: each replica's sample is then sent only every
+        second or third time.
         """
         room = _MAX_CHARACTERS // max(1, len(self.members) - 1)
         owned = frozenset(self.own())
@@ -151,7 +153,7 @@ class PoolSharing:
         self._part, self.parts = 0, parts
 
     def renewed(self, asked_at: float) -> None:
-        """Note that the announcement was renewed, by a request of that time."""
+        """Record that the announcement was renewed by a request at that time."""
         self._outbox.announced(self._sending)
         had_ended = self._clock() >= self._until
         self._until = asked_at + _MARGIN * self._ttl
@@ -159,12 +161,12 @@ class PoolSharing:
             self._scraping.share(self.owns)
 
     def check(self) -> None:
-        """Stop scraping where the lease of this member's pools has ended."""
+        """Stop scraping if the lease of this member's pools has ended."""
         if self._clock() >= self._until and self.members not in ((), (self._name,)):
             self._scraping.share(self.owns)
 
     async def take_over(self, announced: Iterable[MemberInfo]) -> None:
-        """Decide on the own reports, and begin to share the pools, with a store that may have lost what was written."""
+        """Decide on the own reports, and start to share the pools, with a store that may have lost its content."""
         self._scraping.report_to(self._loop.report)
         self._outbox.keep(())
         self._written = False
@@ -175,7 +177,7 @@ class PoolSharing:
         self._scraping.report_to(self._outbox.put)
 
     async def lead(self, announced: Iterable[MemberInfo] | None) -> None:
-        """Share the pools among the present members, and take their samples.
+        """Share the pools among the present members, and use their samples.
 
         `announced`: their heartbeats; None if the store does not answer.
         """
@@ -192,7 +194,7 @@ class PoolSharing:
                 await self._take(info)
 
     def _live(self, announced: Iterable[MemberInfo]) -> dict[str, MemberInfo]:
-        """Return the members that can have pools, by name."""
+        """Return the members that can own pools, by name."""
         now = self._samples_read_at = self._clock()
         by_name = {item.name: item for item in announced}
         self._heard = {
@@ -206,7 +208,7 @@ class PoolSharing:
         }
 
     def alone(self) -> None:
-        """Scrape all pools: no other member can be heard."""
+        """Scrape all pools, because no other member is reachable."""
         if self.members != (self._name,):
             log.warn("this member scrapes all pools: no other member is reachable")
             self._share(self._name, (self._name,))
@@ -232,7 +234,7 @@ class PoolSharing:
         self._on_change(names, self.pools_of(self._name))
 
     async def _take(self, info: MemberInfo) -> None:
-        """Decide on the samples of a member, where there are new ones."""
+        """Decide on a member's samples, if there are new ones."""
         if not info.samples or self._texts.get(info.name) == info.samples:
             return
         self._texts[info.name] = info.samples

@@ -1,7 +1,7 @@
-"""One health check of a replica, as the pool's active check defines it: one connection, one time limit, one result.
+"""One health check of a replica, according to the pool's active check: one connection, one time limit, one result.
 
-A redirect counts as a wrong status. Every exception is a failed check: no response ends the checks of its replica. A
-check that fails because this machine lacks descriptors or ports has no result.
+A redirect counts as a wrong status. Every exception is a failed check: no response stops the checks of its replica. If
+this machine lacks descriptors or ports, the check has no result.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from lbctl.runtime.net.resolve import UnresolvedError, resolve
 from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request
 
 Locate = Callable[[str], Path | None]
-"""A path as the fleet writes it → the file on this machine, or None where there is none."""
+"""A path as written in the fleet → the file on this machine, or None if there is none."""
 MAX_BODY_BYTES = 65_536
-"""Bytes of a body that are searched for `body_contains`, as in Envoy."""
+"""Maximum bytes of a body that are searched for `body_contains`, as in Envoy."""
 _LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _SERVING = b"\x00\x00\x00\x00\x02\x08\x01"
 """The gRPC message HealthCheckResponse{status: SERVING}."""
 _AGENT = "lbctl-check"
 _BUFFER = 16 * 1024
-"""Bytes after which a connection is not read until the check has parsed them."""
+"""Bytes after which reading from a connection pauses until the check has parsed them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class HealthCheck:
     h2: bool
     """Whether the check uses HTTP/2."""
     tls: ssl.SSLContext | None
-    """The TLS context; None: plain connections."""
+    """The TLS context; None for plain connections."""
     name: str
-    """The name that the replica's certificate must have; also the Host header where the check has none."""
+    """The name that the replica's certificate must have; also the Host header if the check does not set one."""
     key: tuple[str, str] | None = field(default=None, repr=False)
-    """The header with the key that the replica asks for, and its value; None: none."""
+    """The header with the key that the replica requires, and its value; None if it requires none."""
 
     @property
     def timeout(self) -> float:
@@ -65,7 +65,7 @@ class HealthCheck:
 def probe_of(
     pool: Pool, check: ActiveCheck, address: Address, tls: ssl.SSLContext | None, key: tuple[str, str] | None = None
 ) -> HealthCheck:
-    """Return the health check of one replica. `key`: a header that it requires, and its value.
+    """Return the health check of one replica. `key`: a header that the replica requires, and its value.
 
     A separate port uses HTTP/1.1 without TLS, like the ports of model servers; otherwise the pool's protocol applies.
     """
@@ -75,7 +75,7 @@ def probe_of(
 
 
 def connection_probe(address: Address, timeout: int) -> HealthCheck:
-    """Return the check that only opens a connection to an address; `timeout` is in milliseconds."""
+    """Return a check that only opens a connection to an address; `timeout` is in milliseconds."""
     return HealthCheck(ActiveCheck(TcpCheck(), timeout=timeout), address, False, None, address.host or "localhost")
 
 
@@ -107,7 +107,7 @@ def _file(path: str, locate: Locate) -> Path:
 
 
 async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResult | None:
-    """Run one check. Return None if the result is not about the replica."""
+    """Run one check. Return None if the result says nothing about the replica."""
     try:
         async with asyncio.timeout(probe.timeout):
             return CheckResult(await _problem(probe, session))
@@ -122,7 +122,7 @@ async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResu
 
 
 async def _problem(probe: HealthCheck, session: aiohttp.ClientSession) -> str:
-    """Run the check, and return what is wrong with the answer; empty where nothing is."""
+    """Run the check, and return the problem with the response; empty if there is none."""
     settings = probe.check.probe
     if isinstance(settings, GrpcCheck) and probe.h2:
         return _grpc_problem(await _h2(probe, "POST", "/grpc.health.v1.Health/Check", settings))
@@ -198,7 +198,10 @@ def _grpc_problem(answer: Http2Response) -> str:
 
 @asynccontextmanager
 async def _connected(probe: HealthCheck) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect, with the TLS handshake done. The connection is aborted: a check does not wait for an orderly close."""
+    """Connect, including the TLS handshake.
+
+    On exit, the connection is aborted: a check does not wait for an orderly close.
+    """
     name = probe.name if probe.tls else None
     options: dict[str, Any] = {"limit": _BUFFER, "ssl": probe.tls, "server_hostname": name}
     if probe.address.path:

@@ -1,8 +1,9 @@
-"""Active health checks by lbctl itself, for proxies that have none (nginx) and for picked pools.
+"""Active health checks by lbctl itself, for proxies without active checks (nginx) and for picked pools.
 
-Each replica is checked at its own time, from this machine, as the pool's `health.active` defines; an ejected replica
-gets no new requests (`Snapshot.drained`). As with the active checks of other proxies, there is no limit on how many
-replicas of a pool may be ejected. A slow replica delays no other; at most `MAX_CONCURRENT` checks run at the same time.
+Each replica is checked at a separate time, from this machine, according to the pool's `health.active`; an ejected
+replica gets no new requests (`Snapshot.drained`). As with the active checks of other proxies, there is no limit on the
+number of ejected replicas of a pool. A slow replica does not delay others; at most `MAX_CONCURRENT` checks run at the
+same time.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class _Target:
 
     replica: Replica
     settings: tuple[ActiveCheck, PoolTls | None, str]
-    """The check, TLS and protocol of the pool."""
+    """The check, TLS settings and protocol of the pool."""
     probe: HealthCheck | None
-    """None where the check could not be prepared."""
+    """The prepared check; None if it could not be prepared."""
 
 
 class HealthChecker:
-    """Checks replicas. `changed` is called in the event loop when one is ejected or readmitted."""
+    """Checks replicas. `changed` is called in the event loop when a replica is ejected or readmitted."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class HealthChecker:
     ) -> None:
         self.states: dict[Key, CheckState] = {}
         self.problems: dict[str, str] = {}
-        """Pool → why its checks cannot be done; its replicas stay as they are."""
+        """Pool → why its checks cannot be run; its replicas keep their states."""
         self._changed = changed
         self._locate = locate
         self._guard = guard or Guard()
@@ -70,7 +71,7 @@ class HealthChecker:
 
     @property
     def out(self) -> dict[str, frozenset[str]]:
-        """Pool → ejected replicas; pools without one are absent."""
+        """Pool → ejected replicas; pools without ejected replicas are absent."""
         ejected: dict[str, set[str]] = {}
         for (pool, replica), state in self.states.items():
             if state.out:
@@ -78,10 +79,10 @@ class HealthChecker:
         return {pool: frozenset(names) for pool, names in sorted(ejected.items())}
 
     def use_pools(self, pools: Iterable[Pool], secrets: Secrets = _NO_SECRETS) -> None:
-        """Check the replicas of these pools from now on, where the pools have active checks.
+        """Check the replicas of these pools from now on, if the pools have active checks.
 
-        Call it also when certificates or `secrets` have changed. A replica that joins a pool that was checked before is
-        ejected until its first good result.
+        Also call it when certificates or `secrets` have changed. A replica that joins a pool that was already checked
+        is ejected until its first good result.
         """
         before = {pool for pool, _ in self._targets}
         targets: dict[Key, _Target] = {}

@@ -1,8 +1,8 @@
-"""One request on its own HTTP/2 connection, for checks of replicas that speak only HTTP/2.
+"""One request on a separate HTTP/2 connection, for checks of replicas that support only HTTP/2.
 
-A replica is not trusted. `MAX_BODY_BYTES` is all of the body that the flow control lets it send, since the window is
-never enlarged. Everything else that it sends (headers, trailers, padding, frames that a check ignores) has
-`MAX_OTHER_BYTES` in total. The caller bounds the time.
+The replica is not trusted. Flow control limits the body to `MAX_BODY_BYTES`, because the window is never enlarged. All
+other data from the replica (headers, trailers, padding, ignored frames) is limited to `MAX_OTHER_BYTES` in total. The
+caller limits the time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 MAX_BODY_BYTES = 65_535
-"""Bytes of a body that are read: the initial flow-control window."""
+"""Maximum bytes of a body: the initial flow-control window."""
 MAX_OTHER_BYTES = 32 * 1024
-"""Bytes that are not content of the body, in total."""
+"""Maximum bytes that are not body content, in total."""
 _MAX_HEADER_BYTES = 16 * 1024
-"""Bytes of decompressed headers, as HTTP/2 counts them."""
+"""Maximum bytes of decompressed headers, as HTTP/2 counts them."""
 _PIECE = 4096
-"""Bytes that are parsed between two turns of the event loop: some 400 of the smallest frames."""
+"""Bytes that are parsed between two turns of the event loop: about 400 of the smallest frames."""
 _STREAM = 1
 
 
@@ -34,7 +34,7 @@ class BrokenAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Http2Response:
-    """The response to one request."""
+    """The response to a request."""
 
     status: int
     body: bytes
@@ -60,7 +60,7 @@ async def send_request(
 
 
 def _started(headers: Iterable[tuple[str, str]], body: bytes | None) -> H2Connection:
-    """Return a connection on which the request has been made."""
+    """Return a connection on which the request has been sent."""
     connection = H2Connection(H2Configuration(client_side=True, header_encoding=None, validate_inbound_headers=False))
     limits = {SettingCodes.ENABLE_PUSH: 0, SettingCodes.MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES}
     connection.local_settings = Settings(client=True, initial_values=limits)
@@ -103,11 +103,11 @@ class _Answer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the rest of the response is of no interest."""
+        """Whether the rest of the response can be ignored."""
         return self.status > 0 and (self._ended or len(self.body) >= MAX_BODY_BYTES)
 
     def add(self, event: Event) -> None:
-        """Add an event. Raises BrokenAnswerError where no response can follow."""
+        """Add an event. Raises BrokenAnswerError if no response can follow."""
         if isinstance(event, ResponseReceived):
             self.status = _status(dict(event.headers or ()))
         elif isinstance(event, DataReceived):

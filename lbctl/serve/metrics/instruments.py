@@ -1,8 +1,8 @@
 """The metrics of the control plane itself: xDS streams, pushes and acknowledgements, reloads, and the snapshot.
 
-Counters are updated as events happen (the observer of the xDS streams calls them); gauges of the snapshot are computed
-when the metrics are scraped. No label has a value that a client chooses freely: a proxy's name is a label, a node's id
-is not.
+Counters are updated when events happen (the xDS observer calls them); gauges of the snapshot are computed when the
+metrics are scraped. No label has a value that a client chooses freely: a proxy's name is a label, but a node's id is
+not.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ReloadStatus = Literal["published", "unchanged", "invalid", "refused", "unsound", "rolled_back"]
 RELOAD_STATUSES: tuple[ReloadStatus, ...] = get_args(ReloadStatus)
 KINDS = ("sotw", "delta", "load", "requests")
-"""The variants of the xDS protocol, and the streams of load reports and of request logs."""
+"""The variants of the xDS protocol, and the streams of load reports and request logs."""
 _ACK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
 _BUILD_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
-    """The metrics that the xDS streams, as their observer, and the other parts of the control plane update."""
+    """The metrics that the xDS streams (as their observer) and the other parts of the control plane update."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ class Metrics:
         registry.register(self._snapshot)
 
     def _register_streams(self, registry: CollectorRegistry) -> None:
-        """Register what is counted by the kind of a stream and by the type of resources."""
+        """Register the metrics with the stream kind or resource type as a label."""
         streams = Gauge("lbctl_xds_streams", "The number of open xDS streams.", ["kind"], registry=registry)
         pushes = Counter("lbctl_xds_pushes", "The number of xDS responses sent.", ["type"], registry=registry)
         resources = Counter(
@@ -124,22 +124,25 @@ class Metrics:
             self.latency.acked(seconds)
 
     def nacked(self, short_type: str) -> None:
-        """Count a response that a proxy has rejected."""
+        """Count a response that a proxy rejected."""
         self._nacks[short_type].inc()
 
     def unmatched(self, node_id: str) -> None:
-        """Count a stream of a node that matches no proxy entry. The id is not a label, since the client chooses it."""
+        """Count a stream of a node that matches no proxy entry.
+
+        The id is not a label, because the client chooses it.
+        """
         del node_id
         self._unmatched.inc()
 
     def failed(self) -> None:
-        """Count a stream that has failed with an error of lbctl itself."""
+        """Count a stream that failed because of an internal error of lbctl."""
         self.task_failed("xDS stream")
 
     def reloaded(self, result: ReloadStatus, warnings: int = 0, key_files: int = 0) -> None:
-        """Record a reading of the files.
+        """Record a read of the files.
 
-        `warnings`: how many it has reported. `key_files`: for how many key files the earlier content is served.
+        `warnings`: the number of its warnings. `key_files`: the number of key files whose earlier content stays in use.
         """
         self._warnings.set(warnings)
         self._key_files.set(key_files)
@@ -147,12 +150,15 @@ class Metrics:
         self._valid.set(result in ("published", "unchanged"))
 
     def published(self, version: str, seconds: float, replicas: Mapping[str, tuple[int, int]]) -> None:
-        """Record a published snapshot, which took `seconds`. `replicas`: pool → (replicas, drained ones among them)."""
+        """Record the publication of a snapshot, which took `seconds`.
+
+        `replicas`: pool → (number of replicas, number of drained replicas).
+        """
         self._build_seconds.observe(seconds)
         self._snapshot.set(version, replicas)
 
     def task_started(self, task: str) -> None:
-        """Show the failures of a long-lived task from now on: its first one is an increase only where there was a 0."""
+        """Export the failures of a long-lived task, starting at 0, so that the first failure is an increase."""
         self._task_failures.labels(task)
 
     def task_failed(self, task: str) -> None:
@@ -160,12 +166,12 @@ class Metrics:
         self._task_failures.labels(task).inc()
 
     def page(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
 
 class _Snapshot(Collector):
-    """Gauges of the published snapshot, whose labels exist as long as the snapshot has them."""
+    """Gauges of the published snapshot; their labels exist while the snapshot contains them."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

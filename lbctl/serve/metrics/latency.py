@@ -1,4 +1,4 @@
-"""Histograms of the latency of each stage between a sample and the weight that a proxy has."""
+"""Histograms of the latency of each stage from a sample to the weight in a proxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Histogram
 _DECISION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _SAMPLE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 _ACK_LIMIT = 10.0
-"""Seconds after which an acknowledgement is no longer counted as one of the last weights."""
+"""Seconds after which an acknowledgement no longer counts for the last weights."""
 
 
 class LatencyMetrics:
@@ -39,16 +39,16 @@ class LatencyMetrics:
         return Histogram(f"lbctl_sample_to_{stage}_seconds", description, buckets=_SAMPLE_BUCKETS, registry=registry)
 
     def decided(self, took: float, age: float) -> None:
-        """Record a decision. `took`: its duration, `age`: the age of its newest sample, both in seconds."""
+        """Record a decision. `took`: its duration; `age`: the age of its newest sample; both in seconds."""
         self._step.observe(took)
         self._decided.observe(max(0.0, age))
 
     def sending(self, sampled_at: float | None) -> None:
-        """Start sending weights. `sampled_at`: when the sample behind them was taken; None where there is none."""
+        """Start sending weights. `sampled_at`: when the underlying sample was taken; None if there is none."""
         self._sampled_at, self._sending_at = sampled_at, self._clock()
 
     def sent(self) -> None:
-        """Record that the weights were handed to the streams of the proxies."""
+        """Record that the weights were passed to the streams of the proxies."""
         if self._sampled_at is not None:
             self._sent.observe(self._clock() - self._sampled_at)
 

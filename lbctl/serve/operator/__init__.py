@@ -1,1 +1,1 @@
-"""Overrides of operators while the control plane runs: drains, weights and frozen pools."""
+"""Operators' overrides while the control plane runs: drains, weights and frozen pools."""

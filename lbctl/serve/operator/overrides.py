@@ -1,6 +1,6 @@
-"""The overrides of operators: checked against the published fleet, saved for a restart, and removed when they expire.
+"""Operators' overrides: checked against the published fleet, saved for a restart, and removed when they expire.
 
-A drain by an override has the same effect as one in the files, including `drain_deadline`. Removing it also ends an
+A drain by an override has the same effect as a drain in the files, including `drain_deadline`. Removing it also ends an
 ejection of the replica by deep health.
 """
 
@@ -26,15 +26,15 @@ from lbctl.store.interface import StoreError
 from lbctl.store.saved import SavedState
 
 _MAX_REASON = 200
-"""The longest reason that is saved, in characters."""
+"""Maximum length of a saved reason, in characters."""
 _MAX_SECONDS = 1e12
-"""The longest time for which an override may hold, in seconds."""
+"""Maximum duration of an override, in seconds."""
 _EXPIRY_INTERVAL = 1.0
 """Seconds between two checks for expired overrides."""
 
 
 class WeightControl(Protocol):
-    """The part of the control loop that operators act on."""
+    """The part of the control loop that operators can change."""
 
     def readmit(self, pool: str, replica: str) -> None:
         """End an ejection by deep health."""
@@ -59,17 +59,17 @@ class OverrideService:
         self._lock = asyncio.Lock()
         self._failure = log.LastingFailure("overrides are saved again")
         self._absent: Mapping[tuple[str, str, str], float] = {}
-        """Key of an override → since when its replica or pool has been gone."""
+        """Key of an override → the time since which its replica or pool has been gone."""
         self._unrecorded: dict[Override, str] = {}
-        """Overrides that have ended, and why: those whose end could not be recorded yet."""
+        """Overrides that have ended and whose end could not be recorded yet, with the reason."""
         self._unsaved = False
-        """Whether overrides have ended and that could not be saved yet."""
+        """Whether overrides have ended but could not be saved yet."""
 
     async def put(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None, author: str) -> Override:
-        """Set an override, and return it. `author` is the name of the operator.
+        """Set an override and return it. `author` is the name of the operator.
 
-        `wanted` has its kind, its subject, its value (for weight) and its reason. `shares` belong to a split. `ttl` is
-        in seconds. Raises BadRequestError, and NotSavedError if a restart would lose the override.
+        `wanted` contains its kind, subject, value (for a weight) and reason. `shares` are for a split. `ttl` is in
+        seconds. Raises BadRequestError, and NotSavedError if a restart would lose the override.
         """
         new = replace(self._checked(wanted, shares, ttl), author=author)
         async with self._lock:
@@ -88,7 +88,7 @@ class OverrideService:
     async def remove(self, identity: Override, author: str) -> bool:
         """Remove the override of this kind and subject, and return whether it existed. `author` is the operator's name.
 
-        Raises BadRequestError, and NotSavedError where a restart would bring the override back.
+        Raises BadRequestError, and NotSavedError if a restart would restore the override.
         """
         async with self._lock:
             exists = any(item.key == identity.key for item in self._live.inputs.overrides)
@@ -107,18 +107,18 @@ class OverrideService:
         return exists
 
     def adopt(self) -> None:
-        """Note that another process has saved the overrides that are in force.
+        """Record that another process has saved the active overrides.
 
-        Those that have ended meanwhile have no effect, and are kept until `run` records and removes them.
+        Overrides that have ended meanwhile have no effect; they are kept until `run` records and removes them.
         """
         self._unrecorded, self._unsaved = {}, False
 
     async def save(self) -> None:
-        """Save the overrides that are in force. Raises NotSavedError."""
+        """Save the active overrides. Raises NotSavedError."""
         await self._save(self._live.inputs.overrides)
 
     async def run(self) -> None:
-        """Remove overrides that have ended, also while this process was away, until the task is cancelled."""
+        """Remove ended overrides, even if this process was not running at their end, until the task is cancelled."""
         while True:
             await asyncio.sleep(_EXPIRY_INTERVAL)
             async with self._lock:
@@ -126,9 +126,9 @@ class OverrideService:
                 await self._expire()
 
     async def _expire(self) -> None:
-        """Remove the overrides that have ended.
+        """Remove the ended overrides.
 
-        They are removed even where that cannot be recorded and saved, which is tried again.
+        They are removed even if that cannot be recorded and saved; this is retried.
         """
         before = self._live.inputs.overrides
         ended = {item: reason for item in before if (reason := self._end_of(item))}
@@ -153,7 +153,7 @@ class OverrideService:
             del self._unrecorded[item]
 
     def _end_of(self, item: Override) -> str:
-        """Return why the override has ended; empty where it applies."""
+        """Return why the override has ended; empty if it is still active."""
         if item not in overrides.current((item,), self._now()):
             return "expired"
         if item.key in self._absent and self._now() - self._absent[item.key] >= overrides.GRACE:
@@ -182,7 +182,7 @@ class OverrideService:
         await self._live.apply(replace(self._live.inputs, overrides=updated), "an override")
 
     def _checked(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None) -> Override:
-        """Return the override with its beginning and its end. Raises BadRequestError."""
+        """Return the override with its start and end times. Raises BadRequestError."""
         route, now = self._check(wanted), self._now()
         if ttl is not None and not 0 < ttl < _MAX_SECONDS:
             raise BadRequestError("ttl must be a number above 0")
@@ -197,7 +197,7 @@ class OverrideService:
         )
 
     def _check(self, identity: Override) -> Route | None:
-        """Return the route of a split, as the files have it; None for the other kinds. Raises BadRequestError."""
+        """Return the route of a split, as in the files; None for the other kinds. Raises BadRequestError."""
         kind, pool, replica = identity.kind, identity.pool, identity.replica
         served = self._live.served
         if kind == "split":

@@ -1,7 +1,7 @@
 """The PromQL metrics of an analysis: one query for each pool, all for the same instant.
 
-Pool names consist of letters, digits and `. _ -`, so that one in the place of `{pool}` cannot change the query. A value
-that cannot be had is unknown with its reason; nothing is raised for what a server answers.
+Pool names consist of letters, digits and `. _ -`, so a name in the place of `{pool}` cannot change the query. A value
+that cannot be determined is unknown, with the reason; no server response raises an exception.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lbctl.serve.telemetry.fetch import fetch
 from lbctl.signals.prometheus import NoValueError, single_value
 
 TIMEOUT = 5.0
-"""Seconds for the answer to one query."""
+"""Timeout of one query, in seconds."""
 
 
 async def metric_values(
     session: aiohttp.ClientSession, metrics: Iterable[AnalysisMetric], new: str, old: Mapping[str, int], at: float
 ) -> tuple[MetricValues, ...]:
-    """Return the values of the metrics for the new pool and for the old ones.
+    """Return the values of the metrics for the new pool and for the old pools.
 
-    `old`: pool → its share; several old pools have the mean of their values by shares. `at`: the instant in seconds
-    since the epoch.
+    `old`: pool → its share; the value of several old pools is the mean of their values, weighted by share. `at`: the
+    instant, in seconds since the epoch.
     """
     return tuple(await asyncio.gather(*(_values(session, metric, new, old, at) for metric in metrics)))
 
@@ -41,7 +41,7 @@ async def _values(
 
 
 async def _value(session: aiohttp.ClientSession, metric: AnalysisMetric, pool: str, at: float) -> float | str:
-    """Return the value of a pool, or why there is none."""
+    """Return the value of a pool, or the reason why there is none."""
     fetched = await fetch(session, metric.source, TIMEOUT, metric.query.replace("{pool}", pool), at)
     if fetched.reason:
         return f"{pool}: {fetched.message}"

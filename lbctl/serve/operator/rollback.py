@@ -1,4 +1,4 @@
-"""Rollbacks by an operator: checks the request, and serves an earlier fleet of the history."""
+"""Rollbacks by an operator: checks the request, and publishes an earlier fleet from the history."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.store.history import Cause, ServedFleet
 
 _MAX_REASON = 200
-"""The longest reason that is saved, in characters."""
+"""Maximum length of a saved reason, in characters."""
 
 
 class RollbackService:
-    """Serves earlier fleets again."""
+    """Publishes earlier fleets again."""
 
     def __init__(self, reconciler: Reconciler, history: FleetHistory) -> None:
         self.history = history
@@ -22,10 +22,10 @@ class RollbackService:
     async def act(
         self, digest: str | None, actor: str, *, reason: str = "", allow_shrink: bool = False
     ) -> tuple[ServedFleet, ReloadOutcome]:
-        """Serve the fleet with this digest, or its first characters, until the files change; None: the one before.
+        """Publish the fleet with this digest or digest prefix until the files change; None: the previous fleet.
 
         `actor` is the name of the operator. `allow_shrink` accepts any loss of replicas and keys. Raises
-        BadRequestError, and NotSavedError where a restart would forget it.
+        BadRequestError, and NotSavedError if a restart would lose the rollback.
         """
         reason = reason[:_MAX_REASON]
         entry = self.history.find(digest)

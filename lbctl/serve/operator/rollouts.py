@@ -1,4 +1,7 @@
-"""The rollouts of the published fleet: moved by time, analysis and operators, and saved before proxies get a step."""
+"""The rollouts of the published fleet. Time, analysis and operators advance them.
+
+A step is saved before proxies get it.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +29,24 @@ from lbctl.store.interface import StoreError
 from lbctl.store.saved import SavedState
 
 _INTERVAL = 1.0
-"""Seconds between two looks at the clock and at the files."""
+"""Seconds between two checks of the clock and the files."""
 _MAX_REASON = 200
-"""The longest reason that is saved, in characters."""
+"""Maximum length of a saved reason, in characters."""
 _Record = tuple[str, str, str, str]
-"""Actor, action, subject and reason of a record of the audit log."""
+"""Actor, action, subject and reason of an audit record."""
 OnChange = Callable[[Rollouts, Rollouts], None]
-"""Is called with the states before and after a change."""
+"""Called with the states before and after a change."""
 InForce = Callable[[Rollouts, Topology], Collection[str]]
-"""Returns the routes whose current step a proxy has, of the rollouts of the files."""
+"""Returns the routes with a rollout in the files whose current step a proxy has."""
 Unavailable = Callable[[Collection[str]], Mapping[str, str]]
-"""Returns why each of these pools has no available replica; a pool that has one is absent, or its reason empty."""
+"""Returns why each of these pools has no available replica; a pool with an available replica is absent or has an empty
+reason."""
 Unchecked = Callable[[Collection[str]], frozenset[str]]
 """Returns the pools whose replicas have not been checked yet."""
 
 
 class RolloutService:
-    """Advances rollouts, and executes what operators ask for. `now` returns seconds since the epoch."""
+    """Advances rollouts, and executes the operators' actions. `now` returns seconds since the epoch."""
 
     def __init__(
         self,
@@ -62,45 +66,45 @@ class RolloutService:
         self._unavailable = unavailable
         self._unchecked = unchecked
         self.unchecked: frozenset[str] = frozenset()
-        """The pools of rollouts whose replicas were yet to be checked at the last look."""
+        """The pools of rollouts whose replicas had not been checked at the last look."""
         self.outages: Outages = NO_OUTAGES
-        """The pools of rollouts that have no available replica, by the last look."""
+        """The pools of rollouts without an available replica at the last look."""
         self._live = live
         self._state = state
         self._audit = audit
         self.now = now
-        """The clock of all decisions about rollouts, in seconds since the epoch."""
+        """The clock for all decisions about rollouts, in seconds since the epoch."""
         self._lock = asyncio.Lock()
         self._failure = log.LastingFailure("rollouts are saved again")
         self._unsaved = False
-        """Whether an abort or a rollback is applied that could not be saved yet."""
+        """Whether an abort or a rollback has been applied but could not be saved yet."""
         self._owed: tuple[_Record, ...] = ()
         """The records of aborts and rollbacks that could not be saved yet."""
         self._recorded: set[_Record] = set()
-        """Records of what is tried again until it is saved: they are appended once."""
+        """Records of actions that are retried until they are saved: they are appended only once."""
         self._own: set[str] = set()
-        """The routes of which this process has recorded something since it decides."""
+        """The routes for which this process has recorded something since it started to decide."""
 
     def adopt(self, before: Rollouts) -> None:
-        """Note that another process has saved the states that are in force, in place of those `before`."""
+        """Record that another process has saved the active states, which replace the states in `before`."""
         self._unsaved, self._owed = False, ()
         self._recorded.clear()
         self._on_change(before, self._live.inputs.rollouts)
 
     async def save(self) -> None:
-        """Save the states that are in force, and decide from now on. Raises NotSavedError."""
+        """Save the active states, and decide from now on. Raises NotSavedError."""
         self._own.clear()
         await self._save(self._live.inputs.rollouts)
 
     async def run(self) -> None:
-        """Start the rollouts of new files, and advance all of them, until the task is cancelled."""
+        """Start the rollouts of new files, and advance all rollouts, until the task is cancelled."""
         while True:
             async with self._lock:
                 await self._advance()
             await asyncio.sleep(_INTERVAL)
 
     async def run_analysis(self) -> None:
-        """Evaluate the steps of the mode `analysis` at their intervals, until the task is cancelled."""
+        """Evaluate the steps of rollouts with the mode `analysis` at their intervals, until the task is cancelled."""
         async with http_client.session() as session:
             while True:
                 topology = self._live.topology
@@ -188,7 +192,7 @@ class RolloutService:
         return rollouts.reconcile(states, topology, now, self.outages, self.unchecked)
 
     async def _evaluate(self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout) -> None:
-        """Evaluate the interval that has passed, unless the rollout has moved while the evidence was collected."""
+        """Evaluate the past interval, unless the rollout has moved while the evidence was collected."""
         observation, begin_next = await self._evidence.observe(session, state, rollout, self.now())
         async with self._lock:
             states = self._live.inputs.rollouts
@@ -203,7 +207,7 @@ class RolloutService:
     async def _change(self, updated: Rollouts) -> bool:
         """Record, save and apply automatic decisions, and return whether they are applied.
 
-        If saving fails, it is retried, and no proxy gets a step that a restart would lose. Rollbacks apply and evidence
+        A failed save is retried, and no proxy gets a step that a restart would lose. Rollbacks apply and evidence
         counts even if they cannot be saved.
         """
         before = {state.route: state for state in self._live.inputs.rollouts}
@@ -230,13 +234,13 @@ class RolloutService:
         return True
 
     def _awaits_check(self, state: RolloutState) -> bool:
-        """Return whether a rollout that begins by itself does so after the first check of its target."""
+        """Return whether an automatic rollout waits for the first check of its target before it starts."""
         topology = self._live.topology
         rollout = rollouts.rollout_of(topology, state.route) if topology is not None else None
         return state.phase == "waiting" and rollout is not None and rollout.mode != "manual" and not state.reason
 
     async def _record_once(self, records: Iterable[_Record]) -> None:
-        """Append the records that were not appended in an attempt before. Raises NotSavedError."""
+        """Append the records that an earlier attempt did not append. Raises NotSavedError."""
         for record in records:
             if record not in self._recorded:
                 if not await self._was_recorded(record):
@@ -245,7 +249,7 @@ class RolloutService:
                 self._own.add(record[2])
 
     async def _was_recorded(self, record: _Record) -> bool:
-        """Return whether a process that was killed has recorded this move, and has not come to saving it."""
+        """Return whether a killed process recorded this move but did not save it."""
         actor, action, route, _ = record
         if actor != CONTROL_PLANE or route in self._own:
             return False
@@ -273,13 +277,13 @@ class RolloutService:
 
 
 def _summary(state: RolloutState, action: Action | None = None) -> str:
-    """Return what was done and where the rollout is then, for people."""
+    """Return the action and the resulting position of the rollout, for people."""
     place = f"step {state.step + 1}, {state.percent:g} %" if state.moves else "the split in the files"
     return ", ".join(filter(None, (action, f"{state.phase} ({place})")))
 
 
 def _moved(before: RolloutState, after: RolloutState) -> bool:
-    """Return whether more has changed than the evidence, how long the step is held and what is noted of the files."""
+    """Return whether more has changed than the evidence, the duration of the hold and the notes about the files."""
     unmoved = replace(
         after, analysis=before.analysis, models=before.models, elapsed=before.elapsed, held_since=before.held_since
     )
@@ -287,6 +291,6 @@ def _moved(before: RolloutState, after: RolloutState) -> bool:
 
 
 def _evidence(state: RolloutState) -> str:
-    """Return why the rollout is where it is: the reason, or the last evaluation of the step before."""
+    """Return why the rollout is in its current state: the reason, or the last evaluation of the previous step."""
     evaluations = state.analysis.evaluations
     return state.reason or (describe(evaluations[-1]) if evaluations else "")

@@ -1,7 +1,7 @@
-"""Which steps of rollouts a proxy has: the hold of a step passes only while one of the proxies of its route has it.
+"""The rollout steps that proxies have: a step's hold counts down only while a proxy of its route has the step.
 
-A proxy has a step if it is connected and the snapshot that it has acknowledged gives the route the shares of the step.
-Of several members each knows its own proxies, and announces the steps that these have.
+A proxy has a step if it is connected and its acknowledged snapshot gives the route the shares of the step. Each of
+several members knows only its own proxies, and announces the steps that they have.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _READER = "reader"
 
 
 class ProxyRow(Protocol):
-    """The status of an Envoy or of a driven proxy, as `NodeStatus.proxies` and `DriverSupervisor.rows` return it."""
+    """The status of an Envoy or of a driven proxy, as returned by `NodeStatus.proxies` and `DriverSupervisor.rows`."""
 
     @property
     def proxy(self) -> str | None:
-        """The name in `proxies` of the fleet; None for a node that matches no entry."""
+        """The name of the entry in `proxies` of the fleet; None for a node that matches no entry."""
 
     @property
     def kind(self) -> str:
@@ -41,7 +41,7 @@ class ProxyRow(Protocol):
 
     @property
     def last_good(self) -> str:
-        """The version that it last accepted as a whole; empty before."""
+        """The last version that it accepted completely; empty before the first."""
 
 
 Rows = Callable[[], Collection[ProxyRow]]
@@ -49,12 +49,12 @@ Rows = Callable[[], Collection[ProxyRow]]
 
 
 class StepsInForce:
-    """Compares the steps of rollouts with what the proxies have."""
+    """Compares the steps of rollouts with the configuration of the proxies."""
 
     def __init__(
         self, rows: Rows, snapshot_of: Callable[[str], Snapshot | None], announced: Callable[[], Collection[str]]
     ) -> None:
-        """`snapshot_of` returns the snapshot of a version; None where it is not kept.
+        """`snapshot_of` returns the snapshot of a version; None if it is not kept.
 
         `announced` returns the ids of the steps that proxies of other members have.
         """
@@ -63,12 +63,15 @@ class StepsInForce:
         self._announced = announced
 
     def routes(self, states: Rollouts, topology: Topology) -> frozenset[str]:
-        """Return the routes whose current step a proxy has, also one of another member."""
+        """Return the routes whose current step a proxy has, including proxies of other members."""
         in_force = {*self.own(states, topology), *self._announced()}
         return frozenset(item.route for item in states if step_id(item) in in_force)
 
     def own(self, states: Rollouts, topology: Topology | None) -> tuple[str, ...]:
-        """Return the ids of the current steps that a proxy of this member has. `topology`: by the files."""
+        """Return the ids of the current steps that proxies of this member have.
+
+        `topology`: the topology of the files.
+        """
         routes = self._own_routes(states, topology) if topology is not None else frozenset()
         return tuple(step_id(item) for item in states if item.route in routes)
 
@@ -93,7 +96,7 @@ def _has_answered(row: ProxyRow) -> bool:
 
 
 def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: str | None) -> Iterator[str]:
-    """Yield the routes of the proxy of this name that have the shares of their step; without a name: of all routes."""
+    """Yield the routes of the named proxy that have the shares of their step; without a name: of all routes."""
     proxy = next((item for item in topology.proxies if item.name == name), None)
     reached = routes_reached(topology, proxy or Proxy("", "", ()))
     for route in topology.routes:
@@ -103,6 +106,6 @@ def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: str | None
 
 
 def _as_parts(shares: Shares) -> dict[str, float]:
-    """Return pool → its part, since the same split can be written with other numbers."""
+    """Return pool → its fraction, because the same split can be written with different numbers."""
     total = sum(share for _, share in shares)
     return {pool: share / total for pool, share in shares} if total else {}

@@ -1,6 +1,6 @@
-"""Runs the picker of `lbctl serve`: starts it when a pool needs it, feeds it, reads its reports, and ends it.
+"""Runs the picker of `lbctl serve`: starts it when a pool needs it, sends it tables, reads its reports, and stops it.
 
-It is a separate process, so that neither a reload nor a large scrape delays a pick. If it ends, or reports nothing for
+It is a separate process, so that neither a reload nor a large scrape delays a pick. If it exits, or reports nothing for
 ten seconds, the guard restarts it, with a growing pause. Meanwhile, the proxies fall back to `otherwise`.
 """
 
@@ -28,16 +28,17 @@ from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 _SILENT = 10.0
 """Seconds without a report after which the picker counts as hung."""
 _ANSWER = 2.0
-"""Seconds that an explanation may take."""
+"""Timeout of an explanation, in seconds."""
 _LAST_WORDS = 1.0
-"""Seconds for reading the last report of an ended process, and for the end of a process that has closed its link."""
+"""Timeout for reading the last report of an ended process, and for the exit of a process that has closed its link, in
+seconds."""
 _STOP_TIMEOUT = 2.0
-"""Seconds that it gets to end."""
+"""Seconds that the process has to exit."""
 _NO_REPORT = PickerReport()
 
 
 class PickerEndedError(Exception):
-    """The picker has ended or hangs. The message contains the reason."""
+    """The picker has exited or hangs. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +46,26 @@ class PickerState:
     """The state of the picker's process."""
 
     pid: int | None = None
-    """Its process id; None while it does not run."""
+    """Its process id; None if it is not running."""
     since: float | None = None
-    """When it was started, in seconds since the epoch; None while it does not run."""
+    """When it was started, in seconds since the epoch; None if it is not running."""
     starts: int = 0
-    """How many times it was started."""
+    """Number of times that it was started."""
     problem: str = ""
-    """Why the last one ended; empty where one runs or none is needed."""
+    """Why the last process ended; empty if one is running or none is needed."""
     report: PickerReport = _NO_REPORT
     """Its newest report."""
     heard: float | None = None
-    """When that report came, in seconds of the monotonic clock; None before the first."""
+    """When that report arrived, in seconds of the monotonic clock; None before the first."""
     address: Address | None = None
-    """Where it listens; None while it does not run."""
+    """Its listen address; None if it is not running."""
 
 
 class PickerChild:
-    """`places` returns where the picker listens and the TLS of its gRPC; None where no pool needs it."""
+    """`places` returns the picker's listen address and the TLS settings of its gRPC server.
+
+    The result is None if no pool needs it.
+    """
 
     def __init__(
         self,
@@ -77,26 +81,26 @@ class PickerChild:
         self._writer: asyncio.StreamWriter | None = None
         self._numbers = count()
         self._failure = ""
-        """The reason that the process reported for its end; empty if it reported none."""
+        """The reason that the process reported for its exit; empty if it reported none."""
         self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        """The questions that wait for an answer."""
+        """The requests for explanations that wait for an answer."""
         self._ports: PickerPorts | None = None
-        """The ports that are kept for the process; None where none is needed."""
+        """The ports that are reserved for the process; None if none is needed."""
 
     def keeps(self, bind: Address) -> bool:
-        """Return whether the ports of a picker at `bind` are kept for the process."""
+        """Return whether the ports of a picker at `bind` are reserved for the process."""
         return self._ports is not None and self._ports.bind == bind
 
     def close(self) -> None:
-        """Give the ports back."""
+        """Release the ports."""
         self._keep_ports(None)
 
     def check_again(self) -> None:
-        """Look again whether a picker is needed."""
+        """Check again whether a picker is needed."""
         self._news.set()
 
     async def explain(self, question: PickerQuestion) -> Mapping[str, Any] | None:
-        """Return the line about how the picker would decide about a request; None without an answer in time."""
+        """Return the line about how the picker would handle a request; None without an answer in time."""
         writer = self._writer
         if writer is None:
             return None
@@ -113,7 +117,7 @@ class PickerChild:
             del self._asked[number]
 
     async def run(self) -> None:
-        """Run the picker as long as one is needed. Raises PickerEndedError."""
+        """Run the picker while one is needed. Raises PickerEndedError."""
         while True:
             self._news.clear()
             places = self._places()
@@ -125,7 +129,7 @@ class PickerChild:
             await self._run(places)
 
     def _keep_ports(self, bind: Address | None) -> None:
-        """Keep the ports of a picker at `bind`, and no others. Raises PickerEndedError."""
+        """Reserve exactly the ports of a picker at `bind`. Raises PickerEndedError."""
         if self._ports is not None and self._ports.bind != bind:
             self._ports.close()
             self._ports = None
@@ -160,7 +164,7 @@ class PickerChild:
     async def _serve(
         self, link: socket.socket, process: asyncio.subprocess.Process, places: tuple[Address, ServerTls | None]
     ) -> None:
-        """Feed the process until it is no longer needed. Raises PickerEndedError."""
+        """Send tables to the process until it is no longer needed. Raises PickerEndedError."""
         reader, writer = await asyncio.open_connection(sock=link, limit=wire.MAX_LINE_BYTES)
         loop = asyncio.get_running_loop()
         works: dict[str, asyncio.Task[Any]] = {
@@ -184,7 +188,7 @@ class PickerChild:
             raise PickerEndedError(self._failure or _reason(works["end"], works["reports"]))
 
     async def _until_others(self, places: tuple[Address, ServerTls | None]) -> None:
-        """Wait until no picker, or one at another address, is needed."""
+        """Wait until no picker is needed, or one at another address."""
         while self._places() == places:
             self._news.clear()
             await self._news.wait()
@@ -206,7 +210,7 @@ class PickerChild:
             waiting.set_result(explained)
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
-        """Read reports until none comes."""
+        """Read reports until no more arrive."""
         with suppress(TimeoutError, ConnectionError, wire.WireError):
             while True:
                 text = await _line(reader)
@@ -225,9 +229,9 @@ class PickerChild:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line. Raises TimeoutError where none comes.
+    """Return the next line. Raises TimeoutError if no line arrives.
 
-    It looks once more after the time is up: where this process itself was stopped, the lines of that time are there.
+    It checks once more after the timeout: if this process itself was suspended, the lines of that time are available.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(_SILENT):
@@ -245,7 +249,7 @@ def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process: SIGTERM first, SIGKILL where it does not end."""
+    """Stop the process: SIGTERM first, SIGKILL if it does not exit."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()

@@ -1,10 +1,10 @@
-"""Counts requests that proxies have sent without a pick: reported requests minus picked requests.
+"""Counts requests that proxies sent without a pick: reported requests minus picked requests.
 
-`recent` counts the last minute. A proxy reports its requests up to ten seconds late, so picks of as much longer ago
-may belong to them.
+`recent` counts the last minute. A proxy reports its requests up to ten seconds late, so picks that are up to ten
+seconds older may belong to them.
 
-The count continues over restarts of the picker, whose own counts restart. Open requests in the last report of an ended
-picker count as picked.
+The count continues over restarts of the picker, although the picker's own counts restart. Open requests in the last
+report of an ended picker count as picked.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import NamedTuple
 from lbctl.picker.reports import PickerReport
 
 MIN_REQUESTS = 20
-"""Requests of a minute from which on the share without a pick is reported and judged."""
+"""Minimum number of requests per minute at which the share without a pick is reported and judged."""
 _MINUTE, _LATE = 60.0, 10.0
-"""Seconds that `recent` counts, and by which a proxy's report may be late."""
+"""Seconds that `recent` covers, and the maximum delay of a proxy's report."""
 
 
 class RecentPicks(NamedTuple):
     """The requests of a pool in the last minute."""
 
     requests: int
-    """Those that proxies have reported."""
+    """The requests that proxies have reported."""
     picked: int
     """Picked requests that have ended."""
     missed: int
     """Minimum number of requests without a pick."""
     in_flight: int = 0
-    """Picked requests that have not ended."""
+    """Picked requests that are still in flight."""
 
 
 class _Counted(NamedTuple):
@@ -48,21 +48,21 @@ class Fallbacks:
         self._requests = requests
         self._clock = clock
         self._history: deque[_Counted] = deque()
-        """The counts at each report of the last minute, and of the time that a report may be late."""
+        """The counts at each report of the last minute, plus the maximum delay of a report."""
         self._base: dict[str, int] = {}
-        """Picked pool → its requests without a pick before it was picked."""
+        """Picked pool → its requests without a pick before the picker was used."""
         self._ended = Counter[str]()
-        """Pool → the picks of the processes that have ended."""
+        """Pool → the picks of ended processes."""
         self._process = 0
         self._report = PickerReport()
 
     def use_pools(self, pools: Collection[str]) -> None:
-        """Count for these pools from now on, without earlier requests of a pool."""
+        """Count for these pools from now on, excluding a pool's earlier requests."""
         requests = self._requests()
         self._base = {pool: self._base.get(pool, requests.get(pool, 0) - self._picked(pool)) for pool in pools}
 
     def reported(self, process: int, report: PickerReport) -> None:
-        """Note the report of the process with this number."""
+        """Record the report of the process with this number."""
         if process != self._process:
             self._ended.update(self._report.finished)
             self._ended.update(self._report.open_by_pool)
@@ -74,7 +74,7 @@ class Fallbacks:
             self._history.popleft()
 
     def recent(self) -> Mapping[str, RecentPicks]:
-        """Return pool → its requests in the last minute, for pools that were picked all the time."""
+        """Return pool → its requests in the last minute, for pools that were picked during all of it."""
         if not self._history:
             return {}
         newest, oldest = self._history[-1], self._history[0]
@@ -89,7 +89,7 @@ class Fallbacks:
         return found
 
     def counts(self) -> Mapping[str, int]:
-        """Return pool → the requests that were sent without a pick since the pool is picked."""
+        """Return pool → the requests that were sent without a pick since the pool has used the picker."""
         requests = self._requests()
         return {pool: max(0, requests.get(pool, 0) - self._picked(pool) - base) for pool, base in self._base.items()}
 

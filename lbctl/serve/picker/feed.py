@@ -1,7 +1,7 @@
-"""Sends the tables to pickers: each gets whole pools first and then what changes, as the lines of `wire`.
+"""Sends the tables to pickers: each picker gets the complete pools first and then the changes, as lines of `wire`.
 
-The tables are compared a few times a second with what is measured, and at once after a publication, so that a drain
-reaches the pickers about when it reaches the proxies. A picker that does not read is dropped, and connects again.
+The tables are compared with the measurements a few times a second, and immediately after a publication, so that a drain
+reaches the pickers at about the same time as the proxies. A picker that does not read is disconnected, and reconnects.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from lbctl.serve.picker import tables
 from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 
 _INTERVAL = 0.25
-"""The pause between two looks at what is measured, in seconds."""
+"""The pause between two reads of the measurements, in seconds."""
 _COST = 20.0
-"""The pause is at least this factor times the duration of a look."""
+"""The minimum pause, as a multiple of the duration of a read."""
 _QUEUED = 4_096
-"""Lines that wait for one picker before it is dropped."""
+"""Maximum number of lines that wait for one picker before it is disconnected."""
 
 
 class FeedSubscription:
-    """The lines that wait for one picker. It ends after `end`, or once too many wait."""
+    """The lines that wait for one picker. The subscription ends after `end`, or if too many lines wait."""
 
     def __init__(self, first: list[bytes]) -> None:
         self._waiting = deque(first)
@@ -37,7 +37,7 @@ class FeedSubscription:
         self._news.set()
 
     def put(self, text: bytes) -> None:
-        """Add a line. A picker for which too many wait is dropped."""
+        """Add a line. If too many lines wait, the picker is disconnected."""
         if len(self._waiting) >= _QUEUED:
             self.end()
         elif not self._ended:
@@ -62,7 +62,7 @@ class FeedSubscription:
 
 
 class TableEvents:
-    """The lines of a subscription as server-sent events, with a comment where none comes for `heartbeat` seconds."""
+    """The lines of a subscription as server-sent events, with a comment if there is no line for `heartbeat` seconds."""
 
     def __init__(self, subscription: FeedSubscription, heartbeat: float) -> None:
         self.end = subscription.end
@@ -80,7 +80,7 @@ class TableEvents:
 
 
 class Feed:
-    """Keeps the tables current. `measure` returns what is measured now."""
+    """Keeps the tables current. `measure` returns the current measurements."""
 
     def __init__(self, measure: Callable[[], FleetMeasurements], clock: Callable[[], float] = time.monotonic) -> None:
         self._measure = measure
@@ -92,11 +92,11 @@ class Feed:
         self._subscriptions: dict[FeedSubscription, tuple[str, str] | None] = {}
         self._key = ""
         self._trusted: set[FeedSubscription] = set()
-        """The subscriptions that also get what only pickers may know."""
+        """The subscriptions that also get data that only pickers may have."""
         self._news = asyncio.Event()
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Send the tables of this fleet from now on, and the key of its questions."""
+        """Send the tables of this fleet from now on, and the key for picker requests."""
         self._served = served
         key = served.composed.snapshot.picker_key
         if key != self._key:
@@ -110,7 +110,7 @@ class Feed:
         return self._tables or {}
 
     def ramps(self) -> Factors:
-        """Return pool → replica → the factor < 1 of slow start that the picker counts for it now."""
+        """Return pool → replica → the current slow-start factor below 1 that the picker applies to it."""
         now = self._clock()
         by_pool = {
             name: {item.name: factor for item in table.candidates if (factor := table.ramp(item, now)) < 1}
@@ -129,11 +129,11 @@ class Feed:
 
     @contextmanager
     def subscribe(self, peer: tuple[str, str] | None = None, *, trusted: bool = False) -> Iterator[FeedSubscription]:
-        """Yield a subscription that begins with whole tables.
+        """Yield a subscription that begins with complete tables.
 
-        `peer`: the id of the picker and the address at which the others reach it; None: it exchanges no counts.
-        `trusted`: it also gets the key of questions, and the ids of the other pickers, by which they recognise each
-        other.
+        `peer`: the id of the picker and the address at which other pickers reach it; None: it exchanges no counts.
+        `trusted`: it also gets the key for picker requests, and the ids of the other pickers, by which they recognise
+        each other.
         """
         subscription = FeedSubscription(self._first_lines(trusted=trusted))
         self._subscriptions[subscription] = peer
@@ -164,7 +164,7 @@ class Feed:
             self._news.clear()
 
     def update(self) -> None:
-        """Make the tables anew by what is served and measured now, and send what has changed."""
+        """Rebuild the tables from the current fleet and measurements, and send the changes."""
         served = self._served
         if served is None:
             return

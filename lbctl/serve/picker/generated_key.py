@@ -1,4 +1,4 @@
-"""The key of questions that `serve` makes where the fleet names none: a file of its state directory."""
+"""The key for picker requests that `serve` creates if the fleet names none: a file in its state directory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ _MAX_BYTES = 4096
 
 
 def needs_own_key(topology: Topology) -> bool:
-    """Return whether `serve` makes the key of this fleet: a pool is picked, and the fleet names no key file."""
+    """Return whether `serve` creates the key of this fleet: a pool is picked, and the fleet names no key file."""
     is_picked = any(pool.balance.pick is not None for pool in topology.pools)
     return is_picked and topology.control.picker_key_file is None and not missing_key(topology)
 
 
 def own_key(state: Path) -> str:
-    """Return the key in a state directory; both are made where they do not exist. Empty, and logged, if that fails."""
+    """Return the key in a state directory; the key and the directory are created if they do not exist.
+
+    The result is empty, with a log line, if that fails.
+    """
     file = state / _FILE
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)

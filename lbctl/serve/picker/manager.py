@@ -1,6 +1,6 @@
-"""The picker as the control plane has it: the feed of tables, the child process, and what it reports.
+"""The picker from the control plane's point of view: the feed of tables, the child process, and its reports.
 
-While another process has the picker's address, or none is started there, the proxies are given none.
+While another process uses the picker's address, or no picker is started there, the proxies get no picker address.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from lbctl.serve.picker.standalone import PickerAlone
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
 
 _FIRST_PAUSE = 0.25
-"""Seconds before a picker that has ended is started again; the pause doubles with each failure."""
+"""Seconds before an ended picker is started again; the pause doubles with each failure."""
 _MAX_PAUSE = 5.0
-"""The longest of those pauses, in seconds."""
+"""Maximum pause before a restart, in seconds."""
 _LATE = 3.0
-"""Seconds without a report, of which there is one a second, after which the picker does not count as running."""
+"""Seconds without a report after which the picker does not count as running; it reports once a second."""
 _LOOK = 1.0
-"""Seconds between two looks whether an address is free."""
+"""Seconds between two checks whether an address is free."""
 _RETURN = 20.0
-"""Seconds for which the address of another fleet's picker is left free: its serve may only be restarted."""
+"""Seconds for which the address of another fleet's picker is left free: its `serve` may be restarting."""
 _SAMPLES = 500
 _MOVE = "set another port in control.picker.bind or --picker-bind"
 
 
 class PickerManager:
-    """`measure` returns what is measured of the fleet, `tls` the TLS of xDS, for a picker beyond loopback.
+    """`measure` returns the measurements of the fleet, `tls` the TLS settings of xDS, for a picker beyond loopback.
 
-    `bind` is the address of the command line; None: the fleet decides. `requests` returns pool → the requests that
-    proxies have reported, `own_key` the key of questions where the fleet names none.
+    `bind` is the address from the command line; None: the fleet decides. `requests` returns pool → the requests that
+    proxies have reported, `own_key` the key for picker requests if the fleet names none.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PickerManager:
     ) -> None:
         self.feed = Feed(measure)
         self.samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
-        """Samples of decisions, the newest last."""
+        """Samples of decisions, newest last."""
         self.fallbacks = Fallbacks(requests)
         self._tls = tls
         self._dry_run = dry_run
@@ -77,7 +77,7 @@ class PickerManager:
         self._bind: Address | None = None
         self._child = PickerChild(self.feed, self._places, self._reported)
         self.alone = PickerAlone()
-        """An `lbctl picker` at the address that this process did not start."""
+        """An `lbctl picker` at the address that was not started by this process."""
         self._guard = Guard(failed, (), _FIRST_PAUSE, _MAX_PAUSE, (PickerEndedError,))
         self.problem = ""
         """Why no picker is started although a pool needs one; empty otherwise."""
@@ -85,7 +85,7 @@ class PickerManager:
         self.taken = ""
         """The foreign process that uses the picker's address; empty if there is none."""
         self._occupied = ""
-        """For whose end the start of the picker waits; empty where it does not wait."""
+        """The process for whose end the start of the picker waits; empty if it does not wait."""
 
     @property
     def state(self) -> PickerState:
@@ -94,7 +94,10 @@ class PickerManager:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs and reports, so that it does not hang. An `lbctl picker` at the address counts."""
+        """Whether the process runs and reports, which means that it does not hang.
+
+        An `lbctl picker` at the address also counts.
+        """
         heard = self.alone.heard
         if heard is not None:
             return time.monotonic() - heard < _LATE
@@ -107,7 +110,7 @@ class PickerManager:
 
     @property
     def reason(self) -> str:
-        """Why it does not run; empty where it does, or where it starts."""
+        """Why it does not run; empty if it runs or is starting."""
         if self.running:
             return ""
         is_silent = self._child.state.pid is not None and self._silence >= _LATE
@@ -117,17 +120,17 @@ class PickerManager:
 
     @property
     def _silence(self) -> float:
-        """Seconds since the process has reported; negative before its first report."""
+        """Seconds since the last report of the process; negative before its first report."""
         heard = self._child.state.heard
         return -1.0 if heard is None else time.monotonic() - heard
 
     @property
     def bind(self) -> Address | None:
-        """Where the picker listens; None where no pool needs it."""
+        """The picker's listen address; None if no pool needs it."""
         return self._bind
 
     def recent(self) -> Mapping[str, RecentPicks]:
-        """Return pool → its picks in the last minute; nothing where other pickers have the tables too."""
+        """Return pool → its picks in the last minute; empty if other pickers also have the tables."""
         return self.fallbacks.recent() if self.feed.subscribers <= 1 else {}
 
     def use_fleet(self, served: PublishedFleet) -> None:
@@ -141,9 +144,9 @@ class PickerManager:
         self._child.check_again()
 
     def place(self, topology: Topology) -> PickerPlace:
-        """Return where the proxies of this fleet send their questions.
+        """Return the picker address for the proxies of this fleet.
 
-        The address is probed before the first fleet at it is published; after that it is known from the process.
+        The address is probed before the first fleet with it is published; after that, it is known from the process.
         """
         address = self._address(topology)
         is_picked = any(pool.balance.pick is not None for pool in topology.pools)
@@ -154,7 +157,10 @@ class PickerManager:
         return PickerPlace(address, is_picked and (bool(self.taken) or is_refused), self.own_key(topology))
 
     def own_key(self, topology: Topology) -> str:
-        """Return the key of questions that this process has made; empty where this fleet has another one or none."""
+        """Return the key for picker requests that this process has created.
+
+        The result is empty if this fleet has another key or none.
+        """
         if self._dry_run or not needs_own_key(topology):
             return ""
         self._made_key = self._made_key or self._own_key()
@@ -165,16 +171,16 @@ class PickerManager:
         return {"tables of the picker": self.feed.run, "picker": self._run}
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield whenever `place` gives another result, because another process has got the address or released it."""
+        """Yield whenever the result of `place` changes because another process has taken or released the address."""
         while True:
             await self._place_changed.wait()
             self._place_changed.clear()
             yield
 
     async def explain(self, pool: str, question: PickerQuestion) -> schema.PickExplanation | None:
-        """Return how the running picker would decide about a request to the pool.
+        """Return how the running picker would handle a request to the pool.
 
-        It is None if no picker answers or it has no table of the pool. Raises SchemaError.
+        It is None if no picker answers or if the picker has no table of the pool. Raises SchemaError.
         """
         explained = await (self._child if self.alone.pid is None else self.alone).explain(question)
         return None if explained is None else explanation_of(pool, explained)
@@ -244,7 +250,7 @@ class PickerManager:
         return self._option or topology.control.picker_bind
 
     def _set_taken(self, taken: str) -> None:
-        """Note which other process has the address, and publish the fleet again where that changes what is asked."""
+        """Record which other process uses the address, and publish the fleet if that changes the picker address."""
         if bool(taken) != bool(self.taken):
             self._place_changed.set()
         self._note_taken(taken)
@@ -261,14 +267,14 @@ class PickerManager:
         self.taken = taken
 
     def _places(self) -> tuple[Address, ServerTls | None] | None:
-        """Return where the child listens; None where there is none."""
+        """Return the listen address of the child process; None if there is none."""
         bind = self._bind
         if bind is None or self._dry_run:
             return None
         return None if self.problem else (bind, None if bind.on_loopback else self._tls())
 
     def _check_exposure(self, served: PublishedFleet) -> None:
-        """Refuse an address at which strangers could ask, and log it once."""
+        """Refuse an address that would be open to strangers, and log it once."""
         finding = exposed(self._bind, self._tls()) if self._bind is not None and not self._insecure else None
         problem = finding.message if finding is not None else ""
         if finding is not None and problem != self.problem:

@@ -1,12 +1,13 @@
-"""The ports of the picker of `serve`: processes that use them, exposure to other users, and sockets that reserve them.
+"""The ports of `serve`'s picker: processes that use them, exposure to other users, and sockets that reserve them.
 
 The proxies of this control plane must not use the picker of another `lbctl serve`, which would choose among the
-replicas of another fleet and count requests that it does not have. An `lbctl picker` counts as a picker of this fleet.
+replicas of another fleet and count requests that this fleet does not have. An `lbctl picker` counts as a picker of this
+fleet.
 
 The ports of an ended picker would be free for every user of the machine. Another user could bind them and receive
-prompts. Therefore `serve` binds them while its picker is restarted, and the process of the picker shares them. TCP
-ports are shared with `SO_REUSEPORT`, which Linux allows only for processes of one user. The UDP port is an inherited
-socket. The TCP sockets here do not listen: without a picker, pick requests are refused at once, and ends of requests
+prompts. Therefore, `serve` binds them while its picker restarts, and the picker process shares them. TCP ports are
+shared with `SO_REUSEPORT`, which Linux allows only for processes of one user. The UDP port is an inherited socket. The
+TCP sockets here do not listen: without a picker, pick requests are refused immediately, and reports of ended requests
 wait in the UDP socket.
 """
 
@@ -27,7 +28,7 @@ from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.picker.datagrams import bound
 
 _PROGRAM = 3
-"""The number of leading arguments of a command line that are searched for lbctl, as in `python -m lbctl`."""
+"""Number of leading command-line arguments that are searched for lbctl, as in `python -m lbctl`."""
 
 
 class CannotKeepError(Exception):
@@ -35,7 +36,7 @@ class CannotKeepError(Exception):
 
 
 class PickerPorts:
-    """The ports of a picker whose gRPC is at `bind`. Raises CannotKeepError."""
+    """The ports of a picker whose gRPC server uses `bind`. Raises CannotKeepError."""
 
     def __init__(self, bind: Address) -> None:
         self.bind = bind
@@ -52,16 +53,16 @@ class PickerPorts:
             raise CannotKeepError(f"the picker cannot listen on {place}: {reason_of(error)}") from None
 
     def close(self) -> None:
-        """Give the ports back."""
+        """Release the ports."""
         for item in self._sockets:
             item.close()
 
 
 def _kept(place: Address) -> socket.socket:
-    """Return a socket that is bound to the port and does not listen. Raises OSError.
+    """Return a socket that is bound to the port but does not listen. Raises OSError.
 
-    With `SO_REUSEADDR` it can bind despite old connections of the port, but other users could do so too. Linux resets
-    the option for a port when one of its sockets listens.
+    With `SO_REUSEADDR`, it can bind despite old connections of the port, but other users could do so too. Linux resets
+    the option for a port when one of its sockets starts to listen.
     """
     kept = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -82,18 +83,18 @@ class Occupant:
     """A process that uses a port of a picker."""
 
     text: str
-    """The process and its port, as the end of a sentence."""
+    """Text with the process and its port, as the end of a sentence."""
     pid: int | None
-    """The process; None where this user cannot see it."""
+    """The process; None if this user cannot see it."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process has ended."""
+        """Return whether the process has ended."""
         return self.pid is not None and not Path(f"/proc/{self.pid}").exists()
 
     @property
     def is_picker_alone(self) -> bool:
-        """Whether it is an `lbctl picker`, which an operator has started for the proxies of this machine."""
+        """Return whether it is an `lbctl picker`, which an operator has started for the proxies of this machine."""
         with suppress(OSError):
             names = [Path(item).name for item in Path(f"/proc/{self.pid}/cmdline").read_text().split("\0")]
             return ("lbctl", "picker") in pairwise(names[: _PROGRAM + 1])

@@ -1,8 +1,7 @@
-"""An `lbctl picker` at the address of serve's own picker: an operator has started it for the proxies of this fleet.
+"""An `lbctl picker` at the address of `serve`'s own picker: an operator has started it for the proxies of this fleet.
 
-`serve` then does not start a picker. It reads the counts of that picker over HTTP, and uses it to explain picks. The
-process may belong to any user, so reports are limited in bytes, depth and time, and the types of their values are
-checked.
+`serve` then does not start a picker. It reads that picker's counts over HTTP, and uses it to explain picks. The process
+may belong to any user, so reports are limited in bytes, depth and time, and the types of their values are checked.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from lbctl.picker.statistics import BOUNDS
 from lbctl.runtime.net import http_client
 
 TIMEOUT = 2.0
-"""Seconds for a whole answer."""
+"""Timeout for a complete response, in seconds."""
 MAX_ANSWER_BYTES = 8 << 20
-"""Bytes of an answer."""
+"""Maximum bytes of a response."""
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, ValueError)
 _COUNTS = {...: int}
 _SAMPLE: dict[str, Shape] = {
@@ -63,7 +62,7 @@ class PickerAlone:
 
     def __init__(self) -> None:
         self.pid: int | None = None
-        """Its process id; None where there is none."""
+        """Its process id; None if there is no process."""
         self.heard: float | None = None
         """When it last reported, in seconds of the monotonic clock; None before the first report."""
         self.report = PickerReport()
@@ -77,14 +76,14 @@ class PickerAlone:
 
     @property
     def since(self) -> float | None:
-        """When the process was started, in seconds since the epoch; None where there is none."""
+        """When the process was started, in seconds since the epoch; None if there is no process."""
         try:
             return Path(f"/proc/{self.pid}").stat().st_ctime if self.pid is not None else None
         except OSError:
             return None
 
     def forget(self) -> None:
-        """There is no such process any more."""
+        """Record that the process no longer exists."""
         self.pid, self.heard, self.report, self._http, self._before = None, None, PickerReport(), None, {}
         self._sampled = 0
 
@@ -108,7 +107,7 @@ class PickerAlone:
         return True
 
     async def explain(self, question: PickerQuestion) -> Mapping[str, Any] | None:
-        """Return the line about how it would decide about a request; None without an answer."""
+        """Return the line about how it would handle a request; None without an answer."""
         try:
             explained = wire.parse(await self._answer(wire.EXPLAIN_PATH, wire.question(question)))
         except _FAILURES:
@@ -116,7 +115,7 @@ class PickerAlone:
         return explained if explained["kind"] == "explained" else None
 
     async def _answer(self, path: str, body: bytes = b"") -> bytes:
-        """Return the body of an answer. Raises one of `_FAILURES`."""
+        """Return the body of a response. Raises one of `_FAILURES`."""
         async with (
             asyncio.timeout(TIMEOUT),
             http_client.session() as session,
@@ -128,7 +127,7 @@ class PickerAlone:
 
 
 def _report(text: bytes) -> PickerReport:
-    """Return a report. Raises ValueError and WireError for what no picker writes."""
+    """Return a report. Raises ValueError and WireError for data that no picker writes."""
     report: dict[str, Any] = shaped(parse_object(text), _REPORT)
     if not report.keys() >= _NEEDED:
         raise InvalidJsonError("a report is incomplete")

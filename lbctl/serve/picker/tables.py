@@ -1,8 +1,8 @@
-"""Builds the picker's tables from what `control.compose` composed and from what is measured.
+"""Builds the picker's tables from the result of `control.compose` and from measurements.
 
-A proxy gives a picked replica its request whatever its own checks say, so everything that keeps requests away from a
-replica anywhere in lbctl is in these tables: drains, overrides, deep health, the checks of lbctl and of the proxies.
-Building them changes nothing and takes no I/O.
+A proxy sends a picked replica its request regardless of its own checks, so these tables contain everything that keeps
+requests away from a replica: drains, overrides, deep health, and the checks of lbctl and of the proxies. Building them
+changes nothing and does no I/O.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ class FleetMeasurements:
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     conditions: Callable[[ReplicaKey], Mapping[str, ReplicaCondition]] = lambda _: {}
-    """Returns what the proxies to which a replica is not up think of it."""
+    """Returns the conditions of a replica in the proxies in which it is not up."""
     judged_by: Callable[[ReplicaKey], int] = lambda _: 0
-    """Returns how many proxies say what they think of a replica, up or not."""
+    """Returns the number of proxies that report a condition of a replica, up or not."""
     assigned: Sequence[Assigned] = ()
-    """The requests that proxies have for each replica, where they say so."""
+    """The requests that proxies have for each replica, if they report them."""
     restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(pool, replica) → how often its engine's counters have started again; absent: never."""
+    """(pool, replica) → how often its engine's counters have restarted; absent: never."""
 
 
 def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
-    """Return the pools whose replicas the picker chooses, with the replicas that proxies have."""
+    """Return the pools whose replicas the picker chooses, with the replicas that the proxies have."""
     return tuple(pool for pool in served.composed.snapshot.topology.pools if pool.balance.pick is not None)
 
 
 def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
-    """Return the names of the replicas that are down by the checks of lbctl or the proxies.
+    """Return the names of the replicas that are down according to the checks of lbctl or the proxies.
 
-    A proxy in which a replica is drained does not report its checks, also for a moment after the end of a drain.
+    A proxy in which a replica is drained does not report its checks, even for a moment after the end of the drain.
     """
     return frozenset(
         item.name
@@ -72,9 +72,9 @@ def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
 def table(
     served: PublishedFleet, pool: Pool, measured: FleetMeasurements, since: Mapping[Key, float] = MappingProxyType({})
 ) -> PoolTable:
-    """Return the table of a pool with the algorithm `pick`. `since`: when the replicas in their slow start joined.
+    """Return the table of a pool with the algorithm `pick`. `since`: when the replicas in slow start joined.
 
-    With `fail_open` checks keep no replica away where they would keep all.
+    With `fail_open`, checks exclude no replica if they would exclude all replicas.
     """
     names = {item.name for item in pool.replicas}
     effective = [item for item in served.composed.replicas(_whole(served, pool)) if item.replica.name in names]
@@ -117,7 +117,7 @@ class NewSamples:
         return samples
 
     def of_proxies(self, pools: Iterable[Pool], measured: FleetMeasurements) -> list[ProxySample]:
-        """Return the reports of proxies that are new since the last call."""
+        """Return the new reports of proxies since the last call."""
         names = {pool.name for pool in pools}
         new = [item for item in measured.assigned if self._sent_of_proxies.get(item.proxy) != item.at]
         self._sent_of_proxies = {item.proxy: item.at for item in measured.assigned}
@@ -152,7 +152,7 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
 
 
 def _restart(report: ScrapeReport) -> EngineSample:
-    """Return that the engine has restarted, and nothing that was counted before."""
+    """Return that the engine has restarted, without any earlier counts."""
     return EngineSample(report.pool, report.replica, None, None, None, restarted=True)
 
 
@@ -186,7 +186,7 @@ def _candidate(
 
 
 def _address(address: Address, resolved: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the address as proxies know the replica: with the first IP of its host name."""
+    """Return the address under which proxies know the replica: with the first IP of its host name."""
     if address.path or is_ip(address.host):
         return address.path or str(address)
     addresses = resolved.get(address.host, ())
@@ -194,7 +194,7 @@ def _address(address: Address, resolved: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> str:
-    """Return why the replica must not be picked; empty where it may be."""
+    """Return why the replica must not be picked; empty if it may be picked."""
     key = ReplicaKey(pool.name, item.replica.name)
     if item.status != "in":
         return "; ".join(item.reasons) or item.status
@@ -202,15 +202,15 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> 
 
 
 def _failed_check(measured: FleetMeasurements, key: ReplicaKey) -> str:
-    """Return what the active check of lbctl finds wrong; empty where nothing is."""
+    """Return the failure that lbctl's active check has found; empty if there is none."""
     check = measured.checks.get(key)
     return f"lbctl's active check fails: {check.reason}" if check is not None and check.out else ""
 
 
 def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:
-    """Return why at least half of the proxies that say what they think of a replica do not send to it; else empty.
+    """Return why at least half of the proxies that report a condition do not send to the replica; otherwise empty.
 
-    `but`: a condition that does not count.
+    `but`: a condition to ignore.
     """
     away = {name: item for name, item in measured.conditions(key).items() if item.state != but}
     if not away or 2 * len(away) < measured.judged_by(key):

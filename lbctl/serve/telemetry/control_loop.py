@@ -1,8 +1,8 @@
-"""Runs the control loop: it turns the reports of the scraper into events, and their effects into the loop's output.
+"""Runs the control loop: it turns the scraper's reports into events, and their effects into the loop's output.
 
 It decides but publishes nothing: `on_change` is called when `output` has changed. Reports that arrive together become
-one event per pool, so that the loop takes a bounded share of the time for a fleet of any size. Pools without telemetry
-are not part of it.
+one event for each pool, so that the loop takes a bounded share of the time for a fleet of any size. Pools without
+telemetry are not included.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from lbctl.serve.telemetry.decision_audit import DecisionAudit
 from lbctl.serve.telemetry.reports import ScrapeReport
 
 _MIN_GATHER = 0.01
-"""The shortest time for which reports are gathered, in seconds."""
+"""Minimum time for which reports are collected, in seconds."""
 _MAX_GATHER = 0.25
-"""The longest such time, in seconds."""
+"""Maximum time for which reports are collected, in seconds."""
 _GATHER_FACTOR = 10
-"""Reports are gathered for this factor times the duration of the last decision."""
+"""Reports are collected for this multiple of the duration of the last decision."""
 _TICK = 1.0
-"""Seconds after which the loop decides even without a report."""
+"""Seconds after which the loop decides even if there is no report."""
 
 
 RequestsOf = Callable[[str, str], ProxyRequests]
@@ -53,7 +53,7 @@ class ControlLoop:
         audit: DecisionAudit | None = None,
         ejected: Callable[[], Mapping[str, frozenset[str]]] = dict,
     ) -> None:
-        """Start with the output that was `saved` before a restart. `clock`: the scraper's clock.
+        """Start with the output `saved` before a restart. `clock`: the scraper's clock.
 
         `audit` records the decisions. `ejected` returns pool → the replicas that active checks have ejected.
         """
@@ -63,9 +63,9 @@ class ControlLoop:
         self.state = State()
         self.reports: dict[tuple[str, str], ScrapeReport] = {}
         self.restarts: dict[tuple[str, str], int] = {}
-        """(pool, replica) → how often its engine's counters have started again since they are followed here."""
+        """(pool, replica) → how often its engine's counters have restarted since this process follows them."""
         self.sampled_at: float | None = None
-        """When the newest sample that has changed `output` was taken; None where no sample has."""
+        """When the newest sample that has changed `output` was taken; None if no sample has changed it."""
         self._ejected_by_checks = ejected
         self._requests_of = requests_of
         self._on_change = on_change
@@ -93,13 +93,13 @@ class ControlLoop:
         self.freeze(self._frozen)
 
     def adopt(self, output: LoopOutput) -> None:
-        """Continue from this output, which another process has decided, and forget what led to the one before."""
+        """Continue from this output of another process, and discard the decisions before it."""
         self.state = State()
         self.reports, self._pending = {}, {}
         self.output, self.sampled_at = output, None
 
     def report(self, report: ScrapeReport) -> None:
-        """Take a report of the scraper. The loop decides on it soon."""
+        """Add a report of the scraper. The loop decides on it soon."""
         key = report.pool, report.replica
         self.reports[key] = report
         if report.restarted:
@@ -108,7 +108,7 @@ class ControlLoop:
         self._reported.set()
 
     def freeze(self, pools: Mapping[str, str]) -> None:
-        """Freeze the weights of these pools (pool → reason), and of no others."""
+        """Freeze the weights of exactly these pools (pool → reason)."""
         now = self._clock()
         self._frozen = pools
         for name, pool in self.state.pools.items():
@@ -117,7 +117,7 @@ class ControlLoop:
                 self._handle(Unfroze(now, name) if reason is None else Froze(now, name, reason), self.output)
 
     def readmit(self, pool: str, replica: str) -> None:
-        """End the ejection of a replica by deep health, as an operator asked."""
+        """End a replica's ejection by deep health at the request of an operator."""
         self._handle(Readmitted(self._clock(), pool, replica), self.output)
 
     def decisions(self, pool: str) -> tuple[Decision, ...]:
@@ -136,7 +136,7 @@ class ControlLoop:
     # ── Decisions ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def decide(self) -> None:
-        """Decide on all new reports, and on pools without any."""
+        """Decide on all new reports, and on pools without reports."""
         self._reported.clear()
         pending, self._pending = self._pending, {}
         started = time.perf_counter()
@@ -201,6 +201,6 @@ _MODES = {
 
 
 def observation_of(report: ScrapeReport, requests: ProxyRequests = UNKNOWN_REQUESTS) -> Observation | None:
-    """Return the observation of a report; None where no source of the replica has ever given anything."""
+    """Return the observation of a report; None if no source of the replica has ever returned a value."""
     times = [item.good_at for item in report.sources if item.good_at is not None]
     return Observation(max(times), report.signals, requests, report.reserves_memory) if times else None

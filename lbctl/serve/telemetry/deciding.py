@@ -1,7 +1,7 @@
-"""Runs the control loop of the published fleet, and publishes what it decides.
+"""Runs the control loop of the published fleet, and publishes its decisions.
 
-A new output is published as soon as the one before is sent, so that several decisions in a short time become one
-snapshot.
+A new output is published as soon as the previous one has been sent, so that several decisions in a short time become
+one snapshot.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lbctl.store.audit import AuditLog
 from lbctl.store.lease import Authority
 
 _UNSURE = 0.1
-"""Seconds between two looks at whether this process may decide again."""
+"""Seconds between two checks whether this process may decide again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control loop, and what follows its decisions."""
+    """The control loop, with the publication, storage and recording of its decisions."""
 
     loop: ControlLoop
     """Decides on reports of the scraper."""
     changed: asyncio.Event
-    """Is set when the output of the loop has changed."""
+    """Set when the output of the loop has changed."""
     audit: DecisionAudit
     """Collects the decisions for the audit log."""
 
@@ -46,7 +46,7 @@ class Control:
         requests_of: RequestsOf,
         ejected: Callable[[], Mapping[str, frozenset[str]]],
     ) -> Control:
-        """Return a loop that continues from the decisions `saved`; `ControlLoop` describes the other arguments."""
+        """Return a loop that continues from the decisions in `saved`; `ControlLoop` describes the other arguments."""
         decisions, changed = DecisionAudit(audit), asyncio.Event()
         decisions.adopt(saved)
         loop = ControlLoop(changed.set, latency, saved, requests_of=requests_of, audit=decisions, ejected=ejected)
@@ -68,7 +68,7 @@ class DecisionPublisher:
         self._ahead = ahead
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks that decide and publish, by name."""
+        """Return the tasks that decide and publish, each with its name."""
         return {"control loop": self._loop.run, "publish decisions": self._publish}
 
     def use_fleet(self, served: PublishedFleet) -> None:
@@ -77,7 +77,7 @@ class DecisionPublisher:
         self._loop.freeze(frozen(served.composed.overrides))
 
     def restart(self) -> None:
-        """Decide from now on, beginning with the output that is in force, which another process has decided."""
+        """Decide from now on, starting with the active output, which another process has decided."""
         self._loop.adopt(self._live.inputs.decisions)
         self._changed.clear()
         if self._live.served is not None:

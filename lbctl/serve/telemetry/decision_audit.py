@@ -1,7 +1,8 @@
 """Records the control loop's decisions in the audit log: ejections, readmissions, slow replicas, and modes of pools.
 
-Changes of weights are frequent and not recorded, but a lower weight of a slow replica is, once. Decisions apply even if
-they cannot be recorded: an ejection must not wait for a disk. Failed records are retried, up to a limit.
+Weight changes are frequent and are not recorded, except that the lower weight of a slow replica is recorded once.
+Decisions apply even if they cannot be recorded: an ejection must not wait for a disk. Failed records are retried, up to
+a limit.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from lbctl.store.audit import CONTROL_PLANE, AuditLog
 
 _ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor weight", "in": "readmit"}
 _MAX_PENDING = 1000
-"""Decisions that wait while the audit log cannot be written; later ones are lost."""
+"""Maximum number of decisions that wait while the audit log cannot be written; later ones are lost."""
 _SLOW, _FAST = 0.75, 0.9
-"""The speeds, relative to the peers, below which a replica is recorded as slow, and from which on as slow no more."""
+"""The speed, relative to the peers, below which a replica is recorded as slow, and the speed at which this ends."""
 _MAX_SINGLE_RECORDS = 5
-"""More replicas of a pool than this in one go are one record, so that a flapping fleet does not push others out."""
+"""If more replicas of a pool change at once, they share one record, so that a flapping fleet does not push out other
+records."""
 
 
 class _Decision(NamedTuple):
@@ -31,7 +33,7 @@ class _Decision(NamedTuple):
 
 
 class DecisionAudit:
-    """Collects decisions, and records them when it is asked to."""
+    """Collects decisions, and records them on request."""
 
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
@@ -40,7 +42,7 @@ class DecisionAudit:
         self._pending: list[_Decision] = []
 
     def adopt(self, output: LoopOutput) -> None:
-        """Take the decisions that were in force before as recorded."""
+        """Treat the earlier decisions that are in effect as recorded."""
         self._verdicts = {(pool, name): "out" for pool, names in output.ejections.items() for name in names}
         self._slow = {
             (pool, name)
@@ -50,7 +52,7 @@ class DecisionAudit:
         }
 
     def note(self, effect: Effect) -> None:
-        """Take a decision, unless it only changes the reasons of an earlier one."""
+        """Add a decision, unless it only changes the reasons of an earlier decision."""
         match effect:
             case HealthChanged():
                 key = effect.pool, effect.replica
@@ -79,7 +81,7 @@ class DecisionAudit:
             self._add(_Decision("no longer slow", *key, ""))
 
     def keep(self, replicas: Container[tuple[str, str]]) -> None:
-        """Forget all replicas, each with its pool, but these."""
+        """Forget all replicas (each with its pool) except these."""
         self._verdicts = {key: verdict for key, verdict in self._verdicts.items() if key in replicas}
         self._slow = {key for key in self._slow if key in replicas}
 
@@ -88,7 +90,7 @@ class DecisionAudit:
             self._pending.append(decision)
 
     async def save(self) -> None:
-        """Record what has been decided since the last call; what cannot be recorded waits for the next one."""
+        """Record the decisions since the last call; decisions that cannot be recorded wait for the next call."""
         pending, self._pending = self._pending, []
         try:
             while pending:

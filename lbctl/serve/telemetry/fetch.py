@@ -1,10 +1,10 @@
 """Fetches one metrics page, with limits on its time and size.
 
 The request as a whole (name resolution, connection, response) has `timeout` seconds. A body has at most 16 MiB after
-decompression, and is cut off as soon as it exceeds that; no line has more than 64 KiB. A server with data parallelism
-writes about 44 KiB for each of its engines. A body above 1 MiB waits for `large`, with which the caller bounds how many
-of them are in memory at once. A redirect counts as a wrong status. Nothing is raised for a response that cannot be
-used: the result has a reason (one word, for metrics) and a message.
+decompression, and reading stops as soon as it exceeds that; no line has more than 64 KiB. A server with data
+parallelism writes about 44 KiB for each of its engines. A body above 1 MiB waits for `large`, with which the caller
+limits how many of them are in memory at once. A redirect counts as a wrong status. A response that cannot be used does
+not raise an exception: the result has a reason (one word, for metrics) and a message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Reason = Literal[
 ]  # fmt: skip
 MAX_BYTES = 16 * 1024 * 1024
 LARGE_BYTES = 1024 * 1024
-"""The size from which on a body is large."""
+"""The minimum size of a large body."""
 Large = Callable[[], Awaitable[object]]
 """Called once, when a body turns out to be large; returns when the rest may be read."""
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -40,19 +40,19 @@ class Fetched:
     """The result of a request."""
 
     body: bytes = b""
-    """The decompressed body; empty where it cannot be used."""
+    """The decompressed body; empty if it cannot be used."""
     reason: Reason = ""
-    """Why there is no usable body, as one word; empty where there is one."""
+    """Why there is no usable body, as one word; empty if there is one."""
     message: str = ""
     """The reason as a short phrase."""
     size: int = 0
     """The size of the body in bytes."""
     date: str = ""
-    """The header `Date` of a usable response."""
+    """The `Date` header of a usable response."""
 
 
 class _StopError(Exception):
-    """The rest of the response need not be read, since it cannot be used."""
+    """The rest of the response need not be read, because it cannot be used."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -70,8 +70,8 @@ async def fetch(
 ) -> Fetched:
     """Fetch a page within `timeout` seconds. With a `query`, fetch its result from the Prometheus API at this URL.
 
-    `at`: the instant of the query in seconds since the epoch; None for the server's present. `large`: see above; None:
-    any number of large bodies at once. `key`: a header that the server asks for, and its value.
+    `at`: the instant of the query, in seconds since the epoch; None: the server's current time. `large`: see the
+    module; None: any number of large bodies at once. `key`: a header that the server requires, and its value.
     """
     try:
         async with asyncio.timeout(timeout):
@@ -109,9 +109,9 @@ def _query_url(url: str) -> str:
 
 
 def _check_head(response: aiohttp.ClientResponse, is_query: bool) -> None:
-    """Raise _StopError where the status or size rules the response out.
+    """Raise _StopError if the status or size means that the response cannot be used.
 
-    For a query, any status with JSON passes: Prometheus reports errors of a query that way.
+    For a query, any status with JSON passes: Prometheus reports query errors that way.
     """
     if 300 <= response.status < 400:
         raise _StopError("redirect", f"{response.status}: redirects are not followed; set the final URL of the page")
@@ -178,7 +178,7 @@ def _checked(body: bytes, is_query: bool) -> Fetched:
 
 
 def _has_long_line(body: bytes) -> bool:
-    """Whether a line is too long; the time that this takes grows with the length of the page alone."""
+    """Return whether a line is too long, in a time that depends only on the length of the page."""
     start = 0
     while len(body) - start > MAX_LINE_BYTES:
         end = body.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)

@@ -14,7 +14,7 @@ from lbctl.signals.plan import ScrapePlan, ScrapeSource
 from lbctl.signals.source import MetricsTable, SourceReading
 
 _MAX_REFUSED = 20
-"""The most refused metrics of one page that a report names."""
+"""Maximum number of rejected metrics of one page in a report."""
 
 
 class ReplicaSources:
@@ -27,7 +27,7 @@ class ReplicaSources:
         self.states = [SourceState(source.kind, source.display_url) for source in plan.sources]
 
     def take_over(self, earlier: ReplicaSources) -> None:
-        """Take over the state of unchanged sources, after the sources of the replica have changed."""
+        """Adopt the state of unchanged sources, after the sources of the replica have changed."""
         index_of = {_identity(source): index for index, source in enumerate(earlier.plan.sources)}
         for index, source in enumerate(self.plan.sources):
             earlier_index = index_of.get(_identity(source))
@@ -37,7 +37,10 @@ class ReplicaSources:
                 self.states[index] = earlier.states[earlier_index]
 
     def page(self, index: int, fetched: Fetched, page: MetricsPage, started: float, ended: float) -> ScrapeReport:
-        """Handle a metrics page. `started` and `ended`: of the request, in seconds on the scraper's clock."""
+        """Handle a metrics page.
+
+        `started` and `ended`: the start and end of the request, in seconds on the scraper's clock.
+        """
         source, refused = self.plan.sources[index], _refused(page)
         table = source.table
         assert table is not None
@@ -66,7 +69,7 @@ class ReplicaSources:
     def failed(
         self, index: int, fetched: Fetched, started: float, ended: float, refused: tuple[tuple[str, str], ...] = ()
     ) -> ScrapeReport:
-        """Handle a scrape that gave no signal."""
+        """Handle a scrape without a signal."""
         self.states[index] = replace(
             self.states[index],
             scraped_at=ended,
@@ -111,7 +114,7 @@ class ReplicaSources:
         )
 
     def _first_tokens(self) -> float | None:
-        """Return the engine's count of first tokens by the last page that has it."""
+        """Return the engine's number of first tokens on the last page that contains it."""
         pages = (reading.quantities for reading in self._readings if reading is not None)
         return next((quantities["ttft_count"] for quantities in pages if "ttft_count" in quantities), None)
 

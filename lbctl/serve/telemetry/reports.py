@@ -1,4 +1,4 @@
-"""The reports of the scraper: the signals of a replica, and the state of each of its sources."""
+"""The scraper's reports: the signals of a replica, and the state of each of its sources."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ class SourceState:
     kind: str
     """The name of the source in the registry."""
     url: str
-    """The address without the values of its query parameters, which may be secrets."""
+    """The address without the values of its query parameters, because they may be secrets."""
     scraped_at: float | None = None
     """When the last scrape ended."""
     good_at: float | None = None
-    """When the last scrape that gave a signal began."""
+    """When the last scrape with a signal began."""
     reason: Reason = ""
-    """Why the last scrape gave no signal, as one word; empty where it gave one."""
+    """Why the last scrape had no signal, as one word; empty if it had one."""
     message: str = ""
     """The reason as a short phrase."""
     size: int = 0
     """The size of the page in bytes."""
     seconds: float = 0.0
-    """How long the last scrape took."""
+    """The duration of the last scrape."""
     refused: tuple[tuple[str, str], ...] = ()
     """(metric, reason) for lines of the page that could not be used."""
 
     @property
     def ok(self) -> bool:
-        """Whether the last scrape gave a signal."""
+        """Return whether the last scrape had a signal."""
         return self.good_at is not None and not self.reason
 
     def age(self, now: float) -> float | None:
-        """Return the seconds since the source last gave a signal; None where it never did."""
+        """Return the seconds since the source last had a signal; None if it never had one."""
         return None if self.good_at is None else max(0.0, now - self.good_at)
 
 
@@ -47,9 +47,9 @@ class ScrapeReport:
     """The signals of a replica after one scrape of one of its sources."""
 
     pool: str
-    """The name of the pool."""
+    """The pool's name."""
     replica: str
-    """The name of the replica."""
+    """The replica's name."""
     at: float
     """When the scrape ended, in seconds on the scraper's clock."""
     source: int
@@ -59,12 +59,12 @@ class ScrapeReport:
     sources: tuple[SourceState, ...]
     """The states of all its sources."""
     reserves_memory: bool = False
-    """Whether an engine reserves the GPU's memory at start, so that free memory is not a signal."""
+    """Whether an engine reserves the GPU's memory at its start, so that free memory is not a signal."""
     evidence: Evidence | None = None
     """Evidence that is new with this scrape, to be counted once."""
     restarted: bool = False
-    """Whether the counters of the engine have started again."""
+    """Whether the engine's counters have restarted."""
     first_tokens: float | None = None
-    """How many first tokens the engine has made since its start; None where no source counts them."""
+    """Number of first tokens that the engine has generated since its start; None if no source counts them."""
     member: str = ""
-    """The member of the control plane that has scraped it; empty: this one."""
+    """The control plane member that scraped it; empty: this member."""

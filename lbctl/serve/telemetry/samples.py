@@ -1,7 +1,7 @@
-"""The samples of a member as one compact text, which the member that decides reads.
+"""The samples of a member as one compact text for the deciding member.
 
-Times are on the clock of the member that has scraped, and the text has that clock's reading at the moment of writing:
-a reader takes ages from it, since the clocks of two machines have nothing in common.
+Times are on the clock of the scraping member, and the text contains that clock's value at the time of writing. A reader
+uses only ages, because the clocks of two machines are unrelated.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lbctl.signals.signal import SIGNALS
 
 _FORM = 2
 MAX_BYTES = 8 << 20
-"""Bytes of one text, decompressed."""
+"""Maximum bytes of one text, decompressed."""
 MAX_VALUES = 600_000
-"""Values of one text: a replica has some fifty."""
+"""Maximum number of values in one text: a replica has about fifty."""
 _TOLERANCE = 0.5
-"""Seconds by which a text may come later than the fastest one before the clocks are compared anew."""
+"""Maximum delay in seconds of a text relative to the fastest earlier text before the clocks are compared again."""
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
 Key = tuple[str, str]
 """Pool and replica."""
 _Shape = Sequence[tuple[str, int]]
-"""The names of a replica's signals, each with the index of its source."""
+"""The names of a replica's signals, each with its source index."""
 
 
 def write_samples(reports: Mapping[Key, ScrapeReport], now: float) -> str:
@@ -48,18 +48,18 @@ def write_samples(reports: Mapping[Key, ScrapeReport], now: float) -> str:
 
 @dataclass(slots=True)
 class MemberSamples:
-    """The last measurements of another member that this one has read. `member`: its name."""
+    """The last measurements of another member that this member has read. `member`: its name."""
 
     member: str
     times: dict[Key, float] = field(default_factory=dict)
-    """When the last report of each replica was made, on its clock."""
+    """The time of the last report of each replica, on that member's clock."""
     offset: float = math.inf
-    """Seconds to add to its clock to get this process's clock; the fastest text is the most accurate."""
+    """Seconds to add to that clock to get this process's clock; the fastest text is the most accurate."""
 
     def read(self, text: str, received: float, plans: Mapping[Key, ScrapePlan]) -> list[ScrapeReport]:
-        """Return the reports that are new with this text, of replicas that have a plan.
+        """Return the new reports in this text, for replicas that have a plan.
 
-        `received`: now, on the clock of this process. Raises one of `UNREADABLE` where the text is damaged.
+        `received`: the current time on the clock of this process. Raises one of `UNREADABLE` if the text is damaged.
         """
         form, *rest = parse(_decompressed(text), MAX_VALUES)
         if form != _FORM:
@@ -116,7 +116,7 @@ def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
 
 
 def _signal_row(signals: Mapping[str, Signal], begun: list[float], shapes: dict[_Shape, int]) -> tuple[int, list[Any]]:
-    """Return the number of the shape of these signals, and their values, with the time where it is not expected."""
+    """Return the number of the shape of these signals and their values, plus the time if it is not the expected one."""
     shape = tuple((name, item.source) for name, item in signals.items())
     times = [_after(item.at, begun[item.source]) for item in signals.values()]
     values = [_short(item.value) for item in signals.values()]
@@ -130,7 +130,7 @@ def _after(at: float, expected: float) -> int:
 
 
 def _short(value: float) -> float:
-    """Return the value in as few digits as a decision needs."""
+    """Return the value with as few digits as a decision needs."""
     short = float(f"{value:.5g}")
     return int(short) if short.is_integer() else short
 

@@ -1,7 +1,7 @@
-"""Saves the output of the control loop for a restart and for other members, and its decisions in the audit log.
+"""Saves the control loop's output for a restart and for other members, and its decisions in the audit log.
 
-Weights are valid for a minute, since their evidence ages. An ejected replica stays ejected until it has proved again
-that it is healthy.
+Weights are valid for a minute, because their evidence becomes stale. An ejected replica stays ejected until it has
+proved again that it is healthy.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from lbctl.store.saved import SavedState
 _WEIGHTS_MAX_AGE = 60.0
 """Seconds for which the weights of an earlier process are used."""
 _SAVE_CHANGED = 1.0
-"""The shortest time between two periodic saves, in seconds."""
+"""Minimum time between two periodic saves, in seconds."""
 _SAVE_UNCHANGED = 20.0
 """Seconds after which an unchanged output is written again, so that its time is recent."""
 _PUBLISH_INTERVAL = 0.1
-"""The shortest time between two publications where other members follow what is written, in seconds."""
+"""Minimum time between two publications if other members follow the written output, in seconds."""
 _BYTES_PER_SECOND = 500_000
-"""Maximal number of bytes that publications may add to the store per second; the store may keep each version."""
+"""Maximum number of bytes per second that publications may add to the store; the store may keep each version."""
 _WRITE_TIMEOUT = 0.2
-"""Seconds for which a publication waits until the other members can have it."""
+"""Maximum seconds for which a publication waits until the other members can read it."""
 
 
 async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
-    """Load the output of the control loop of an earlier process, without weights that are too old.
+    """Load the control loop's output of an earlier process, without weights that are too old.
 
-    `now`: in seconds since the epoch. Raises StoreError.
+    `now`: the current time, in seconds since the epoch. Raises StoreError.
     """
     record = await state.loop_output()
     if record is None:
@@ -47,12 +47,15 @@ async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
 
 
 class DecisionSaver:
-    """Saves what the control loop decides."""
+    """Saves the decisions of the control loop."""
 
     def __init__(
         self, state: SavedState, loop: ControlLoop, audit: DecisionAudit, saved: LoopOutput, authority: Authority
     ) -> None:
-        """`saved`: the output that the state has. States of replicas are recorded with the `authority` to act."""
+        """`saved`: the output in the state.
+
+        State changes of replicas are recorded if the `authority` permits this process to act.
+        """
         self._state = state
         self._loop = loop
         self._audit = audit
@@ -75,27 +78,27 @@ class DecisionSaver:
 
     @property
     def size(self) -> int:
-        """The length of the last output that was written, in bytes."""
+        """The length of the last written output, in bytes."""
         return self._size
 
     def restart(self, output: LoopOutput) -> None:
-        """Take the decisions of this output as recorded, and save the output anew: the store may lack it."""
+        """Treat the decisions of this output as recorded, and save the output again: the store may not have it."""
         self._audit.adopt(output)
         self._saved, self._saved_at = LoopOutput(), 0.0
 
     def note_state(self, action: str, pool: str, replica: str, reason: str) -> None:
-        """Record that a replica is down or back, where this process records decisions."""
+        """Record that a replica is down or has recovered, if this process records decisions."""
         if self._authority.acts:
             self._audit.note_state(action, pool, replica, reason)
 
     async def run(self) -> None:
-        """Save what is decided until the task is cancelled."""
+        """Save the decisions until the task is cancelled."""
         while True:
             await asyncio.sleep(_SAVE_CHANGED)
             await self.save()
 
     async def save(self) -> None:
-        """Record the decisions, and save the output where that is due."""
+        """Record the decisions, and save the output if that is due."""
         await self._audit.save()
         if self._needs_saving(self._loop.output, time.time()):
             try:
@@ -129,7 +132,7 @@ class WriteAhead(Protocol):
         """Prepare the publication of this output."""
 
     async def end(self) -> None:
-        """End what is still going on."""
+        """Cancel pending work."""
 
 
 class NoWriteAhead:
@@ -156,15 +159,15 @@ class StoreWriteAhead:
         self._saver = saver
         self._authority = authority
         self._writes: set[asyncio.Task[None]] = set()
-        """The write that a publication may no longer wait for."""
+        """The write that a publication no longer waits for."""
 
     async def wait(self) -> None:
-        """Wait until the store may be written again."""
+        """Wait until writing to the store is allowed again."""
         pace = max(_PUBLISH_INTERVAL, self._saver.size / _BYTES_PER_SECOND)
         await asyncio.sleep(min(pace, max(0.0, self._saver.saved_at + pace - time.time())))
 
     async def write(self, output: LoopOutput) -> None:
-        """Write this output, and wait for that at most `_WRITE_TIMEOUT`."""
+        """Write this output, and wait at most `_WRITE_TIMEOUT` for the result."""
         if not self._authority.acts or self._saver.is_writing:
             return
         writing = asyncio.create_task(self._saver.save_output(output))
@@ -173,11 +176,11 @@ class StoreWriteAhead:
         await asyncio.wait([writing], timeout=_WRITE_TIMEOUT)
 
     async def end(self) -> None:
-        """Cancel a write that is still going on."""
+        """Cancel a write that is still running."""
         await end_tasks(self._writes)
 
     def _written(self, writing: asyncio.Task[None]) -> None:
-        """Take the result of a write: a failure is repeated, and logged, by the next periodic save."""
+        """Handle the result of a write: the next periodic save retries a failed write and logs the failure."""
         self._writes.discard(writing)
         if not writing.cancelled():
             writing.exception()

@@ -1,11 +1,11 @@
 """Scrapes the metrics of every replica, and reports the signals in them.
 
-A page is fetched once per interval, even if it has metrics of several replicas. The first scrape of each page is at a
-random moment of its interval, so that scrapes are spread over time. The pages of a picked pool are fetched together,
+A page is fetched once per interval, even if it has metrics for several replicas. The first scrape of each page is at a
+random time in its interval, so that scrapes are spread over time. The pages of a picked pool are fetched together,
 because the picker would prefer the replica that was scraped last. Each page has its own task: a slow page does not
-delay others, and skips scrapes if it takes longer than its interval. Between two large pages the event loop runs other
+delay others, and skips scrapes if it takes longer than its interval. Between two large pages, the event loop runs other
 work, so that the API waits for at most one page. At most `_MAX_LARGE` pages above 1 MiB are in memory at once. No
-response of a replica ends a task. After an error of lbctl itself, the guard restarts the task of that page.
+response from a replica ends a task. After an error of lbctl itself, the guard restarts the task of that page.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from lbctl.signals.source import MetricsTable
 _Key = tuple[str, str, tuple[str, str] | None]
 """URL, query and key of a page."""
 _LARGE = 64 * 1024
-"""The size in bytes from which on pages are read one at a time."""
+"""The minimum size in bytes of pages that are read one at a time."""
 _MAX_LARGE = 8
-"""Pages above 1 MiB that are in memory at once."""
+"""Maximum number of pages above 1 MiB that are in memory at once."""
 _PAUSE = 0.001
-"""Seconds between the beginnings of two scrapes at one moment: about as long as a page takes to read."""
+"""Seconds between the starts of two simultaneous scrapes: about the time to read a page."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Consumer:
     index: int
     """The index of the source among the replica's sources."""
     reader: MetricsReader | None
-    """None where the page is the result of a query."""
+    """The reader of the page; None if the page is the result of a query."""
 
 
 @dataclass(slots=True)
@@ -57,17 +57,17 @@ class _ScrapeTarget:
     url: str
     query: str
     key: tuple[str, str] | None = field(repr=False)
-    """The header with the key that the server asks for, and its value."""
+    """The header with the key that the server requires, and its value."""
     interval: float
     timeout: float
     consumers: list[_Consumer] = field(default_factory=list)
     together: bool = False
-    """Whether it is scraped together with its pool, and not at a separate moment."""
+    """Whether it is scraped together with its pool, and not at a separate time."""
     delay: float = 0.0
-    """The seconds after that moment."""
+    """The offset in seconds from that time."""
 
     def first_due(self, now: float) -> float:
-        """Return the time of the first scrape. The moments of pools are multiples of their interval."""
+        """Return the time of the first scrape. The scrape times of pools are multiples of their interval."""
         if not self.together:
             return now + random.uniform(0, self.interval)
         return now + (self.delay - now) % self.interval
@@ -84,11 +84,11 @@ class Scraper:
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._turn = asyncio.Lock()
-        """Held while a large page is read."""
+        """Lock that is held while a large page is read."""
         self._large = asyncio.Semaphore(_MAX_LARGE)
 
     async def run(self) -> None:
-        """Scrape until the task is cancelled. `watch` may be called before and meanwhile."""
+        """Scrape until the task is cancelled. `watch` may be called before and during this."""
         async with session() as self._session:
             try:
                 self._start()
@@ -100,7 +100,7 @@ class Scraper:
                 self._session = None
 
     def watch(self, plans: Iterable[ScrapePlan]) -> None:
-        """Scrape the sources of these plans, and no others. Unchanged sources keep their state and their schedule."""
+        """Scrape exactly the sources of these plans. Unchanged sources keep their state and their schedule."""
         tracked = {}
         for plan in plans:
             key = (plan.pool, plan.replica)
@@ -121,7 +121,7 @@ class Scraper:
         return tuple(sources.states) if sources else ()
 
     def _replace_targets(self, targets: dict[_Key, _ScrapeTarget]) -> None:
-        """Replace all targets. A target with an unchanged schedule keeps its task, for its new consumers."""
+        """Replace all targets. A target with an unchanged schedule keeps its task, even if its consumers change."""
         unchanged = set()
         for key, target in targets.items():
             current = self._targets.get(key)
@@ -194,7 +194,7 @@ def _schedule(target: _ScrapeTarget) -> tuple[float, float, bool]:
 
 
 def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
-    """Return each page once. Where several pools use it, the shortest interval and timeout apply."""
+    """Return each page once. If several pools use it, the shortest interval and timeout apply."""
     targets: dict[_Key, _ScrapeTarget] = {}
     readers: dict[frozenset[str], MetricsReader] = {}
     number = 0

@@ -1,6 +1,6 @@
-"""Scrapes the pools of the published fleet, and hands each report to a receiver: the control loop, or another member's.
+"""Scrapes the pools of the published fleet, and passes each report to a receiver: the control loop or another member's.
 
-Where several members share the pools, each scrapes those that it owns.
+If several members share the pools, each member scrapes the pools that it owns.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class FleetScraper:
     """The scraper of the published fleet."""
 
     def __init__(self, loop: ControlLoop, guard: Guard) -> None:
-        """Hand the reports to `loop` at first."""
+        """Pass the reports to `loop` at first."""
         self._loop = loop
         self._receive: Callable[[ScrapeReport], None] = loop.report
         self._owns: Callable[[str], bool] = _every_pool
         self._scraper = Scraper(self._scraped, guard)
         self._pools: tuple[Pool, ...] = ()
         self._keys: Mapping[str, tuple[str, str]] = {}
-        """Pool → the header with the key that its replicas ask for, and its value."""
+        """Pool → the header with the key that its replicas require, and its value."""
         self._plans: Mapping[tuple[str, str], ScrapePlan] = {}
         self._patience: Mapping[str, float] = {}
 
     @property
     def plans(self) -> Mapping[tuple[str, str], ScrapePlan]:
-        """(pool, replica) → how its metrics are scraped, by whichever member."""
+        """(pool, replica) → how its metrics are scraped, by any member."""
         return self._plans
 
     @property
@@ -45,11 +45,11 @@ class FleetScraper:
         return tuple(pool.name for pool in self._pools)
 
     def patience(self, pool: str) -> float:
-        """Return the seconds after which a sample of this pool no longer counts."""
+        """Return the seconds after which a sample of this pool is stale."""
         return self._patience.get(pool, math.inf)
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the task that scrapes, by its name."""
+        """Return the scraping task with its name."""
         return {"scraper": self._scraper.run}
 
     def use_fleet(self, served: PublishedFleet) -> None:
@@ -64,16 +64,16 @@ class FleetScraper:
             self._watch()
 
     def share(self, owns: Callable[[str], bool]) -> None:
-        """Scrape the pools that this member `owns` now, and no others. Call it when that has changed."""
+        """Scrape exactly the pools that this member `owns` now. Call it when the ownership has changed."""
         self._owns = owns
         self._watch()
 
     def report_to(self, receive: Callable[[ScrapeReport], None]) -> None:
-        """Hand the reports to this receiver from now on."""
+        """Pass the reports to this receiver from now on."""
         self._receive = receive
 
     def source_states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
-        """Return the state of each source of a replica, also if another member scrapes it; empty if unknown."""
+        """Return the state of each source of a replica, even if another member scrapes it; empty if unknown."""
         report = self._loop.reports.get((pool, replica))
         return self._scraper.states(pool, replica) or (report.sources if report else ())
 

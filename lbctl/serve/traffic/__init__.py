@@ -1,5 +1,5 @@
-"""Traffic by the counts of the running proxies: requests, errors, requests in flight, and the condition of replicas.
+"""Traffic as counted by the running proxies: requests, errors, requests in flight, and the replicas' condition.
 
-Sources read one kind of proxy each and report to the `TrafficLedger`; the views, the metrics and the analysis of
-rollouts read it. A value that no proxy reports is unknown, never 0.
+Each source reads one kind of proxy and reports to the `TrafficLedger`; the views, the metrics and the analysis of
+rollouts read the ledger. A value that no proxy reports is unknown, never 0.
 """

@@ -1,9 +1,9 @@
-"""The condition of each replica in an Envoy: active checks and ejections, from its admin interface.
+"""The condition of each replica in an Envoy (active checks and ejections), from its admin interface.
 
 Load reports do not contain it. So `/clusters` is read every few seconds if the fleet names the `admin` of a proxy. It
-is also read if an Envoy on the Unix socket states its own, as with the bootstrap of `lbctl bootstrap`. An entry with
-several `instances` has only one `admin`, which may belong to any of them, so it is not read. The page of a fleet with
-10,000 replicas has about ten megabytes. Longer, late and invalid pages are ignored.
+is also read if an Envoy on the Unix socket reports its admin address, as with the bootstrap of `lbctl bootstrap`. An
+entry with several `instances` has only one `admin`, which may belong to any of them, so it is not read. The page of a
+fleet with 10,000 replicas has about ten megabytes. Longer, late and invalid pages are ignored.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.load_reports import Place
 
 INTERVAL = 5.0
-"""Seconds between two readings of a page."""
+"""Seconds between two reads of a page."""
 MAX_BYTES = 24 << 20
-"""The largest page that is read."""
+"""Maximum size of a page."""
 MAX_VALUES = 1_000_000
-"""Values of a page: some 55 for each replica."""
+"""Maximum number of values of a page: about 55 for each replica."""
 TIMEOUT = 4.0
-"""Seconds for the whole page."""
+"""Timeout for the whole page, in seconds."""
 _MAX_SHOWN = 64
-"""Characters that are shown of a text of Envoy's."""
+"""Maximum number of characters that are shown of an Envoy text."""
 _PAUSE = 1.0
-"""Seconds until Envoys with an admin interface are looked for again, where there is none."""
+"""Seconds until the next search for Envoys with an admin interface, if there is none."""
 _STARTING = "pending_active_hc"
-"""The flag of a host whose first check has not ended; Envoy sets the flag of a failed check too."""
+"""The flag of a host whose first check has not ended; Envoy also sets the flag of a failed check."""
 _DOWN = ("failed_active_health_check", "active_hc_timeout")
 _EJECTED = ("failed_outlier_check",)
 _BEST_FIRST = ("up", "draining", "starting", "ejected", "down")
@@ -59,8 +59,8 @@ class EnvoyConditions:
     """Reads the pages of the fleet's Envoys into the ledger.
 
     `nodes` returns the ids of the connected nodes of an entry of `proxies`. If there is exactly one node, its
-    conditions are stored under the node id, so that an Envoy has one name in the ledger; otherwise under the entry's
-    name. `admins` returns node id → the admin interface that a trusted Envoy states.
+    conditions are stored under the node id, so that an Envoy has only one name in the ledger; otherwise, they are
+    stored under the entry's name. `admins` returns node id → the admin interface that a trusted Envoy reports.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class EnvoyConditions:
         )
 
     async def run(self) -> None:
-        """Read until the task is cancelled."""
+        """Read the pages until the task is cancelled."""
         async with session() as client:
             while True:
                 pages = dict(self._pages())
@@ -114,7 +114,7 @@ class EnvoyConditions:
                 yield node, (admin, True)
 
     async def _read(self, client: aiohttp.ClientSession, name: str, admin: Address, is_connected: bool) -> None:
-        """Read one page; a failure is logged once, and not while the Envoy may not have started."""
+        """Read one page; a failure is logged once, but not while the Envoy may still be starting."""
         try:
             conditions = await asyncio.to_thread(_conditions, await _page(client, admin), self._places)
         except UnreadablePageError as error:
@@ -127,7 +127,7 @@ class EnvoyConditions:
 
 
 def _admin_of(text: str) -> Address | None:
-    """Return the address that an Envoy states; None for anything else."""
+    """Return the address that an Envoy reports; None for any other value."""
     try:
         endpoint = parse_address(text)
     except QuantityError:
@@ -136,7 +136,7 @@ def _admin_of(text: str) -> Address | None:
 
 
 async def _page(client: aiohttp.ClientSession, admin: Address) -> bytes:
-    """Return the page of all clusters. Raises UnreadablePageError."""
+    """Return the `/clusters` page. Raises UnreadablePageError."""
     try:
         async with asyncio.timeout(TIMEOUT):
             if not admin.path:
@@ -185,7 +185,7 @@ def _place(address: Mapping[str, Any]) -> Place:
 
 
 def _condition(flags: Mapping[str, Any]) -> ReplicaCondition:
-    """Return the condition that the flags say, in Envoy's own words."""
+    """Return the condition that the flags indicate, in Envoy's own words."""
     if flags.get(_STARTING):
         return ReplicaCondition("starting", _STARTING)
     if failed := [name for name in _DOWN if flags.get(name)]:

@@ -1,4 +1,4 @@
-"""Which replica of the published fleet an endpoint of an Envoy is: cluster and address → pool and replica."""
+"""Maps an endpoint of an Envoy to its replica in the published fleet: cluster and address → pool and replica."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class FleetPlaces:
         self._pools, self._addresses = pools, fleet.addresses
 
     def copy(self) -> FleetPlaces:
-        """Return a copy, which may follow another fleet while a thread reads this one."""
+        """Return a copy, which may be used for another fleet while a thread reads this one."""
         copied = FleetPlaces()
         copied._pools, copied._addresses, copied._places = self._pools, self._addresses, dict(self._places)
         return copied
 
     def of(self, cluster: str) -> Places:
-        """Return the endpoints of the cluster's pool, which may have several clusters; none for an unknown cluster."""
+        """Return the endpoints of the cluster's pool, which may have several clusters; empty for an unknown cluster."""
         name = pool_name(cluster)
         pool = self._pools.get(name)
         if pool is None:
@@ -49,7 +49,10 @@ class FleetPlaces:
 
 
 def _places(pool: Pool, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Place, ReplicaKey]]:
-    """Yield the endpoints of the pool; of two with one address Envoy uses the first, so that one comes last."""
+    """Yield the endpoints of the pool.
+
+    If two have the same address, Envoy uses the first one, so that one is yielded last.
+    """
     for replica in reversed(pool.replicas):
         key, address = ReplicaKey(pool.name, replica.name), replica.address
         if address.path:
@@ -59,5 +62,5 @@ def _places(pool: Pool, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[tu
 
 
 def _spelled(host: str) -> str:
-    """Return an IPv6 address as Envoy spells it; any other host as it is."""
+    """Return an IPv6 address in Envoy's notation; any other host unchanged."""
     return str(parse_ip(host)) if ":" in host and is_ip(host) else host

@@ -1,7 +1,7 @@
-"""The traffic of a HAProxy, by `show stat` of its Runtime API: requests, errors, requests in flight, health.
+"""The traffic of a HAProxy, from `show stat` of its Runtime API: requests, errors, requests in flight, health.
 
-HAProxy counts each attempt at a server. After a reload a worker counts from 0: counts of the previous worker since the
-last poll are lost. The first poll after the start of `lbctl serve` is the base, and reports no requests.
+HAProxy counts each attempt to use a server. After a reload, a worker counts from 0: counts of the previous worker since
+the last poll are lost. The first poll after the start of `lbctl serve` is the baseline, and reports no requests.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from lbctl.targets.haproxy import desired, sections, slots
 _TIMEOUT = 2.0
 """Seconds within which HAProxy must answer."""
 _PASSED = re.compile(r"DOWN ([1-9][0-9]*)/([0-9]+)")
-"""The status of a server that is down and has passed some of the checks that it needs."""
+"""The status of a server that is down and has passed some of the required checks."""
 _BY_CHECKS = re.compile(r"DOWN( [0-9]+/[0-9]+)?")
-"""The status of a server that is down by its checks, and not by an agent."""
+"""The status of a server that is down because of its checks, not because of an agent."""
 _NO_FAILURE = frozenset({"INI", "UNK", "L4OK", "L6OK", "L7OK", "L7OKC"})
 """The results of a check that has not ended yet or has passed."""
 _MAX_REASON_CHARACTERS = 160
-"""Maximal number of characters that are kept of HAProxy's report of a check."""
+"""Maximum number of characters that are kept of HAProxy's report of a check."""
 _BY_PASSIVE_CHECK = "HANA"
-"""The result of a check that means errors of requests ("health analyze")."""
+"""The check result that indicates errors of requests ("health analyze")."""
 _NO_ERRORS = BackendCounters(0, 0)
 _NOTHING = ServerCounters(0, 0, 0, "", "", "")
 _JUDGED = frozenset({"up", "down", "ejected"})
@@ -41,17 +41,17 @@ _WORST_FIRST = ("down", "ejected", "starting", "up", "draining")
 
 
 class HaproxySource:
-    """A PolledSource of one HAProxy."""
+    """A PolledSource for one HAProxy."""
 
     def __init__(self, runtime: Runtime, sections: str = "") -> None:
-        """`sections`: prefix of the names of the fleet's backends; the host of a fragment has other backends too."""
+        """`sections`: prefix of the names of the fleet's backends; the host of a fragment also has other backends."""
         self._runtime = runtime
         self._sections = sections
         self._before: WorkerCounters | None = None
         self._conditions: Mapping[ReplicaKey, ReplicaCondition] = {}
 
     async def poll(self) -> TrafficReport | None:
-        """Return what HAProxy has counted since the last poll; None where it does not answer."""
+        """Return the HAProxy counts since the last poll; None if HAProxy does not answer."""
         answer = await self._runtime.query(running.COUNTERS)
         if answer.failure:
             return None
@@ -68,7 +68,7 @@ class HaproxySource:
 
 
 def source(proxy: Proxy) -> HaproxySource | None:
-    """Return the source of a HAProxy; None for one without Runtime API."""
+    """Return the source for a HAProxy; None for a HAProxy without the Runtime API."""
     if not proxy.runtime_api:
         return None
     return HaproxySource(Runtime(proxy.runtime_api, _TIMEOUT), sections.own("pool_", proxy))
@@ -77,9 +77,9 @@ def source(proxy: Proxy) -> HaproxySource | None:
 def report(
     now: WorkerCounters, before: WorkerCounters | None, conditions_before: Mapping[ReplicaKey, ReplicaCondition]
 ) -> TrafficReport:
-    """Return what a HAProxy has counted between two polls. The servers of one pool's backends are summed.
+    """Return the HAProxy counts between two polls. The counts of a pool's servers are summed over its backends.
 
-    `conditions_before`: the conditions of the report before.
+    `conditions_before`: the conditions in the previous report.
     """
     counts: dict[ReplicaKey, Counts] = {}
     in_flight: dict[ReplicaKey, int] = {}
@@ -108,9 +108,9 @@ def report(
 
 
 def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> frozenset[ReplicaKey]:
-    """Return the replicas of which an answer has begun since the last poll.
+    """Return the replicas from which a response has begun since the last poll.
 
-    A server that counts less than before has been removed and added again.
+    A server whose counter has decreased has been removed and added again.
     """
     answered = set()
     for place, item in now.servers.items():
@@ -121,10 +121,10 @@ def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> f
 
 
 def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
-    """Return pool → the requests that HAProxy answered with an error itself, without a server, between two polls.
+    """Return pool → the requests to which HAProxy itself responded with an error, without a server, between two polls.
 
-    A request without a server counts as a failed connection of the backend alone. A request that a limit of the pool
-    refuses counts by its status alone; failures of servers are subtracted, so that none counts twice.
+    A request without a server counts only as a failed connection of the backend. A request that a limit of the pool
+    rejects counts only by its status; failures of servers are subtracted, so that no request is counted twice.
     """
     earlier = before if before.pid == now.pid else WorkerCounters(now.pid, {})
     unreached: Counter[str] = Counter()
@@ -145,9 +145,10 @@ def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
 
 
 def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, ServerCounters]) -> Counts:
-    """Return what was counted since; a server that counts less than before has been removed and added again.
+    """Return the counts since then; a server whose counter has decreased has been removed and added again.
 
-    HAProxy counts an answer of 500 at its head and a request at its end, so there may be more failures than ends.
+    HAProxy counts a response of 500 at its head and a request at its end, so there may be more failures than ended
+    requests.
     """
     before = earlier.get(place)
     if before is None or now.ended < before.ended or now.failed < before.failed:
@@ -157,14 +158,14 @@ def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, Serve
 
 
 def _tracks_another(item: ServerCounters) -> bool:
-    """Return whether the server is down because its tracked server in another backend is."""
+    """Return whether the server is down because its tracked server in another backend is down."""
     return item.status.startswith("DOWN") and not item.check
 
 
 def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
     """Return the condition of a server. `is_new`: whether it has not been up yet, and no check of it has failed.
 
-    In HAProxy a new server is down at first, and passed checks are counted as for a server that returns.
+    In HAProxy, a new server is down at first, and passed checks are counted as for a server that recovers.
     """
     status = item.status
     if status.startswith("UP") or status == "no check":
@@ -182,7 +183,7 @@ def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
 
 
 def _worst(rows: Iterable[ServerCounters], before: ReplicaCondition | None) -> ReplicaCondition:
-    """Return the worst condition of the servers of a replica. `before`: its condition in the report before."""
+    """Return the worst condition of the servers of a replica. `before`: its condition in the previous report."""
     is_new = before is None or before.state not in _JUDGED
     servers = [item for item in rows if not _tracks_another(item)] or rows
     conditions = (_condition(item, is_new=is_new) for item in servers)

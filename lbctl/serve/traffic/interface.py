@@ -1,6 +1,6 @@
-"""The report of a traffic source for one kind of proxy, and the kinds that have a source.
+"""The report of a traffic source for one kind of proxy, and the kinds of proxies with a source.
 
-To add a source: a module in this package, and one line in `POLLED` or `LOGGING`. A source is imported for the first
+To add a source, add a module in this package and one line in `POLLED` or `LOGGING`. A source is imported for the first
 proxy of its kind.
 """
 
@@ -23,48 +23,50 @@ class TrafficReport:
     counts: Mapping[ReplicaKey, Counts] = field(default_factory=dict)
     """Counts since its last report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
-    """The requests that each replica has now."""
+    """The current number of requests of each replica."""
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """Conditions of replicas in this proxy."""
     assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
-    """`in_flight`, and the requests that wait in the proxy for this replica alone."""
+    """`in_flight`, plus the requests that wait in the proxy for this replica alone."""
     own_errors: Mapping[str, int] = field(default_factory=dict)
-    """Pool → the requests that it answered with an error itself, without a replica, since its last report."""
+    """Pool → the requests to which the proxy itself responded with an error, without a replica, since its last
+    report."""
     answered: frozenset[ReplicaKey] | None = None
-    """The replicas of which an answer with a status below 500 has begun since its last report; None where the proxy
-    does not count answers."""
+    """The replicas from which a response with a status below 500 has begun since the last report; None if the proxy
+    does not count responses."""
     slots: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(backend, spare server) → the name of the replica that has its place now."""
+    """(backend, spare server) → the name of the replica that currently uses it."""
 
 
 class Assigned(NamedTuple):
-    """The requests that one proxy has for one replica, in flight or waiting for it."""
+    """The number of requests that one proxy has for one replica, in flight or waiting."""
 
     proxy: str
     key: ReplicaKey
     requests: int
     """How many."""
     at: float
-    """When the proxy reported them, in seconds on the clock of the traffic."""
+    """When the proxy reported them, in seconds on the traffic clock."""
 
 
 class PolledSource(Protocol):
-    """Asks one running proxy for its counters."""
+    """Polls the counters of one running proxy."""
 
     async def poll(self) -> TrafficReport | None:
-        """Return what the proxy reports; None where it does not answer, or not as its kind does."""
+        """Return the proxy's report; None if the proxy does not answer, or not in the expected way."""
 
 
 POLLED = {"haproxy": "lbctl.serve.traffic.haproxy:source"}
-"""Kind of proxy → `module:name` of a function of a proxy that returns its PolledSource, or None where it has none."""
+"""Kind of proxy → `module:name` of a function that takes a proxy and returns its PolledSource, or None if it has
+none."""
 LOGGING = frozenset({"nginx"})
-"""The kinds of proxies whose traffic log counts their requests, by syslog."""
+"""The kinds of proxies whose traffic log (over syslog) counts their requests."""
 TIMED = frozenset({"haproxy"})
-"""The kinds of proxies that log the timers of their requests by syslog, and are asked for the counts."""
+"""The kinds of proxies that log request timers over syslog and are polled for their counts."""
 
 
 def polled_source(proxy: Proxy) -> PolledSource | None:
-    """Return the source that asks this proxy; None where there is none."""
+    """Return the source that polls this proxy; None if there is none."""
     place = POLLED.get(proxy.kind)
     if place is None:
         return None

@@ -386,7 +386,7 @@ class TrafficLedger:
         return self._answered[key]
 
     def in_flight(self, key: ReplicaKey, now: float) -> int | None:
-        """Return the requests at the replica, summed over the proxies that report them; None where none does."""
+        """Return the requests at the replica, summed over the proxies that report them; None if none does."""
         self._forget_silent(now)
         counted = self._in_flight.get(key)
         return None if counted is None else counted[0]

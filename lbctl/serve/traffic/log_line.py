@@ -85,7 +85,7 @@ class ReplicaAddresses:
 
     @cached_property
     def _anywhere(self) -> Mapping[str, ReplicaKey | None]:
-        """Address → its replica; None where several replicas have it."""
+        """Address → its replica; None if several replicas have it."""
         found: dict[str, ReplicaKey | None] = {}
         for pool in self._pools.values():
             for replica in pool.replicas:

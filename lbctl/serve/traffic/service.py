@@ -54,7 +54,7 @@ class Traffic:
         """Start without a fleet.
 
         `nodes` returns the ids of the Envoys that are known, `connected` the driven proxies that run, and `log_bind`
-        the address for the traffic log, or None where nothing may listen.
+        the address for the traffic log, or None if nothing may listen.
         """
         self.ledger = TrafficLedger()
         self.clock = clock
@@ -123,7 +123,7 @@ class Traffic:
         return {COUNTERS: self._poll, "traffic log": self._collect}
 
     def log_address(self, topology: Topology) -> Address | None:
-        """Return where the driven proxies of this fleet send their traffic log; None where nothing can listen.
+        """Return where the driven proxies of this fleet send their traffic log; None if nothing can listen.
 
         The first fleet that has a proxy with such a log opens the socket. Where the files name no port and another
         process has the default one, it is any free one.

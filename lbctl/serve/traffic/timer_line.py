@@ -30,7 +30,7 @@ class Timers(NamedTuple):
     backend: str
     """The backend that the request went to."""
     server: str
-    """The server of the last try; `<NOSRV>` where there was none, empty where the line does not have it."""
+    """The server of the last try; `<NOSRV>` where there was none, empty if the line does not have it."""
     first_byte: float | None
     """Milliseconds until the response began, including the queue, or until the client left, if that was earlier. None
     if the request failed, or if its status is 400 or above."""

@@ -152,7 +152,7 @@ def _member(
     inputs: Inputs, fleet: FleetParts, telemetry: TelemetryParts, operator: OperatorParts, guard: Guard,
     role_tasks: RoleTasks, events: EventLog, steps: StepsInForce, known: KnownMembers,
 ) -> FleetMember | None:  # fmt: skip
-    """Build the election and what follows it; None where this process is the only one."""
+    """Build the election and what follows it; None if this process is the only one."""
     shared, endpoints = inputs.shared, inputs.endpoints
     if shared is None:
         return None

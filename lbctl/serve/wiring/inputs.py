@@ -30,9 +30,9 @@ class RestoredState:
     """The state that an earlier process has saved."""
 
     fleet: SavedFleet | None = None
-    """The last good fleet; None where none was saved."""
+    """The last good fleet; None if none was saved."""
     drains: Mapping[tuple[str, str], float] | None = None
-    """(pool, replica) → when its drain began, in seconds since the epoch; None where no drains were saved."""
+    """(pool, replica) → when its drain began, in seconds since the epoch; None if no drains were saved."""
     output: LoopOutput = field(default_factory=LoopOutput)
     """The weights and ejections that the control loop last published."""
     overrides: Overrides = ()

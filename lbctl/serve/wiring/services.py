@@ -72,7 +72,7 @@ class Services:
     leading: Mapping[str, Work]
     """The tasks that run in the leader alone."""
     member: FleetMember | None
-    """Leads or follows; None where there is one process."""
+    """Leads or follows; None if there is one process."""
 
     @property
     def leads(self) -> bool:
