@@ -36,7 +36,7 @@ class FileSource:
         self._on_change()
 
     async def first(self, timeout: float) -> None:
-        """Return at once: Return at once, because `use_topology` has set all answers."""
+        """Return at once, because `use_topology` has set all answers."""
 
     def answers(self) -> Mapping[str, PoolAnswer]:
         """Return pool → its replicas, for the pools with `discovery.file`."""

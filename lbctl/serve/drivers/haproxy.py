@@ -58,7 +58,7 @@ class HaproxyDriver:
         self._news.set()
 
     def checks_changed(self) -> None:
-        """Do nothing: Do nothing, because HAProxy checks its replicas itself."""
+        """Do nothing, because HAProxy checks its replicas itself."""
 
     async def run(self) -> None:
         """Drive the proxy until the task is cancelled."""

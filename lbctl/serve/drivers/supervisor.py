@@ -168,7 +168,7 @@ class DriverSupervisor:
 def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
     """The pools that these proxies send to, without unresolved names, and the pools with the algorithm `pick`.
 
-    A proxy sends a picked replica its request regardless of its own checks, and few proxies report their results.
+    A proxy ignores its active checks when it sends a picked request, and few proxies report their results.
     """
     pools = {pool.name: pool for pool in snapshot.topology.pools if pool.balance.pick is not None}
     for proxy in proxies:

@@ -187,7 +187,7 @@ class Reconciler:
     async def _placed(self, files: tuple[SourceText, ...]) -> tuple[SourceText, ...]:
         """Return stored files.
 
-        The directories in files from a shared store are replaced with those of this process's files.
+        The directories in files from a shared store are replaced with this process's directories.
         """
         return await asyncio.to_thread(relocated, files, self._paths) if self._shared else files
 

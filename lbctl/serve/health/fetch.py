@@ -107,7 +107,7 @@ def _file(path: str, locate: Locate) -> Path:
 
 
 async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResult | None:
-    """Run one check. Return None if the result says nothing about the replica."""
+    """Run one check. Return None if the result is not about the replica."""
     try:
         async with asyncio.timeout(probe.timeout):
             return CheckResult(await _problem(probe, session))

@@ -1,8 +1,8 @@
 """Builds the picker's tables from the result of `control.compose` and from measurements.
 
-A proxy sends a picked replica its request regardless of its own checks, so these tables contain everything that keeps
-requests away from a replica: drains, overrides, deep health, and the checks of lbctl and of the proxies. Building them
-changes nothing and does no I/O.
+A proxy ignores its active checks when it sends a request to a picked replica. So these tables contain everything that
+keeps requests away from a replica: drains, overrides, deep health, and the checks of lbctl and of the proxies. Building
+the tables changes nothing and does no I/O.
 """
 
 from __future__ import annotations
