@@ -63,9 +63,9 @@ class Observed:
     rollouts: Sequence[schema.Rollout] = ()
     """The rollouts of the files."""
     refused: str = ""
-    """Proxy → the API keys of its routes that it rejects, because the key file contains only their hashes."""
+    """The reason for rejected records of a shared store; empty if there are none."""
     refused_keys: Mapping[str, Sequence[HashOnly]] = field(default_factory=dict)
-    """Proxy → the API keys of its routes that it refuses, because the key file has only their hashes."""
+    """Proxy → the API keys of its routes that it rejects, because the key file contains only their hashes."""
 
 
 def problems(observed: Observed) -> tuple[schema.Problem, ...]:

@@ -1,10 +1,10 @@
-"""The ledger of what the proxies report about their replicas: totals since the start, and the last minute.
+"""The ledger of the proxies' reports about their replicas: totals since the start, and the last minute.
 
-A source adds what a proxy has counted since the source's last report, and replaces what the proxy reports of this
-moment (requests in flight, conditions). Errors that a proxy answered itself, without a replica, are counted by pool. A
-proxy that has not reported for `STALE_AFTER` seconds counts as silent: its requests of the last minute, its requests in
-flight and its conditions are unknown. Times are seconds on any one clock that never goes back; each method takes the
-current time as its argument.
+A source adds a proxy's counts since the source's last report, and replaces the current values (requests in flight,
+conditions). Error responses that a proxy itself generates, without a replica, are counted by pool. A proxy that has not
+reported for `STALE_AFTER` seconds counts as silent: its requests of the last minute, its requests in flight and its
+conditions are unknown. Times are seconds on any clock that never goes back; each method takes the current time as an
+argument.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lbctl.ir.rollout_metrics import LatencyKey
 WINDOW = 60.0
 """Seconds over which observed shares are computed."""
 SHORT_WINDOW = 15.0
-"""Seconds over which a pool is looked at that may answer nothing but errors."""
+"""Seconds that are examined to detect a pool that returns only errors."""
 STALE_AFTER = 30.0
 """Seconds without a report after which a proxy counts as silent."""
 _BUCKET = 5.0
-"""Seconds of one part of the window."""
+"""Duration of one bucket of the window, in seconds."""
 
 
 class ReplicaKey(NamedTuple):
@@ -38,12 +38,12 @@ class ReplicaKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Requests of one replica at one proxy."""
+    """The requests of one replica at one proxy."""
 
     requests: int = 0
-    """Requests that the replica was sent and that have ended."""
+    """Requests that were sent to the replica and have ended."""
     errors: int = 0
-    """Those among them that failed: a status of 500 or more, or a connection that failed or broke."""
+    """Failed requests among them: a status of 500 or more, or a connection that failed or broke."""
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(self.requests + other.requests, self.errors + other.errors)
@@ -54,16 +54,16 @@ class Counts:
 
 NO_COUNTS = Counts()
 Latencies = Mapping[LatencyKey, Mapping[int, int]]
-"""Measured latency → bucket of a histogram → requests."""
+"""Measured latency → bucket of a histogram → number of requests."""
 
 
 class Unanswered(NamedTuple):
-    """The requests at a replica since its last answer without an error."""
+    """The requests at a replica since its last successful response."""
 
     since: float
-    """When one of them was first reported, in flight or as ended."""
+    """When one of them was first reported, in flight or ended."""
     requests: int
-    """How many of them have ended."""
+    """Number of them that have ended."""
     newest: float
     """When one of them was last reported."""
 
@@ -72,7 +72,7 @@ class _Bucket(NamedTuple):
     """A proxy's reports of a few seconds."""
 
     end: float
-    """When the bucket ends."""
+    """The end time of the bucket."""
     requests: Counter[ReplicaKey]
     errors: Counter[ReplicaKey]
     own_errors: Counter[str]
@@ -94,43 +94,43 @@ class _Reports:
     """The reports of one proxy."""
 
     since: float
-    """When it reported for the first time."""
+    """When the proxy first reported."""
     at: float = -inf
-    """When it last reported its requests. An Envoy reports them and its conditions by different ways."""
+    """When it last reported its requests. An Envoy reports its requests and its conditions in different ways."""
     conditions_at: float = -inf
     """When it last reported its conditions."""
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     own_errors: Counter[str] = field(default_factory=Counter)
-    """Pool → the requests that the proxy answered with an error itself, without a replica."""
+    """Pool → the requests to which the proxy itself responded with an error, without a replica."""
     latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
-    """Measured latency → bucket → the requests since this process started."""
+    """Measured latency → bucket → the number of requests since this process started."""
     recent: deque[_Bucket] = field(default_factory=deque)
-    """Its reports of the last minute, the oldest first."""
+    """Its reports of the last minute, oldest first."""
     window: Counter[ReplicaKey] = field(default_factory=Counter)
     """The requests in `recent`."""
     failed: Counter[ReplicaKey] = field(default_factory=Counter)
     """The requests in `recent` that have failed."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Pool → the errors in `recent` that the proxy answered itself."""
+    """Pool → the errors in `recent` that the proxy itself generated."""
     first_bytes: dict[ReplicaKey, Counter[int]] = field(default_factory=dict)
-    """Replica, or pool with an empty name of the replica → bucket of the time to the first byte → its requests."""
+    """Replica, or pool with an empty replica name → bucket of the time to first byte → its requests."""
     answered: dict[ReplicaKey, float] = field(default_factory=dict)
-    """When it last reported a request that the replica has answered."""
+    """When it last reported a request that the replica answered."""
     unanswered: dict[ReplicaKey, Unanswered] = field(default_factory=dict)
-    """The replicas to which it has sent requests of which none was answered since."""
+    """The replicas to which it has sent requests without any response since."""
     streams: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Replica → the requests in flight whose answers may have begun by the last report of an answer, or by the first
+    """Replica → the requests in flight whose responses may have begun by the last report of a response, or by the first
     report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     in_flight_at: float = -inf
     """When it last reported its requests in flight."""
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
-    """Those that are not `up`."""
+    """The conditions other than `up`."""
     judged: Collection[ReplicaKey] = ()
-    """The replicas whose condition it has reported, whichever that was."""
+    """The replicas for which it has reported any condition."""
 
     def add_unanswered(self, key: ReplicaKey, requests: int, now: float) -> None:
-        """Add requests that ended at a replica while no answer of it began: some are answers that had begun before."""
+        """Add requests that ended at a replica while no response from it began: some responses had begun before."""
         streams = min(self.streams.get(key, 0), requests)
         if streams:
             self.streams[key] -= streams
@@ -139,7 +139,7 @@ class _Reports:
             self.unanswered[key] = Unanswered(before.since, before.requests + requests - streams, now)
 
     def expire(self, now: float) -> None:
-        """Forget the requests of more than a minute ago."""
+        """Drop the requests that are more than a minute old."""
         while self.recent and self.recent[0].end <= now - WINDOW:
             bucket = self.recent.popleft()
             _subtract(self.window, bucket.requests)
@@ -151,27 +151,30 @@ class _Reports:
                     del self.first_bytes[key]
 
     def newest(self, now: float) -> _Bucket:
-        """Return the bucket of this moment."""
+        """Return the current bucket."""
         if not self.recent or self.recent[-1].end <= now:
             self.recent.append(_Bucket(now + _BUCKET, Counter(), Counter(), Counter(), {}))
         return self.recent[-1]
 
 
 class TrafficLedger:
-    """The reports of all proxies. A proxy is identified by its name in the fleet, an Envoy by its node id."""
+    """The reports of all proxies.
+
+    A proxy is identified by its name in the fleet; an Envoy is identified by its node id.
+    """
 
     def __init__(self) -> None:
         self.requests = Counter[str]()
-        """Pool → all requests since this process started, also of proxies and replicas that have left."""
+        """Pool → all requests since this process started, including the requests of removed proxies and replicas."""
         self._answered = Counter[ReplicaKey]()
         """Replica → its requests that have ended without an error since this process started."""
         self._proxies: dict[str, _Reports] = {}
         self._in_flight: dict[ReplicaKey, tuple[int, int]] = {}
         """Replica → its requests in flight, and the number of proxies that report them."""
         self._troubled: dict[ReplicaKey, dict[str, ReplicaCondition]] = {}
-        """Replica → proxy → its condition, where that is not `up`."""
+        """Replica → proxy → its condition, if it is not `up`."""
         self._looked_at = -inf
-        """When silent proxies were looked for."""
+        """The time of the last search for silent proxies."""
 
     def add(
         self,
@@ -182,9 +185,9 @@ class TrafficLedger:
     ) -> None:
         """Add the counts of a proxy since its last report. An empty mapping means that it reports, but is idle.
 
-        `answered`: the replicas of which a response without an error has begun. If the proxy does not count responses,
-        it is None, and each request that has ended without an error counts as answered. Otherwise its client may have
-        left.
+        `answered`: the replicas from which a response without an error has begun. If the proxy does not count
+        responses, `answered` is None, and each request that has ended without an error counts as answered. Otherwise,
+        such a request may have ended because its client disconnected.
         """
         reports = self._reports(proxy, now)
         if answered is None:
@@ -208,9 +211,9 @@ class TrafficLedger:
         reports.expire(now)
 
     def add_own_errors(self, proxy: str, errors: Mapping[str, int], now: float) -> None:
-        """Add the requests of each pool that the proxy answered with an error itself, without a replica.
+        """Add the requests of each pool to which the proxy itself responded with an error, without a replica.
 
-        They do not say that it reports its requests.
+        These counts do not mean that the proxy reports its requests.
         """
         if not errors:
             return
@@ -220,17 +223,17 @@ class TrafficLedger:
         reports.expire(now)
 
     def own_errors(self) -> dict[tuple[str, str], int]:
-        """Return (proxy, pool) → the errors that the proxy answered itself since this process started."""
+        """Return (proxy, pool) → the errors that the proxy itself has generated since this process started."""
         return {(name, pool): count for name, item in self._proxies.items() for pool, count in item.own_errors.items()}
 
     def add_latencies(self, proxy: str, latencies: Latencies, now: float) -> None:
-        """Add the latencies that the proxy has reported. They do not say that it reports its requests."""
+        """Add latencies reported by the proxy. They do not mean that the proxy reports its requests."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
         for key, counts in latencies.items():
             reports.latencies.setdefault(key, Counter()).update(counts)
 
     def add_first_bytes(self, proxy: str, counts: Mapping[ReplicaKey, Mapping[int, int]], now: float) -> None:
-        """Add times to the first byte, by replica, or by pool with an empty name of the replica."""
+        """Add times to first byte, by replica, or by pool with an empty replica name."""
         if not counts:
             return
         reports = self._proxies.setdefault(proxy, _Reports(now))
@@ -241,7 +244,7 @@ class TrafficLedger:
         reports.expire(now)
 
     def first_bytes(self, now: float) -> dict[ReplicaKey, LatencyHistogram]:
-        """Return the times to first byte in the last minute, by replica and by pool (an empty name of the replica).
+        """Return the times to first byte in the last minute, by replica and by pool (with an empty replica name).
 
         The times of a pool include requests whose replica is unknown.
         """
@@ -254,7 +257,7 @@ class TrafficLedger:
         return {key: LatencyHistogram(buckets) for key, buckets in counts.items()}
 
     def latencies(self, wanted: Collection[LatencyKey]) -> dict[tuple[str, LatencyKey], LatencyHistogram]:
-        """Return (proxy, what is measured) → the latencies since this process started."""
+        """Return (proxy, measured latency) → the latencies since this process started."""
         return {
             (name, key): LatencyHistogram(dict(reports.latencies[key]))
             for name, reports in self._proxies.items()
@@ -263,7 +266,7 @@ class TrafficLedger:
         }
 
     def set_in_flight(self, proxy: str, requests: Mapping[ReplicaKey, int], now: float) -> None:
-        """Replace the requests that the proxy has at each replica now; a replica that is absent is unknown."""
+        """Replace the requests that the proxy currently has at each replica; an absent replica is unknown."""
         reports = self._reports(proxy, now)
         for key, count in requests.items():
             if key not in reports.streams or reports.answered.get(key) == now:
@@ -274,27 +277,27 @@ class TrafficLedger:
         reports.in_flight_at = now
 
     def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, ReplicaCondition], now: float) -> None:
-        """Replace what the proxy thinks of each replica; a replica that is absent is unknown."""
+        """Replace the proxy's condition of each replica; an absent replica is unknown."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
         self._replace_conditions(proxy, reports, conditions)
         reports.conditions_at = now
 
     def lost(self, proxy: str) -> None:
-        """Remove the current values of a proxy that does not answer; its counts stay."""
+        """Remove the current values of a proxy that does not answer; its counts remain."""
         reports = self._proxies.get(proxy)
         if reports is not None:
             self._replace_in_flight(reports, {})
             self._replace_conditions(proxy, reports, {})
 
     def keep(self, proxies: Iterable[str]) -> None:
-        """Forget every proxy but these."""
+        """Forget every proxy except these."""
         kept = frozenset(proxies)
         for name in self._proxies.keys() - kept:
             self.lost(name)
         self._proxies = {name: reports for name, reports in self._proxies.items() if name in kept}
 
     def keep_replicas(self, replicas: Collection[ReplicaKey], measured: Collection[LatencyKey]) -> None:
-        """Forget what was counted at every replica but these and for every other pool, and every latency but these."""
+        """Drop the counts of all replicas, pools and latencies except these."""
         pools = {key.pool for key in replicas}
         self._answered = Counter({key: count for key, count in self._answered.items() if key in replicas})
         for reports in self._proxies.values():
@@ -310,11 +313,11 @@ class TrafficLedger:
         return frozenset(name for name, _ in self._current(now))
 
     def totals(self) -> dict[tuple[str, ReplicaKey], Counts]:
-        """Return (proxy, replica) → what the proxy has counted since this process started, for every proxy."""
+        """Return (proxy, replica) → the proxy's counts since this process started, for every proxy."""
         return {(name, key): each for name, item in self._proxies.items() for key, each in item.totals.items()}
 
     def recent(self, now: float, proxy: str | None = None) -> Counter[ReplicaKey]:
-        """Return replica → requests in the last minute at one proxy, or at all, of those that are not silent."""
+        """Return replica → requests in the last minute at one proxy, or at all proxies, without silent proxies."""
         requests: Counter[ReplicaKey] = Counter()
         for name, reports in self._current(now):
             if proxy in (None, name):
@@ -331,7 +334,7 @@ class TrafficLedger:
         return errors
 
     def refused(self, now: float) -> Counter[str]:
-        """Return pool → the errors of the last minute that proxies answered themselves, of those not silent."""
+        """Return pool → the errors in the last minute that proxies themselves generated, without silent proxies."""
         errors: Counter[str] = Counter()
         for _, reports in self._current(now):
             reports.expire(now)
@@ -339,9 +342,9 @@ class TrafficLedger:
         return errors
 
     def newest(self, now: float) -> Mapping[str, Counts]:
-        """Return pool → its requests of the last `SHORT_WINDOW` seconds at all proxies that are not silent.
+        """Return pool → its requests in the last `SHORT_WINDOW` seconds at all proxies that are not silent.
 
-        Requests that the proxies answered with an error themselves are among them.
+        They include requests to which the proxies themselves responded with an error.
         """
         requests, errors = Counter[str](), Counter[str]()
         for _, reports in self._current(now):
@@ -356,11 +359,14 @@ class TrafficLedger:
         return {pool: Counts(count, errors[pool]) for pool, count in requests.items()}
 
     def answered_at(self, key: ReplicaKey) -> float | None:
-        """Return when a proxy last reported a request that the replica has answered; None: never."""
+        """Return when a proxy last reported a request that the replica answered; None: never."""
         return max((at for item in self._proxies.values() if (at := item.answered.get(key)) is not None), default=None)
 
     def unanswered(self, key: ReplicaKey, now: float) -> Unanswered | None:
-        """Return the requests at the replica since its last answer to a proxy that is not silent; None without any."""
+        """Return the requests at the replica since its last response at a proxy that is not silent.
+
+        The result is None if there are none.
+        """
         found = [each for _, item in self._current(now) if (each := item.unanswered.get(key)) is not None]
         if not found:
             return None
@@ -368,9 +374,9 @@ class TrafficLedger:
         return Unanswered(since, sum(each.requests for each in found), max(each.newest for each in found))
 
     def rates(self, now: float) -> Mapping[ReplicaKey, float]:
-        """Return replica → its requests per second in the last minute, or since a younger proxy reports.
+        """Return replica → its requests per second in the last minute, or since the first report of a newer proxy.
 
-        A replica that had none is absent.
+        A replica without requests is absent.
         """
         rates: dict[ReplicaKey, float] = {}
         for _, reports in self._current(now):
@@ -386,7 +392,10 @@ class TrafficLedger:
         return self._answered[key]
 
     def in_flight(self, key: ReplicaKey, now: float) -> int | None:
-        """Return the requests at the replica, summed over the proxies that report them; None if none does."""
+        """Return the requests at the replica, summed over the proxies that report them.
+
+        The result is None if no proxy reports them.
+        """
         self._forget_silent(now)
         counted = self._in_flight.get(key)
         return None if counted is None else counted[0]
@@ -397,13 +406,13 @@ class TrafficLedger:
         return self._in_flight.get(key, (0, 0))[1]
 
     def is_in_flight_newer(self, key: ReplicaKey, than: float) -> bool:
-        """Return whether every proxy that reports the requests in flight at the replica has done so since then."""
+        """Return whether every proxy that reports the requests in flight at the replica has reported since then."""
         return all(item.in_flight_at > than for item in self._proxies.values() if key in item.in_flight)
 
     def conditions(self, key: ReplicaKey, now: float, *, drained_until: float = -inf) -> Mapping[str, ReplicaCondition]:
-        """Return proxy → what it thinks of the replica, for the proxies to which it is not up.
+        """Return proxy → its condition of the replica, for the proxies where it is not up.
 
-        `drained_until`: when a drain of the replica ended. That it is draining is from before, in an earlier report.
+        `drained_until`: when a drain of the replica ended. An earlier report that it is draining is out of date.
         """
         return {
             name: condition
@@ -413,7 +422,7 @@ class TrafficLedger:
         }
 
     def passed_by(self, key: ReplicaKey, now: float) -> frozenset[str]:
-        """Return the proxies that report what they think of the replica, and to which it is up."""
+        """Return the proxies that report a condition of the replica and where it is up."""
         return frozenset(
             name
             for name, reports in self._proxies.items()
@@ -421,13 +430,13 @@ class TrafficLedger:
         )
 
     def judged_by(self, key: ReplicaKey, now: float) -> int:
-        """Return how many proxies say what they think of the replica, up or not."""
+        """Return the number of proxies that report a condition of the replica, up or not."""
         return sum(
             key in reports.judged and now - reports.conditions_at <= STALE_AFTER for reports in self._proxies.values()
         )
 
     def _forget_silent(self, now: float) -> None:
-        """Forget the requests in flight of the proxies that have become silent."""
+        """Forget the requests in flight of proxies that have become silent."""
         if now == self._looked_at:
             return
         self._looked_at = now

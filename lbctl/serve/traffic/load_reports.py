@@ -1,8 +1,8 @@
-"""Adds Envoys' load reports to the ledger: cluster and address → pool and replica, by the published fleet.
+"""Adds Envoys' load reports to the ledger: cluster and address → pool and replica, according to the published fleet.
 
-A report is one proxy's differences since its last report, so it is added; what is in progress replaces what was in
-progress before. Clusters and addresses that the fleet does not have are ignored. A proxy that runs twice with one node
-id counts as one.
+A report contains one proxy's changes since its last report, so it is added; the requests in progress replace the
+earlier value. Clusters and addresses that the fleet does not have are ignored. A proxy that runs twice with the same
+node id counts as one proxy.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from lbctl.xds.protocol.load_reports import ClusterLoad
 _InProgress = Mapping[ReplicaKey, int]
 _NOTHING: _InProgress = {}
 _Tally = tuple[int, int, int]
-"""Requests of one replica in one report: issued, failed, in progress."""
+"""Requests of one replica in one report: issued, failed and in progress."""
 _NO_REQUESTS: _Tally = (0, 0, 0)
 
 
 class LoadReports:
-    """A LoadReceiver that writes into the ledger, under the node id of the Envoy that reports."""
+    """A LoadReceiver that writes into the ledger, under the node id of the reporting Envoy."""
 
     def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger
         self._clock = clock
         self._places = FleetPlaces()
         self._nodes: dict[str, dict[object, _InProgress]] = {}
-        """Node id → stream → the requests in progress by its last report."""
+        """Node id → stream → the requests in progress according to its last report."""
 
     def use_fleet(self, served: PublishedFleet) -> None:
         """Find the replicas of this fleet from now on."""
         self._places.use_fleet(served.composed.whole)
 
     def reported(self, stream: object, node_id: str, clusters: Iterator[ClusterLoad]) -> None:
-        """Add a report: requests that have ended since the last one, failures, and the requests in progress now."""
+        """Add a report: the requests that have ended since the last one, the failures, and the requests in progress."""
         tallies: dict[ReplicaKey, _Tally] = {}
         in_progress: dict[ReplicaKey, int] = {}
         answered: set[ReplicaKey] = set()
@@ -61,7 +61,7 @@ class LoadReports:
         self._ledger.set_in_flight(node_id, _total(streams), now)
 
     def ended(self, stream: object, node_id: str) -> None:
-        """Forget what is in progress by this stream: it is unknown from now on."""
+        """Forget this stream's requests in progress: they are unknown from now on."""
         streams = self._nodes.get(node_id, {})
         if streams.pop(stream, None) is None:
             return
@@ -84,7 +84,7 @@ def _total(streams: Mapping[object, _InProgress]) -> _InProgress:
 def _counts(tallies: Mapping[ReplicaKey, _Tally], before: _InProgress) -> dict[ReplicaKey, Counts]:
     """Return finished requests: requests in flight `before`, plus requests sent since then, minus requests in flight.
 
-    A request that found no connection fails without being sent, so there may be more failures than requests that ended.
+    A request without a connection fails without being sent, so there may be more failures than ended requests.
     """
     counts = {key: Counts(count) for key, count in before.items() if count and key not in tallies}
     for key, (issued, failed, there) in tallies.items():

@@ -1,4 +1,4 @@
-"""One line of the traffic log that an nginx sends by syslog: the replicas of a request, and their responses.
+"""One line of the traffic log that an nginx sends over syslog: the replicas of a request, and their responses.
 
 Any user of this machine can send such lines, so lines are parsed strictly. A line is ignored if it does not exactly
 match lbctl's format, or if its proxy, pool or replica is not in the fleet. Pure.
@@ -18,9 +18,9 @@ from lbctl.ir.pools import Pool
 from lbctl.serve.traffic.ledger import ReplicaKey
 
 MAX_LINE_BYTES = 4096
-"""The longest line that is read."""
+"""Maximum length of a line."""
 Dropped = Literal["malformed", "proxy", "replica"]
-"""Why a line does not count: it is malformed, or it names a proxy or no replica of the fleet."""
+"""Why a line does not count: it is malformed, or its proxy or replica is not in the fleet."""
 DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
 _CLIENT_LEFT = "499"
 _SAYS_NOTHING = 400
@@ -37,38 +37,38 @@ _LINE = re.compile(
 
 
 NO_REPLICA = ""
-"""The name of the replica in a try that was none: nginx answered with an error itself."""
+"""Replica name for a try without a replica: nginx itself responded with an error."""
 
 
 class Try(NamedTuple):
     """One attempt at a replica."""
 
     replica: ReplicaKey
-    """The replica that the request was sent to; `NO_REPLICA` where nginx had none for it."""
+    """The replica that the request was sent to; `NO_REPLICA` if nginx had no replica for it."""
     failed: bool
-    """Whether the replica answered with a status of 500 or more, or not at all although its client waited."""
+    """Whether the replica responded with a status of 500 or more, or did not respond although its client waited."""
     answered: bool = False
-    """Whether the replica answered with a status below 500."""
+    """Whether the replica responded with a status below 500."""
     first_byte: float | None = None
-    """Milliseconds until its response began, or until the client left, if that was earlier. None if the response has a
-    status of 400 or above, or if the line is from an older configuration."""
+    """Milliseconds until its response began, or until the client disconnected, if that was earlier. None if the
+    response has a status of 400 or above, or if the line is from an older configuration."""
     total: float | None = None
-    """The same until its answer ended."""
+    """Milliseconds until its response ended."""
 
 
 class ReplicaAddresses:
     """Finds a replica by the address that nginx logs. `hosts` maps a host name to its IPs.
 
-    Where no replica of a pool is left, nginx logs the name of the pool in place of an address.
+    If no replica of a pool is available, nginx logs the name of the pool instead of an address.
     """
 
     def __init__(self, pools: Iterable[Pool], hosts: Mapping[str, tuple[str, ...]]) -> None:
-        """Compute nothing yet: most fleets have no proxy that logs."""
+        """Start without tables: most fleets have no proxy that logs."""
         self._pools = {pool.name: pool for pool in pools}
         self._hosts = hosts
 
     def find(self, address: str, pool: str | None) -> ReplicaKey | None:
-        """Return the replica of this pool; without a pool the only one of the fleet with this address."""
+        """Return the replica of this pool; without a pool, the only replica of the fleet with this address."""
         if pool is None:
             return self._anywhere.get(address)
         by_address, by_port = self._by_pool.get(pool, _NOWHERE)
@@ -99,7 +99,7 @@ class _Replicas(NamedTuple):
 
     by_address: Mapping[str, ReplicaKey]
     by_port: Mapping[int, ReplicaKey]
-    """Those with a host name, where no other such replica has the port."""
+    """The replicas with a host name, if no other such replica has the same port."""
 
 
 _NOWHERE = _Replicas({}, {})
@@ -119,7 +119,7 @@ def _replicas(pool: Pool, hosts: Mapping[str, tuple[str, ...]]) -> _Replicas:
 
 
 def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) -> tuple[str, list[Try]] | Dropped:
-    """Return the proxy of a line and the tries that it reports, or why the line does not count."""
+    """Return the proxy of a line and the tries in it, or why the line does not count."""
     match = _LINE.fullmatch(line) if len(line) <= MAX_LINE_BYTES else None
     if match is None:
         return "malformed"
@@ -141,7 +141,7 @@ def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) 
 
 
 class _Row(NamedTuple):
-    """One attempt as nginx writes it: parts of five lists."""
+    """One attempt in nginx's format: parts of five lists."""
 
     group: int
     address: str
@@ -151,7 +151,7 @@ class _Row(NamedTuple):
 
 
 def _rows(addresses: str, *others: str) -> Iterator[_Row]:
-    """Yield each try; nginx begins a group when it goes on to another pool. Lists of another length are ignored."""
+    """Yield each try; nginx begins a new group when it tries another pool. Lists of a different length are ignored."""
     groups = addresses.split(" : ")
     split = [item.split(" : ") for item in others]
     if len(split[0]) != len(groups):
@@ -165,7 +165,10 @@ def _rows(addresses: str, *others: str) -> Iterator[_Row]:
 
 
 def _latencies(row: _Row, status: str) -> tuple[float | None, float | None]:
-    """Return the milliseconds until the first and the last byte of a try; a client that left has waited until then."""
+    """Return the milliseconds until the first and the last byte of a try.
+
+    A disconnected client waited until it disconnected.
+    """
     total = _milliseconds(row.response_time)
     if row.code == "-":
         return (total, total) if status == _CLIENT_LEFT else (None, None)

@@ -1,7 +1,7 @@
-"""Receives the traffic log of the fleet's proxies by syslog over UDP, on loopback alone.
+"""Receives the traffic log of the fleet's proxies by syslog over UDP, only on loopback.
 
-Lines are counted by replica until they are collected, so that the memory does not grow with the lines. At most some
-fifty thousand lines a second are read; what comes faster is lost in the kernel's buffer.
+Lines are counted by replica until they are collected, so that memory use does not grow with the number of lines. At
+most about fifty thousand lines per second are read; further lines are lost in the kernel's buffer.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from lbctl.serve.traffic.timer_line import Timers, timers_of
 from lbctl.targets.haproxy import desired
 
 _BATCH = 500
-"""Lines that are read before other work goes on."""
+"""Number of lines that are read before other work continues."""
 _PAUSE = 0.005
-"""Seconds until the next batch: to be woken for each line costs more than to read it. A buffer of the usual size (Linux
-grants 208 KiB) has room for some 330 lines."""
+"""Seconds until the next batch: waking up for each line costs more than reading it. A buffer of the usual size (Linux
+grants 208 KiB) has room for about 330 lines."""
 _BUFFER = 1 << 20
 """Bytes of lines that may wait in the kernel."""
 
 
 class LogReceiver:
-    """Counts what the proxies' lines report. Its methods are called in the event loop."""
+    """Counts the requests in the proxies' lines. Its methods are called in the event loop."""
 
     def __init__(self) -> None:
         self.address: Address | None = None
-        """Where it listens; None while it does not."""
+        """Its listen address; None if it does not listen."""
         self.dropped: Counter[Dropped] = Counter()
-        """How many lines did not count, by reason."""
+        """Number of ignored lines, by reason."""
         self._socket: socket.socket | None = None
         self._proxies: frozenset[str] = frozenset()
         self._addresses = ReplicaAddresses((), {})
         self._timed: frozenset[str] = frozenset()
         self._replicas: frozenset[ReplicaKey] = frozenset()
         self._slots: dict[str, Mapping[tuple[str, str], str]] = {}
-        """Timed proxy → (backend, spare server) → the name of the replica that has its place."""
+        """Timed proxy → (backend, spare server) → the name of the replica that uses it."""
         self._measured: frozenset[LatencyKey] = frozenset()
         self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
         self._answered: dict[str, set[ReplicaKey]] = {}
@@ -82,41 +82,44 @@ class LogReceiver:
     ) -> None:
         """Count the lines of these proxies about these replicas from now on.
 
-        `timed` are the proxies whose lines have timers alone, and name a replica. Latencies are kept of what is
-        `measured`.
+        `timed`: the proxies whose lines contain only timers and the name of a replica. Only the latencies in `measured`
+        are kept.
         """
         self._proxies, self._addresses = frozenset(proxies), addresses
         self._timed, self._replicas, self._measured = frozenset(timed), replicas, frozenset(measured)
         self._slots = {name: slots for name, slots in self._slots.items() if name in self._timed}
 
     def set_slots(self, proxy: str, slots: Mapping[tuple[str, str], str]) -> None:
-        """Replace which replicas the spare servers of a timed proxy are: (backend, server) → name of the replica."""
+        """Set which replicas use the spare servers of a timed proxy: (backend, server) → name of the replica."""
         self._slots[proxy] = slots
 
     def collect(self) -> Mapping[str, Mapping[ReplicaKey, Counts]]:
-        """Return proxy → replica → what has been counted since the last call."""
+        """Return proxy → replica → the counts since the last call."""
         counts, self._counts = self._counts, {}
         return counts
 
     def collect_answered(self) -> Mapping[str, Collection[ReplicaKey]]:
-        """Return proxy → the replicas that have answered since the last call. A client that left may have had none."""
+        """Return proxy → the replicas that have responded since the last call.
+
+        A client that disconnected may not have received a response.
+        """
         answered, self._answered = self._answered, {}
         return answered
 
     def collect_own_errors(self) -> Mapping[str, Mapping[str, int]]:
-        """Return proxy → pool → the errors that the proxy answered itself since the last call."""
+        """Return proxy → pool → the errors that the proxy itself has generated since the last call."""
         errors, self._own_errors = self._own_errors, {}
         return errors
 
     def collect_latencies(self) -> Mapping[str, Latencies]:
-        """Return proxy → the latencies that have been reported since the last call."""
+        """Return proxy → the latencies reported since the last call."""
         latencies, self._latencies = self._latencies, {}
         return latencies
 
     def collect_first_bytes(self) -> Mapping[str, Mapping[ReplicaKey, Counter[int]]]:
-        """Return proxy → replica → the times to the first byte since the last call.
+        """Return proxy → replica → the times to first byte since the last call.
 
-        Where a line names the pool alone, the name of the replica is empty.
+        If a line names only the pool, the name of the replica is empty.
         """
         first_bytes, self._first_bytes = self._first_bytes, {}
         return first_bytes
@@ -156,7 +159,10 @@ class LogReceiver:
     def _measure(
         self, proxy: str, replica: ReplicaKey, first_byte: float | None, total: float | None, *, answered: bool
     ) -> None:
-        """Keep the times of a request. For a rollout a client that left has waited; a view shows answers alone."""
+        """Record the times of a request.
+
+        For a rollout, a disconnected client counts as having waited; a view shows only responses.
+        """
         if answered and first_byte is not None:
             self._first_bytes.setdefault(proxy, {}).setdefault(replica, Counter())[bucket(first_byte)] += 1
         for metric, value in (("first_byte", first_byte), ("total", total)):

@@ -1,6 +1,6 @@
-"""How often the proxies are asked: more often for a while after a replica has become reachable or unreachable.
+"""How often the proxies are polled: more often for a while after a replica has become reachable or unreachable.
 
-Their own checks notice it within some seconds, and the views are to show it then.
+The proxies' own checks notice the change within some seconds, and the views should show it then.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 
 HASTE = 1.0
-"""Seconds between two questions after such a change."""
+"""Seconds between two polls after such a change."""
 _HASTE_TIME = 30.0
-"""Seconds for which a change counts: active checks have noticed it by then."""
+"""Seconds for which a change shortens the pauses: active checks have noticed it by then."""
 
 
 class Pace:
-    """The pauses between two questions. `clock` returns seconds and never goes back."""
+    """The pauses between two polls. `clock` returns seconds and never goes back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class Pace:
         self._hastened = asyncio.Event()
 
     def hasten(self) -> None:
-        """Shorten the pauses for a while, those that have begun too."""
+        """Shorten the pauses for a while, including pauses that have already begun."""
         self._hasty_until = self._clock() + _HASTE_TIME
         self._hastened.set()
         self._hastened = asyncio.Event()

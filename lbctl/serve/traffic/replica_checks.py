@@ -4,8 +4,8 @@ lbctl opens a connection to every replica every two seconds and closes it again.
 quickly, independently of the proxies' checks and reports. In a large fleet it opens at most 200 connections per second.
 For replicas with a host name or TLS, which may be external services, it connects every ten seconds.
 
-If a pool has an active check, and no proxy that may send to the pool reports results of its checks, lbctl also runs the
-active check.
+If a pool has an active check, and no proxy that may send to the pool reports check results, lbctl also runs the active
+check.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from lbctl.targets import target, xds_kinds
 _ROUND = 2.0
 """Seconds between two connections to a replica."""
 _MAX_RATE = 200
-"""The most connections that are opened in a second."""
+"""Maximum number of connections that are opened per second."""
 _MAX_CONCURRENT = 64
 _PAUSE = 0.2
-"""The least seconds between two rounds."""
+"""Minimum seconds between two rounds."""
 _SPARED_ROUNDS = 5
-"""Behind a host name or TLS, a replica is connected to in one of this many rounds."""
+"""A replica with a host name or TLS is connected to in only one of this many rounds."""
 _CONNECT = ActiveCheck(TcpCheck(), interval=2_000, timeout=2_000, unhealthy_threshold=1, healthy_threshold=1)
 
 
@@ -58,7 +58,7 @@ class ReplicaChecks:
 
     @property
     def checks(self) -> Mapping[Key, CheckState]:
-        """(pool, replica) → the result of the pool's active check, where no proxy reports one."""
+        """(pool, replica) → the result of the pool's active check, if no proxy reports one."""
         return self._checker.states
 
     @property
@@ -80,7 +80,7 @@ class ReplicaChecks:
 
 
 def unreported(topology: Topology) -> Iterator[Pool]:
-    """Yield the pools with an active check of which no proxy reports results, and that lbctl does not check anyway."""
+    """Yield the pools with an active check whose results no proxy reports, without pools that lbctl already checks."""
     proxies = (*xds_proxies(topology, xds_kinds()).all, *driven(topology))
     reported = {name for proxy in proxies if _reports(proxy) for name in pools_reached(topology, proxy)}
     for pool in topology.pools:
@@ -89,7 +89,7 @@ def unreported(topology: Topology) -> Iterator[Pool]:
 
 
 def _reports(proxy: Proxy) -> bool:
-    """Return whether the results of a proxy's active checks are known: it reports them, or lbctl does the checks."""
+    """Return whether the results of a proxy's active checks are known: it reports them, or lbctl runs the checks."""
     if target(proxy.kind).served_by_xds:
         return proxy.admin is not None and proxy.instances == 1
     kind = driver_kind(proxy.kind)
@@ -97,17 +97,17 @@ def _reports(proxy: Proxy) -> bool:
 
 
 class _Target(NamedTuple):
-    """An address of replicas."""
+    """An address of one or more replicas."""
 
     probe: HealthCheck
     is_spared: bool
-    """Whether it is connected to less often."""
+    """Whether lbctl connects to it less often."""
     keys: list[Key]
-    """The replicas that have the address."""
+    """The replicas with this address."""
 
 
 class Connections:
-    """Opens connections to replicas, one after another; replicas with one address share a connection."""
+    """Opens connections to replicas, one after another; replicas with the same address share a connection."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.states: dict[Key, CheckState] = {}
@@ -116,7 +116,10 @@ class Connections:
         self._targets: dict[Address, _Target] = {}
 
     def use_pools(self, pools: Iterable[Pool]) -> None:
-        """Connect to the replicas of these pools from now on. A replica keeps its state as long as its address."""
+        """Connect to the replicas of these pools from now on.
+
+        A replica keeps its state while its address is unchanged.
+        """
         before, self._pools = self._pools, {pool.name: pool for pool in pools}
         states = {
             ((name, item.name), item.address): self._remove((name, item.name), item.address)
@@ -145,7 +148,7 @@ class Connections:
         return self.states.pop(key)
 
     async def run(self) -> None:
-        """Connect until the task is cancelled."""
+        """Open connections until the task is cancelled."""
         slots, number = asyncio.Semaphore(_MAX_CONCURRENT), 0
         async with session() as client:
             while True:

@@ -1,4 +1,7 @@
-"""Adds the latencies and Envoy's own errors in Envoys' request logs to the ledger, by the published fleet."""
+"""Adds data from Envoys' request logs to the ledger: latencies, and errors that Envoys themselves generated.
+
+Clusters are mapped to pools according to the published fleet.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 
 
 class RequestLogs:
-    """A LatencyReceiver that writes into the ledger, under the node id of the Envoy that reports."""
+    """A LatencyReceiver that writes into the ledger, under the node id of the reporting Envoy."""
 
     def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger
@@ -27,7 +30,7 @@ class RequestLogs:
         self._places = FleetPlaces()
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Keep what is reported about this fleet's pools from now on, and what its rollouts are judged by."""
+        """Keep reports about this fleet's pools from now on, and the latencies by which its rollouts are judged."""
         topology = served.composed.whole.topology
         self._measured, self._judged = measured(topology.routes), judged(topology.routes)
         self._pools = frozenset(pool.name for pool in topology.pools)

@@ -1,7 +1,8 @@
 """The traffic of the running fleet: the ledger, and the sources that report to it.
 
-A HAProxy is asked, an nginx sends a log line a request, and each Envoy reports under its node id. A new source follows
-the published fleet here and reports under the name of its proxy. Replicas that the fleet does not have are ignored.
+lbctl polls a HAProxy, an nginx sends one log line for each request, and each Envoy reports under its node id. A new
+source follows the published fleet here and reports under the name of its proxy. Replicas that the fleet does not have
+are ignored.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from lbctl.serve.traffic.log_receiver import LogReceiver
 from lbctl.serve.traffic.pace import Pace
 
 _INTERVAL = 5.0
-"""Seconds between two polls of a proxy; less where a pool's telemetry is read more often."""
+"""Seconds between two polls of a proxy; less if a pool's telemetry is read more often."""
 _COLLECT_INTERVAL = 1.0
-"""Seconds between two reports of the traffic log."""
+"""Seconds between two reports from the traffic log."""
 COUNTERS = "traffic counters"
 """The task that polls proxies."""
 _V = TypeVar("_V")
@@ -53,13 +54,13 @@ class Traffic:
     ) -> None:
         """Start without a fleet.
 
-        `nodes` returns the ids of the Envoys that are known, `connected` the driven proxies that run, and `log_bind`
-        the address for the traffic log, or None if nothing may listen.
+        `nodes` returns the ids of the known Envoys, `connected` the running driven proxies, and `log_bind` the address
+        for the traffic log, or None if nothing may listen.
         """
         self.ledger = TrafficLedger()
         self.clock = clock
         self.pace = Pace()
-        """How often the proxies are asked for their counters and their checks."""
+        """The polling pace for the proxies' counters and checks."""
         self.log = LogReceiver()
         self._nodes = nodes
         self._connected = connected
@@ -73,7 +74,7 @@ class Traffic:
         self._assigned: dict[str, tuple[Assigned, ...]] = {}
         """Proxy → its last report."""
         self._places: tuple[tuple[Pool, ...], Mapping[str, tuple[str, ...]]] = ((), {})
-        """The pools and the IPs of host names that the next two are made of."""
+        """The pools and the IP addresses of host names from which the next two attributes are built."""
         self._replicas: frozenset[ReplicaKey] = frozenset()
         self._addresses = ReplicaAddresses((), {})
         self._with_websockets: frozenset[str] = frozenset()
@@ -104,16 +105,17 @@ class Traffic:
     def requests_of(self, pool: str, replica: str) -> ProxyRequests:
         """Return the requests of a replica in all proxies that report them.
 
-        Those in flight are unknown for a pool that may get WebSockets, since an idle one counts as a request.
+        The requests in flight are unknown for a pool that may have WebSocket connections, because an idle connection
+        counts as a request.
         """
         key = ReplicaKey(pool, replica)
         in_flight = None if pool in self._with_websockets else self.ledger.in_flight(key, self.clock())
         return ProxyRequests(in_flight, self.ledger.answered(key))
 
     def assigned(self) -> list[Assigned]:
-        """Return the requests that each polled proxy has for each replica, by its last report.
+        """Return the requests that each polled proxy has for each replica, according to its last report.
 
-        A proxy of several instances is left out, since only one of them is asked.
+        A proxy with several instances is omitted, because only one of them is polled.
         """
         single = (name for name, proxy in self.proxies.items() if proxy.instances == 1)
         return [item for name in single for item in self._assigned.get(name, ())]
@@ -123,10 +125,10 @@ class Traffic:
         return {COUNTERS: self._poll, "traffic log": self._collect}
 
     def log_address(self, topology: Topology) -> Address | None:
-        """Return where the driven proxies of this fleet send their traffic log; None if nothing can listen.
+        """Return the address to which this fleet's driven proxies send their traffic log; None if nothing can listen.
 
-        The first fleet that has a proxy with such a log opens the socket. Where the files name no port and another
-        process has the default one, it is any free one.
+        The first fleet with such a log opens the socket. If the files set no port and another process uses the default
+        port, any free port is used.
         """
         bind = self._log_bind()
         if self.log.address is not None or bind is None or not _sends_log(topology):
@@ -194,7 +196,10 @@ class Traffic:
         self.ledger.set_conditions(proxy, self._of_fleet(report.conditions), now)
 
     async def _collect(self) -> None:
-        """Report what the traffic log has counted. A proxy that has sent lines before and runs is idle without any."""
+        """Report the counts from the traffic log.
+
+        A running proxy that has sent lines before and sends none now is idle.
+        """
         while True:
             await asyncio.sleep(_COLLECT_INTERVAL)
             counts, answered = self.log.collect(), self.log.collect_answered()
@@ -217,12 +222,12 @@ class Traffic:
 
 
 def with_websockets(topology: Topology) -> frozenset[str]:
-    """The pools that a route with WebSockets may lead to."""
+    """The pools that a route with WebSockets may use."""
     return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
 
 
 def _sends_log(topology: Topology) -> bool:
-    """Return whether a proxy of the fleet sends its traffic log: lbctl writes its files, or the fleet's ask for it."""
+    """Return whether a proxy of the fleet sends its traffic log: through files of lbctl, or at the fleet's request."""
     written = topology.control.logs_written
     proxies = topology.proxies if written else [item for item in driven(topology) if item.reload is not None]
     return any(item.kind in LOGGING | TIMED for item in proxies)

@@ -1,8 +1,9 @@
-"""One line of the traffic log that a HAProxy sends by syslog: the destination and the latency of a request.
+"""One line of the traffic log that a HAProxy sends over syslog: the destination and the latency of a request.
 
-HAProxy's requests are counted by its Runtime API, which knows no latencies of single requests. So it logs the timers of
-each request in the structured data of RFC 5424, in front of the listener's access log, which is cut off. Any user of
-this machine can send such lines, so a line that does not exactly match lbctl's format is ignored. Pure.
+HAProxy's requests are counted through its Runtime API, which does not provide latencies of single requests. So HAProxy
+logs the timers of each request in the structured data of RFC 5424, in front of the listener's access log, which is
+truncated. Any user of this machine can send such lines, so a line that does not exactly match lbctl's format is
+ignored. Pure.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ class Timers(NamedTuple):
 
     proxy: str
     backend: str
-    """The backend that the request went to."""
+    """The backend that the request was sent to."""
     server: str
-    """The server of the last try; `<NOSRV>` where there was none, empty if the line does not have it."""
+    """The server of the last try; `<NOSRV>` if there was none, empty if the line does not contain it."""
     first_byte: float | None
-    """Milliseconds until the response began, including the queue, or until the client left, if that was earlier. None
-    if the request failed, or if its status is 400 or above."""
+    """Milliseconds until the response began, including the time in the queue, or until the client disconnected, if that
+    was earlier. None if the request failed, or if its status is 400 or above."""
     total: float | None
-    """The same until the answer ended."""
+    """Milliseconds until the response ended."""
     answered: bool = True
-    """Whether the answer has begun."""
+    """Whether the response has begun."""
 
 
 def timers_of(line: bytes) -> Timers | None:

@@ -1,7 +1,7 @@
-"""Builds the parts of the control plane and connects them, once, into a frozen `Services`.
+"""Builds and connects the parts of the control plane once, as a frozen `Services` object.
 
-Each part gets what it needs as arguments; nothing is set on it afterwards. `builders` builds the parts of each package,
-`build` connects them, and `app` runs them.
+Each part gets its dependencies as arguments; none are set later. `builders` builds the parts of each package, `build`
+connects them, and `app` runs them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _subscribe(
     publisher: Publisher, telemetry: TelemetryParts, supervisor: DriverSupervisor, observed: TrafficParts,
     recent: RecentSnapshots, picker: PickerManager, events: EventLog,
 ) -> None:  # fmt: skip
-    """Let every part that follows the published fleet know of each new one."""
+    """Notify every part that follows the published fleet of each new one."""
     publisher.subscribe("control loop: new fleet", telemetry.deciding.use_fleet)
     publisher.subscribe("scraper: new fleet", telemetry.scraping.use_fleet)
     publisher.subscribe("drivers: new fleet", supervisor.use_fleet)
@@ -137,7 +137,10 @@ def _subscribe(
 def _acting_tasks(
     telemetry: TelemetryParts, operator: OperatorParts, live: LiveFleet, supervisor: DriverSupervisor
 ) -> Mapping[str, Work]:
-    """Return the tasks that save and execute decisions, by name; of several members the leader alone runs them."""
+    """Return the tasks that save and execute decisions, by name.
+
+    If there are several members, only the leader runs them.
+    """
     return {
         "save decisions": telemetry.saving.run,
         "expiry of overrides": operator.overrides.run,
@@ -152,7 +155,7 @@ def _member(
     inputs: Inputs, fleet: FleetParts, telemetry: TelemetryParts, operator: OperatorParts, guard: Guard,
     role_tasks: RoleTasks, events: EventLog, steps: StepsInForce, known: KnownMembers,
 ) -> FleetMember | None:  # fmt: skip
-    """Build the election and what follows it; None if this process is the only one."""
+    """Build the election and the parts that depend on it; None if this process is the only one."""
     shared, endpoints = inputs.shared, inputs.endpoints
     if shared is None:
         return None
@@ -211,7 +214,7 @@ def _register_gauges(
     metrics: Metrics, fleet: FleetParts, telemetry: TelemetryParts, picker: PickerManager, observed: TrafficParts,
     member: FleetMember | None, api: ServedApi,
 ) -> None:  # fmt: skip
-    """Add the gauges that are computed when the page of metrics is read, in the order in which it shows them."""
+    """Add the gauges that are computed when the metrics page is read, in their order on the page."""
     metrics.registry.register(Gauges(fleet.live, telemetry.loop, telemetry.scraping, time.monotonic))
     metrics.registry.register(PickGauges(picker))
     if member is not None:

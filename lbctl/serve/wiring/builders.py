@@ -1,4 +1,4 @@
-"""Builds the parts of each package of `serve` from the inputs and from the parts of the packages below it."""
+"""Builds the parts of each `serve` package from the inputs and from the parts of the packages below it."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class TrafficParts:
     """The parts that read the traffic of the proxies."""
 
     traffic: Traffic
-    """Reads what the proxies count, and has the ledger of it."""
+    """Reads the counters of the proxies, and has the ledger."""
     load_reports: LoadReports
     """Adds the load reports of Envoys to the ledger."""
     request_logs: RequestLogs
     """Adds the latencies of Envoys' requests to the ledger."""
     envoy_conditions: EnvoyConditions
-    """Reads into the ledger what Envoys' own checks say."""
+    """Reads the results of Envoys' own checks into the ledger."""
     replica_checks: ReplicaChecks
     """Checks the replicas, to show their states."""
 
@@ -66,9 +66,9 @@ class FleetParts:
     """The parts that read and publish the fleet."""
 
     discovery: DiscoveryService
-    """Has the answers of the sources of replicas."""
+    """Provides the answers of the replica sources."""
     publisher: Publisher
-    """Builds what the proxies get, and sends it."""
+    """Builds the configuration of the proxies, and sends it."""
     live: LiveFleet
     """Publishes every change of the inputs of the fleet."""
     watcher: FleetWatcher
@@ -76,7 +76,7 @@ class FleetParts:
     audit: AuditLog
     """The audit log."""
     history: FleetHistory
-    """The fleets that were served."""
+    """The previously published fleets."""
     reconciler: Reconciler
     """Reads the files, and has valid fleets published."""
 
@@ -90,9 +90,9 @@ class TelemetryParts:
     scraping: FleetScraper
     """Scrapes metrics."""
     deciding: DecisionPublisher
-    """Publishes what the control loop decides."""
+    """Publishes the decisions of the control loop."""
     saving: DecisionSaver
-    """Saves what the control loop decides."""
+    """Saves the decisions of the control loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,11 @@ class OperatorParts:
     rollouts: RolloutService
     """Advances rollouts."""
     rollbacks: RollbackService
-    """Serves earlier fleets again."""
+    """Publishes earlier fleets again."""
 
 
 def build_traffic(inputs: Inputs, guard: Guard, supervisor: DriverSupervisor) -> TrafficParts:
-    """Build what reads the traffic."""
+    """Build the parts that read the traffic."""
     nodes, endpoints = inputs.nodes, inputs.endpoints
     traffic = Traffic(
         nodes=lambda: (row.node for row in nodes.proxies()),
@@ -139,7 +139,7 @@ def build_control(inputs: Inputs, audit: AuditLog, traffic: Traffic, supervisor:
 def build_fleet(
     inputs: Inputs, guard: Guard, audit: AuditLog, events: EventLog, traffic: Traffic, picker: PickerManager
 ) -> FleetParts:
-    """Build what reads the files, composes them with the saved state and publishes the result."""
+    """Build the parts that read the files, combine them with the saved state and publish the result."""
     options, restored, state = inputs.options, inputs.restored, inputs.state
     publisher = Publisher(inputs.metrics, driven, guard, inputs.now)
     discovery = DiscoveryService(guard, binds=OwnBinds(options.xds_bind, options.api_bind, options.picker_bind))
@@ -163,22 +163,22 @@ def build_fleet(
 
 
 class _Places:
-    """The addresses of this process that the proxies of a fleet get."""
+    """The addresses of this process that the proxies of a fleet use."""
 
     def __init__(self, traffic: Traffic, picker: PickerManager) -> None:
         self._traffic = traffic
         self._picker = picker
 
     def picker(self, topology: Topology) -> PickerPlace:
-        """Return where the proxies of this fleet send their questions to the picker."""
+        """Return the picker address for the proxies of this fleet."""
         return self._picker.place(topology)
 
     def picker_key(self, topology: Topology) -> str:
-        """Return the key of these questions that this process has made."""
+        """Return the key for picker requests that this process has created."""
         return self._picker.own_key(topology)
 
     def traffic_log(self, topology: Topology) -> Address | None:
-        """Return where the proxies of this fleet send their traffic log."""
+        """Return the address for the traffic log of this fleet's proxies."""
         return self._traffic.log_address(topology)
 
 
@@ -225,13 +225,13 @@ def build_operator(
 
 
 def build_drivers(inputs: Inputs, guard: Guard) -> DriverSupervisor:
-    """Build the supervisor of the drivers."""
+    """Build the driver supervisor."""
     authority = inputs.authority
     return DriverSupervisor(guard, dry_run=inputs.options.dry_run, permit=lambda: authority.acts)
 
 
 def build_picker(inputs: Inputs, loop: ControlLoop, supervisor: DriverSupervisor, traffic: Traffic) -> PickerManager:
-    """Build what runs the picker and feeds it."""
+    """Build the parts that run the picker and send it tables."""
     endpoints = inputs.endpoints
     return PickerManager(
         lambda: FleetMeasurements(
@@ -256,13 +256,13 @@ def build_picker(inputs: Inputs, loop: ControlLoop, supervisor: DriverSupervisor
 def build_steps(
     inputs: Inputs, supervisor: DriverSupervisor, recent: RecentSnapshots, known: KnownMembers
 ) -> StepsInForce:
-    """Build what compares the steps of rollouts with what proxies have."""
+    """Build the part that compares the steps of rollouts with the configuration of the proxies."""
     nodes = inputs.nodes
     return StepsInForce(lambda: [*nodes.proxies(), *supervisor.rows()], recent.get, known.steps)
 
 
 def build_recent(inputs: Inputs, supervisor: DriverSupervisor) -> RecentSnapshots:
-    """Build what keeps the snapshots that proxies still run."""
+    """Build the part that keeps the snapshots that proxies still run."""
     nodes = inputs.nodes
     return RecentSnapshots(
         lambda: {row.last_good for row in nodes.proxies()} | {row.last_good for row in supervisor.rows()}

@@ -1,4 +1,4 @@
-"""The inputs from which the parts of one process are built."""
+"""The inputs from which the parts of a process are built."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from lbctl.xds.protocol.node_status import NodeStatus
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """The state that an earlier process has saved."""
+    """The state that an earlier process saved."""
 
     fleet: SavedFleet | None = None
-    """The last good fleet; None if none was saved."""
+    """The last valid fleet; None if none was saved."""
     drains: Mapping[tuple[str, str], float] | None = None
     """(pool, replica) → when its drain began, in seconds since the epoch; None if no drains were saved."""
     output: LoopOutput = field(default_factory=LoopOutput)
     """The weights and ejections that the control loop last published."""
     overrides: Overrides = ()
-    """The overrides of operators."""
+    """The operators' overrides."""
     rollouts: Rollouts = ()
     """The state of each rollout."""
     history: RestoredHistory = field(default_factory=RestoredHistory)
-    """The fleets that were served, and the rollback in force."""
+    """The previously published fleets, and the active rollback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The settings of a process that is one of several members of a control plane."""
+    """The settings of a process that is one of several control plane members."""
 
     name: str
     """The member's name."""
     store: SignedStore
-    """The store of all members."""
+    """The store that all members share."""
     ttl: float
     """The duration of the lease in seconds."""
     authority: Authority
-    """Whether this member may decide and act now."""
+    """Whether this member may currently decide and act."""
     clock: FleetClock = field(default_factory=lambda: FleetClock(SteadyClock().now))
-    """The time of all members."""
+    """The shared clock of all members."""
     marker: Path | None = None
     """The file that marks this machine as a member; None: membership is not stored."""
 
@@ -73,19 +73,19 @@ class Inputs:
     options: Options
     """The options of the command."""
     endpoints: Endpoints
-    """The sockets of the process, and the settings of its fleet once there is one."""
+    """The sockets of the process, and the settings of its fleet once it has one."""
     metrics: Metrics
     """The control plane's own metrics."""
     nodes: NodeStatus
-    """Versions that the Envoys have acknowledged and rejected."""
+    """The versions that the Envoys have acknowledged and rejected."""
     state: SavedState
     """The persistent state."""
     restored: RestoredState
-    """The state that an earlier process has saved."""
+    """The state that an earlier process saved."""
     shared: Shared | None = None
-    """The settings of a member of several; None: the process is the only one."""
+    """The settings of one of several members; None: the process is the only one."""
     clock: SteadyClock = field(default_factory=SteadyClock)
-    """The time of a process that is the only one."""
+    """The clock of a process that is the only one."""
 
     @property
     def now(self) -> Callable[[], float]:
@@ -94,12 +94,12 @@ class Inputs:
 
     @property
     def authority(self) -> Authority:
-        """Whether this process may decide and act now."""
+        """Whether this process may currently decide and act."""
         return self.shared.authority if self.shared else Authority.unlimited()
 
 
 async def restore(state: SavedState) -> RestoredState:
-    """Load the state that an earlier process has saved. Raises StoreError."""
+    """Load the state that an earlier process saved. Raises StoreError."""
     return RestoredState(
         await state.last_fleet(),
         await state.drains(),

@@ -36,9 +36,9 @@ class Services:
     watcher: FleetWatcher
     """Reports changes of the fleet's files."""
     discovery: DiscoveryService
-    """Has the answers of the sources of replicas."""
+    """Provides the answers of the replica sources."""
     publisher: Publisher
-    """Builds what the proxies get, and sends it."""
+    """Builds the configuration of the proxies, and sends it."""
     live: LiveFleet
     """Publishes every change of the inputs of the fleet."""
     reconciler: Reconciler
@@ -48,35 +48,35 @@ class Services:
     scraping: FleetScraper
     """Scrapes metrics."""
     saving: DecisionSaver
-    """Saves what the control loop decides."""
+    """Saves the decisions of the control loop."""
     overrides: OverrideService
-    """Executes and expires the overrides of operators."""
+    """Executes and expires the operators' overrides."""
     rollouts: RolloutService
     """Advances rollouts."""
     supervisor: DriverSupervisor
-    """Runs a driver for each proxy of this machine."""
+    """Runs a driver for each proxy on this machine."""
     traffic: Traffic
-    """Reads what the proxies count, and has the ledger of it."""
+    """Reads the counters of the proxies, and has the ledger."""
     load_reports: LoadReports
     """Adds the load reports of Envoys to the ledger."""
     request_logs: RequestLogs
     """Adds the latencies of Envoys' requests to the ledger."""
     envoy_conditions: EnvoyConditions
-    """Reads into the ledger what Envoys' own checks say."""
+    """Reads the results of Envoys' own checks into the ledger."""
     replica_checks: ReplicaChecks
     """Checks the replicas, to show their states."""
     picker: PickerManager
-    """Runs the picker, and feeds it and others."""
+    """Runs the picker, and sends tables to it and to other pickers."""
     api: ServedApi
-    """Answers the requests of the API."""
+    """Answers the API requests."""
     leading: Mapping[str, Work]
-    """The tasks that run in the leader alone."""
+    """The tasks that only the leader runs."""
     member: FleetMember | None
-    """Leads or follows; None if there is one process."""
+    """The leader election; None if there is only one process."""
 
     @property
     def leads(self) -> bool:
-        """Whether this process saves what it serves and decides: a follower leaves that to the leader."""
+        """Whether this process saves its published fleet and its decisions: a follower leaves that to the leader."""
         return self.member is None or self.member.leads
 
     def tasks(self) -> Mapping[str, Work]:
