@@ -1,8 +1,8 @@
-"""Decides by thresholds whether active checks eject a replica, without any I/O.
+"""Decides with thresholds whether active checks eject a replica, without any I/O.
 
 As in Envoy, the first result decides alone: waiting for three failures at the start would send requests to a replica
 that is known to be down. Before the first result, a replica that existed before lbctl started counts as good, and a
-replica that joins later as ejected. Times are arguments, in seconds since the epoch.
+replica that joins later counts as ejected. Times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class CheckState:
-    """The state of one replica by its active checks."""
+    """The state of one replica according to its active checks."""
 
     out: bool
     """Whether it is ejected."""
     since: float
     """When it was last ejected or readmitted."""
     reason: str = ""
-    """Why it is ejected; while it is not, the newest failure."""
+    """Why it is ejected; if it is not ejected, the newest failure."""
     contrary: int = 0
-    """How many results in a row contradict `out`."""
+    """Number of results in a row that contradict `out`."""
     at: float | None = None
     """The time of the newest result; None before the first."""
     passed: bool = False
@@ -44,7 +44,7 @@ class CheckState:
 
 
 def initial_state(now: float, *, trusted: bool) -> CheckState:
-    """Return the state before the first result: in where the replica is `trusted`, else ejected."""
+    """Return the state before the first result: in if the replica is `trusted`, otherwise ejected."""
     return CheckState(out=False, since=now) if trusted else CheckState(out=True, since=now, reason="not checked yet")
 
 

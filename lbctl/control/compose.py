@@ -1,10 +1,10 @@
-"""Composes the fleet for the proxies, in one pure place, from the files and everything that changes it.
+"""Composes the fleet for the proxies from the files and everything that changes it, in a single pure module.
 
 `compose` applies the control loop's decisions (weights, ejections), operators' overrides (drains, weights, splits of
-routes) and drain deadlines to the fleet. `for_proxy` adds what lbctl does for a proxy that cannot do it itself: active
-health checks and slow start. The publisher, the drivers and the views (status, explain, metrics) read the result;
-nothing computes it again. Times are arguments: `compose` takes seconds since the epoch, `for_proxy` takes seconds on
-any one clock.
+routes) and drain deadlines to the fleet. `for_proxy` adds the features that lbctl provides for a proxy without them:
+active health checks and slow start. The publisher, the drivers and the views (status, explain, metrics) read the result
+and do not compute it again. Times are arguments: `compose` takes seconds since the epoch; `for_proxy` takes seconds on
+any clock.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from lbctl.ir.snapshot import Snapshot, drained_of, weights_of
 from lbctl.ir.weight import Weight
 
 ReplicaStatus = Literal["in", "drained", "ejected", "removed"]
-"""in: the replica gets requests. drained: it gets no new requests and finishes the ones it has. ejected: deep health
-keeps requests and clients away from it. removed: its drain deadline has passed, and no proxy has it any more."""
+"""in: the replica gets requests. drained: it gets no new requests and finishes its current ones. ejected: deep health
+keeps requests and clients away from it. removed: its drain deadline has passed, and the proxies no longer have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveReplica:
-    """One replica with everything that acts on it."""
+    """One replica with all overrides, ejections and drains applied."""
 
     replica: Replica
-    """The replica as the files and discovery have it."""
+    """The replica as in the files and discovery."""
     weight: Weight
-    """The published weight; while the status is not "in", the weight that the replica has as soon as it is."""
+    """The published weight; if the status is not "in", the weight that the replica will have when it is."""
     share: float
-    """The part of the pool's requests that it gets, 0…1."""
+    """Its fraction of the pool's requests, 0…1."""
     status: ReplicaStatus
     """Whether it gets requests."""
     reasons: tuple[str, ...]
     """Why it is not "in", and the weight that an operator has set."""
     drained_since: float | None
-    """In seconds since the epoch; None while it is not drained."""
+    """When its drain began, in seconds since the epoch; None if it is not drained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """The fleet with everything that acts on it."""
+    """The fleet with all overrides, ejections and drains applied."""
 
     snapshot: Snapshot
     """The snapshot for the proxies."""
     whole: Snapshot
-    """`snapshot` including the replicas that are `removed`, for operators."""
+    """`snapshot` including the `removed` replicas, for operators."""
     drains: Since
     """(pool, replica) → when its drain began."""
     removed: Mapping[str, frozenset[str]]
@@ -65,11 +65,11 @@ class Composed:
     """The operators' overrides that apply to this fleet now."""
 
     def next_deadline(self, now: float) -> float | None:
-        """When the next drain deadline passes, and `compose` gives another result; None where none is ahead."""
+        """When the next drain deadline passes, so that `compose` returns a different result; None if there is none."""
         return drains.next_due(self.drains, self.whole.topology, now)
 
     def replicas(self, pool: Pool) -> tuple[EffectiveReplica, ...]:
-        """One item for each replica of this pool of `whole`, in its order.
+        """One item for each replica of this pool in `whole`, in the same order.
 
         They are computed on demand: a publication of 10,000 replicas does not wait for them.
         """
@@ -91,7 +91,7 @@ class Composed:
         )
 
     def _overrides_of(self, pool: str) -> dict[str, list[Override]]:
-        """Replica → the overrides that are about it."""
+        """Replica → the overrides for it."""
         by_replica: dict[str, list[Override]] = {}
         for item in self.overrides:
             if item.pool == pool:
@@ -125,9 +125,9 @@ def compose(
 ) -> Composed:
     """Apply the control loop's output, rollouts (`moving`), the operators' overrides and drain deadlines to the fleet.
 
-    `fleet` has the replicas that discovery knows and no live state. `output` and `requested` may also be about pools
-    and replicas that no longer exist; those parts are ignored. `drained` is `Composed.drains` of the call before, so
-    that a drain keeps its time. `now` is in seconds since the epoch.
+    `fleet` has the replicas known to discovery, and no live state. `output` and `requested` may also refer to pools and
+    replicas that no longer exist; those parts are ignored. `drained` is `Composed.drains` of the previous call, so that
+    a drain keeps its start time. `now` is in seconds since the epoch.
     """
     topology = fleet.topology
     active = overrides.within(overrides.current(requested, now), topology)
@@ -143,7 +143,7 @@ def compose(
 
 
 def weight_changes(before: Composed, after: Composed) -> dict[str, dict[str, Weight]]:
-    """Pool → replica → the published weight, of replicas that had another weight before and get requests."""
+    """Pool → replica → the published weight, for replicas that get requests and had a different weight before."""
     old = {pool.name: pool for pool in before.snapshot.topology.pools}
     changes = {
         pool.name: _pool_changes(old[pool.name], before.snapshot, pool, after.snapshot)
@@ -176,11 +176,11 @@ class ForProxy:
     snapshot: Snapshot
     """The snapshot for the proxy."""
     ramps: Ramps
-    """The argument of the next call of `for_proxy`."""
+    """The argument for the next call of `for_proxy`."""
     factors: Factors = field(default_factory=dict)
     """The slow-start factors that the weights in `snapshot` contain."""
     next_change: float | None = None
-    """When slow start changes the weights next; None when no replica ramps."""
+    """When slow start next changes the weights; None if no replica is ramping."""
 
 
 def for_proxy(
@@ -188,9 +188,9 @@ def for_proxy(
 ) -> ForProxy:
     """Compose the snapshot for a proxy without its own active health checks and slow start.
 
-    `failing` are the replicas (pool → names) that active health checks have ejected, `ramps` the ramps of the previous
-    call. `now` is in seconds, and `min_interval` is the seconds between two changes of weights that the proxy can
-    follow.
+    `failing`: the replicas (pool → names) that active health checks have ejected; `ramps`: the ramps of the previous
+    call. `now` is in seconds, and `min_interval` is the minimum number of seconds between two weight changes that the
+    proxy can follow.
     """
     failing = _closed(composed.snapshot, failing)
     snapshot = _without(composed.snapshot, failing)
@@ -201,7 +201,7 @@ def for_proxy(
 
 
 def _closed(snapshot: Snapshot, failing: Mapping[str, frozenset[str]]) -> Mapping[str, frozenset[str]]:
-    """Return the failing replicas, except in pools that `fail_open` and would have no replica left."""
+    """Return the failing replicas, except in pools with `fail_open` that would have no replica left."""
     opened = {
         pool.name
         for pool in snapshot.topology.pools

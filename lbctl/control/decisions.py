@@ -1,4 +1,4 @@
-"""Why a replica has its weight: every number on the way from its signals to the decided weight, with ages."""
+"""Why a replica has its weight: every number from its signals to the decided weight, with ages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.signals.merge import Signal
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One replica's way to its weight: signal → normalised → proposed → goal → limited → decided.
+    """The path of one replica's weight: signal → normalised → proposed → goal → limited → decided.
 
     `proposed`, `goal`, `limited` and `decided` are multiples of the capacity. Ages are seconds, None before the first
     sample.
@@ -24,7 +24,7 @@ class Decision:
     strategy: str
     """The strategy of the pool's weights."""
     mode: Mode
-    """How the pool's weights are decided now."""
+    """The current mode of the pool's weights."""
     mode_reason: str
     """Why the mode is not `acting`; empty otherwise."""
     capacity: float
@@ -36,7 +36,7 @@ class Decision:
     evidence_age: float | None
     """Age of the newest evidence of speed or load, in seconds."""
     signal: float | None
-    """Speed (or load) per capacity; comparable within the pool alone."""
+    """Speed (or load) per capacity; comparable only within the pool."""
     normalised: float
     """The natural logarithm of `signal` relative to the upper median of its peers."""
     across: float
@@ -44,17 +44,17 @@ class Decision:
     proposed: float | None
     """The strategy's proposal; None without evidence."""
     goal: float
-    """`proposed` within floor and ceiling, or what health and staleness make of it."""
+    """`proposed` within floor and ceiling, or the value that results from health and staleness."""
     limited: float
     """The value after bounded steps towards `goal`."""
     decided: float
     """The value to publish: `limited`, as of the last change beyond the deadband."""
     weight: Weight
-    """The weight of `decided`, with its parts for speed and for room."""
+    """The weight for `decided`, with its parts for speed and for room."""
     verdict: Verdict
     """The verdict of deep health."""
     reasons: tuple[str, ...]
-    """Why it is ejected or at the floor, and why the strategy proposes what it does."""
+    """Why it is ejected or at the floor, and the reason for the strategy's proposal."""
 
 
 def decisions(state: State, pool: str) -> tuple[Decision, ...]:

@@ -1,8 +1,8 @@
-"""How long each replica has been drained, and which ones a pool no longer has because their deadline has passed.
+"""How long each replica has been drained, and which replicas are removed from a pool because their deadline has passed.
 
-A drained replica finishes its requests, and after the pool's `drain_deadline` it is removed from the pool whatever it
-still has. This is pure: the time is an argument, and what must survive a restart is a plain mapping. Drains begin in
-the fleet files or by an operator's request.
+A drained replica finishes its requests; after the pool's `drain_deadline`, it is removed from the pool even if it still
+has requests. The functions are pure: the time is an argument, and the state that must survive a restart is a plain
+mapping. Drains begin in the fleet files or through an operator's request.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def track(
 ) -> dict[tuple[str, str], float]:
     """Return when each current drain began.
 
-    A replica that was drained `before` keeps its time; a replica that is no longer drained or no longer exists is
-    removed. `drained` (pool → replicas) is in addition to the replicas that the files drain.
+    A replica that was drained `before` keeps its start time; a replica that is no longer drained or no longer exists is
+    removed. `drained` (pool → replicas) is in addition to the replicas that are drained in the files.
     """
     return {
         (pool.name, replica.name): min(before.get((pool.name, replica.name), now), now)
@@ -43,7 +43,7 @@ def expired(since: Since, topology: Topology, now: float) -> dict[str, frozenset
 
 
 def next_due(since: Since, topology: Topology, now: float) -> float | None:
-    """When the next deadline passes, in seconds since the epoch; None where none is ahead."""
+    """When the next deadline passes, in seconds since the epoch; None if there is none."""
     deadlines = {pool.name: pool.drain_deadline / 1000 for pool in topology.pools}
     times = [began + deadlines[pool] for (pool, _), began in since.items() if pool in deadlines]
     return min((time for time in times if time > now), default=None)

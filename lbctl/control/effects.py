@@ -1,6 +1,8 @@
-"""The effects of the control loop: `LoopOutput.after` applies them to what proxies get, and logs record them.
+"""The effects of the control loop:
 
-Each effect is complete for its subject, so that only the newest of a kind counts.
+`LoopOutput.after` applies them to the configuration of the proxies, and logs record them.
+
+Each effect is complete for its subject, so that only the newest effect of a kind counts.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ Verdict = Literal["in", "floor", "out"]
 """in: the replica gets its weight. floor: it gets as few requests as possible. out: it gets no new requests."""
 Mode = Literal["acting", "frozen", "blind", "held"]
 """acting: evidence moves weights. frozen: more than half look slow, hot or stale, and no weight moves. blind: more than
-half are stale or have never been sampled, and weights return to the capacities. held: an operator has frozen them."""
+half are stale or have never been sampled, and weights return to the capacities. held: an operator has frozen the
+weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class WeightsChanged:
     weights: Mapping[str, Weight]
     """Replica → weight, for every replica of the pool: within floor and ceiling, after bounded steps."""
     at_capacity: bool
-    """Whether each weight is the replica's capacity, as it is without the control loop."""
+    """Whether each weight equals the replica's capacity, as it does without the control loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +41,18 @@ class HealthChanged:
     verdict: Verdict
     """The new verdict."""
     reasons: tuple[str, ...]
-    """For people, the gravest first."""
+    """The reasons, for people, most severe first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """How the weights of a pool are decided has changed."""
+    """The mode of a pool's weights has changed."""
 
     pool: str
     mode: Mode
     """The new mode."""
     reason: str
-    """For people; empty for the mode "acting"."""
+    """The reason, for people; empty for the mode "acting"."""
 
 
 Effect = WeightsChanged | HealthChanged | ModeChanged

@@ -12,14 +12,14 @@ from lbctl.ir.weight import Weight
 
 @dataclass(frozen=True, slots=True)
 class FleetChanged:
-    """The fleet has changed: at the start, on a reload, after discovery. Replicas that stay keep their state."""
+    """The fleet has changed: at the start, after a reload or after discovery. Replicas that stay keep their state."""
 
     now: float
     """When it happened."""
     pools: tuple[Pool, ...]
     """The pools with telemetry."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Pool → replica → the weight that was sent before a restart."""
+    """Pool → replica → the weight sent before a restart."""
     ejections: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """Pool → replica → why deep health had ejected it before a restart."""
 
@@ -32,14 +32,14 @@ class Observed:
     """When it happened."""
     pool: str
     replicas: Mapping[str, Observation]
-    """Replica → observation, of those that were observed since the last event."""
+    """Replica → observation, for the replicas observed since the last event."""
     ejected: frozenset[str] = frozenset()
     """Replicas that active health checks have ejected; they count for `max_ejection`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed: pools without observations for an interval are decided without them."""
+    """Time has passed: pools without observations for an interval are decided without observations."""
 
     now: float
     """The current time."""
@@ -53,7 +53,7 @@ class Froze:
     """When it happened."""
     pool: str
     reason: str = ""
-    """The operator's reason; empty where none was given."""
+    """The operator's reason; empty if none was given."""
 
 
 @dataclass(frozen=True, slots=True)

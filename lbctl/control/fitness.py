@@ -1,4 +1,7 @@
-"""The names of the states of a replica, and which of them let a pool answer. It imports the standard library alone."""
+"""The names of a replica's states, and which of them allow a pool to answer.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,16 @@ StateName = Literal[
 ]  # fmt: skip
 """The state of a replica; `replica_state.state_of` decides it."""
 FIT = frozenset({"in", "ramping", "slow", "hot"})
-"""The states of a replica that is reached and gets requests."""
+"""The states of a replica that is reachable and gets requests."""
 UNKNOWN = "unknown"
-"""The state of a replica that gets requests, and of which nothing shows whether it can be reached."""
+"""The state of a replica that gets requests although its reachability is unknown."""
 
 
 def lacks_fit_replica(states: Iterable[str]) -> bool:
-    """Return whether no replica of a pool can answer, by the states of all of them. An empty pool has none either.
+    """Return whether no replica of a pool can answer, according to the states of all of them.
 
-    A replica in the state `unknown` may be able to.
+    This is also true for an empty pool.
+
+    A replica in the state `unknown` may be able to answer.
     """
     return not any(state in FIT or state == UNKNOWN for state in states)

@@ -1,4 +1,4 @@
-"""Applies a new fleet to the state: existing replicas keep their state, new ones begin at their capacity."""
+"""Applies a new fleet to the state: existing replicas keep their state, and new ones start at their capacity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.ir.weight import Weight
 
 
 def with_fleet(state: State, event: FleetChanged) -> State:
-    """Return the state with the pools and replicas of the event, and no others."""
+    """Return the state with exactly the pools and replicas of the event."""
     pools = {}
     for pool in event.pools:
         before = state.pools.get(pool.name)
@@ -22,7 +22,7 @@ def with_fleet(state: State, event: FleetChanged) -> State:
 
 
 def _new_pool(pool: Pool, event: FleetChanged) -> PoolState:
-    """Weights from before a restart count as evidence of this moment; replicas that were ejected are ejected anew."""
+    """Weights from before a restart count as current evidence; replicas that were ejected are ejected again."""
     weights, ejections = event.weights.get(pool.name, {}), event.ejections.get(pool.name, {})
     replicas = tuple(
         _restored(item, weights.get(item.name), ejections.get(item.name), pool, event.now) for item in pool.replicas
@@ -52,7 +52,7 @@ def _updated_pool(before: PoolState, pool: Pool, now: float) -> PoolState:
 
 
 def _updated(before: ReplicaState | None, replica: Replica, pool: Pool, now: float) -> ReplicaState:
-    """The state of a replica that stays. One with another address is another replica."""
+    """The state of a replica that stays in the pool. A replica with a different address is a different replica."""
     if before is None or before.replica.address != replica.address:
         return new_replica_state(replica, 1.0, now)
     trajectory = before.trajectory

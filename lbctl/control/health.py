@@ -1,19 +1,19 @@
-"""Deep health of one replica, from telemetry: faults that a 200 on /health does not show.
+"""Deep health of one replica, from telemetry: faults that are not visible in a 200 on /health.
 
-A new fatal XID, a stalled engine and too little memory eject a replica; too high a temperature brings it to the floor
-weight. An XID that was there before, a saturated engine that still makes progress, a throttled GPU and unknown values
-do not count against it. Where progress is counted in requests, not in steps, a long answer looks like a stall: there a
-stall takes four times as long to be recognised, and so it does where proxies alone report requests in flight. The
-clock of a stall restarts whenever the proxies have all their answers: then the page is late, not the engine.
+A new fatal XID, a stalled engine and too little memory eject a replica; a temperature above the limit lowers it to the
+floor weight. An XID that existed before, a saturated engine that still makes progress, a throttled GPU and unknown
+values have no effect. If progress is counted in requests, not in steps, a long response looks like a stall: a stall
+then takes four times as long to be detected. The same applies if only proxies report requests in flight. The stall
+timer restarts whenever the proxies have all their responses: then the page is late, not the engine.
 
-A stalled replica returns after `healthy_threshold` good observations and progress of its counter, which is what it was
-ejected for. An ejected replica gets no requests and may have nothing to make progress with, and its remaining requests
-show nothing about a broken GPU or about memory. So after `ejection_time` (times the number of ejections, at most ten)
-each replica is readmitted on trial at the floor weight. It is in after as many good observations with progress during
-the trial, and ejected again at any complaint. While it still has a complaint, the trial comes after ten times as long:
-a leaked gauge must not eject it for ever.
+A stalled replica returns after `healthy_threshold` good observations and progress of the counter that caused its
+ejection. An ejected replica gets no requests and may have no work to make progress with, and its remaining requests
+provide no evidence about a broken GPU or about memory. So after `ejection_time` (times the number of ejections, at most
+ten) each replica is readmitted on trial at the floor weight. It is in after the same number of good observations with
+progress during the trial, and ejected again at any complaint. While it still has a complaint, the trial comes after ten
+times as long: a leaked gauge must not eject it forever.
 
-Observations count once an interval, however many sources report.
+Observations count once per interval, regardless of the number of sources that report.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from lbctl.ir.pools import DeepCheck, PassiveCheck, Pool, Telemetry
 from lbctl.signals.merge import Signal, Signals
 
 COOLING_MARGIN = 5.0
-"""°C below the limit at which a hot replica counts as cool again."""
+"""Degrees Celsius below the limit at which a hot replica counts as cool again."""
 MEMORY_RECOVERY_FACTOR = 1.1
-"""The multiple of the limit at which free memory is enough again."""
+"""The multiple of the limit at which free memory is sufficient again."""
 MAX_BACKOFF = 10
-"""The largest factor on `ejection_time`."""
+"""Maximum factor on `ejection_time`."""
 UNCERTAIN_STALL_FACTOR = 4
-"""The factor on `stalled_after` where a stall is less certain: progress is counted in requests, or proxies report
-requests in flight and the engine reports none (its page may be late, or a client sends a body slowly)."""
+"""The factor on `stalled_after` if a stall is less certain: progress is counted in requests, or proxies report requests
+in flight but the engine reports none (its page may be late, or a client sends a body slowly)."""
 _EARLY = 0.2
-"""The part of an interval by which an observation may be early: samples do not come to the microsecond."""
+"""The fraction of an interval by which an observation may be early: samples do not arrive at exact times."""
 _MIN_INTERVAL_PART = 1 - _EARLY
 _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
-"""Where the pool has no active check; the defaults of one."""
+"""The default thresholds for a pool without an active check."""
 _STALLED = "stalled: requests are in flight, but its progress counter does not change"
 _LOW_MEMORY = "free GPU memory below the limit"
 _OVERHEATED = "temperature above the limit"
@@ -72,11 +72,12 @@ class ProgressWatch(NamedTuple):
     progress: float | None = None
     """The value of the progress counter."""
     still_since: float | None = None
-    """Since when the counter has stood still with requests in flight; None while it moves or the engine is idle."""
+    """The time since which the counter has not changed with requests in flight; None if it changes or the engine is
+    idle."""
     counted_at: float = NEVER
     """The time of the newest observation that counted for thresholds."""
     answered: int = 0
-    """The requests that the proxies have counted as answered."""
+    """The number of requests that the proxies have counted as answered."""
 
 
 class DeepHealth(NamedTuple):
@@ -93,23 +94,23 @@ class DeepHealth(NamedTuple):
     initial_progress: float | None = None
     """The first known value of the progress counter in the phase "out" or "trial"."""
     xids: frozenset[tuple[str, int]] | None = None
-    """The (device, XID) pairs of the newest observation that had any; None before it."""
+    """The (device, XID) pairs of the newest observation with such pairs; None before it."""
     fatal_xid: int | None = None
-    """A fatal XID that has not ejected the replica yet."""
+    """A fatal XID that has not caused an ejection yet."""
     memory: Level = _WITHIN_LIMIT
     """Whether free GPU memory is below its limit."""
     temperature: Level = _WITHIN_LIMIT
     """Whether the temperature is above its limit."""
     good_count: int = 0
-    """Observations in a row without complaint, counted up to the number that is needed."""
+    """Observations in a row without a complaint, counted up to the required number."""
     ejections: int = 0
-    """How often it was ejected since it was last healthy."""
+    """Number of ejections since it was last healthy."""
     ejection_denied: bool = False
-    """Whether it would be ejected, but `max_ejection` of the pool are already."""
+    """Whether it would be ejected if the pool had not reached `max_ejection`."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing counts against the replica."""
+        """Whether there is no complaint about the replica."""
         return self.phase == "in" and not (self.complaints or self.ejection_denied or self.temperature.exceeded)
 
     @property
@@ -121,7 +122,7 @@ class DeepHealth(NamedTuple):
 
     @property
     def verdict_reasons(self) -> tuple[str, ...]:
-        """Why the verdict is not "in"; empty where it is."""
+        """Why the verdict is not "in"; empty if it is."""
         if self.verdict == "in":
             return ()
         return (*self.reasons, *((_OVERHEATED,) if self.temperature.exceeded else ()))
@@ -136,15 +137,15 @@ class HealthRules:
     stalled_after: float | None
     """The time without progress after which a replica counts as stalled; None: it never does."""
     interval: float
-    """The pool's telemetry interval; where the pool has none, the longest of its replicas'."""
+    """The pool's telemetry interval; if the pool has none, the longest interval of its replicas."""
     stale_after: float
-    """The pool's; where it has none, the longest of its replicas'."""
+    """The pool's value; if the pool has none, the longest value of its replicas."""
     ejection_time: float
-    """How long a replica stays ejected at least."""
+    """The minimum duration of an ejection."""
     unhealthy_threshold: int
-    """Bad observations in a row until a limit counts as exceeded."""
+    """Bad observations in a row after which a limit counts as exceeded."""
     healthy_threshold: int
-    """Good observations in a row until a limit no longer counts as exceeded, or a phase ends."""
+    """Good observations in a row after which a limit no longer counts as exceeded, or a phase ends."""
 
 
 def rules_of(pool: Pool) -> HealthRules:
@@ -168,7 +169,7 @@ def rules_of(pool: Pool) -> HealthRules:
 def assess(
     rules: HealthRules, health: DeepHealth, watch: ProgressWatch, observation: Observation
 ) -> tuple[DeepHealth, ProgressWatch]:
-    """Return the health after one observation. Phases change in `next_phase`, where the whole pool is known."""
+    """Return the health after one observation. Phases change in `next_phase`, which knows the whole pool."""
     at, signals = observation.at, observation.signals
     observed_at, progress_before, _, counted_at, _ = watch
     if at <= observed_at:
@@ -208,7 +209,7 @@ def assess(
 
 
 def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observation) -> bool:
-    """Whether the observation leaves the health as it is, which holds for most observations of a healthy replica."""
+    """Whether the observation leaves the health unchanged, which is true for most observations of a healthy replica."""
     within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
     if not within_limits or health.fatal_xid is not None or health.complaints:
         return False
@@ -229,7 +230,7 @@ def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observ
 def _without_progress(
     watch: ProgressWatch, progress: Signal | None, observation: Observation, counted_at: float
 ) -> tuple[ProgressWatch, float]:
-    """The watch where the counter has not moved, and for how many seconds it has stood still with work to do."""
+    """The watch for an unchanged counter, and the number of seconds for which it has been unchanged with work to do."""
     in_flight, answered = observation.requests
     if progress is None:
         return ProgressWatch(observation.at, watch.progress, None, counted_at, answered), 0.0
@@ -242,7 +243,7 @@ def _without_progress(
 
 
 def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealth, ProgressWatch]:
-    """Return the health of a replica whose samples are stale: only its phase still counts."""
+    """Return the health of a replica with stale samples: only its phase still counts."""
     within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
     if health.complaints or health.ejection_denied or health.good_count or not within_limits:
         health = health._replace(
@@ -252,7 +253,7 @@ def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealt
 
 
 def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may_eject: bool, now: float) -> DeepHealth:
-    """Return the health with the phase that follows from it. `may_eject`: `max_ejection` allows one more."""
+    """Return the health with the resulting phase. `may_eject`: whether `max_ejection` allows another ejection."""
     if health.phase == "out":
         return _ejected(health, watch, now) if health.fatal_xid is not None else _recovered(rules, health, watch, now)
     if health.complaints:
@@ -268,7 +269,7 @@ def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may
 
 
 def readmitted(health: DeepHealth, now: float) -> DeepHealth:
-    """Return the health after an operator has readmitted the replica: only the XIDs that it had are remembered."""
+    """Return the health after an operator has readmitted the replica: only its XIDs are remembered."""
     return DeepHealth(since=now, xids=health.xids)
 
 
@@ -291,7 +292,7 @@ def _reports_idle(observation: Observation) -> bool:
 def _xids(
     rules: HealthRules, health: DeepHealth, signals: Signals
 ) -> tuple[frozenset[tuple[str, int]] | None, int | None]:
-    """The gauge keeps the last XID for ever: only a change to a fatal one counts, and not the first observation."""
+    """The gauge keeps the last XID forever: only a change to a fatal XID counts, and the first observation does not."""
     signal = signals.values.get("xid")
     if signal is None or (not signal.value and health.xids is _NO_XIDS):
         return health.xids, health.fatal_xid
@@ -329,7 +330,7 @@ def _level(rules: HealthRules, level: Level, bad: bool, good: bool) -> Level:
 def _complaints(
     rules: HealthRules, fatal_xid: int | None, still_for: float, observation: Observation, memory: Level
 ) -> tuple[str, ...]:
-    """`still_for`: the seconds for which progress has stood still with requests in flight."""
+    """`still_for`: the seconds without progress while requests were in flight."""
     complaints: tuple[str, ...] = ()
     if fatal_xid is not None:
         complaints += (f"XID {fatal_xid}",)
@@ -366,13 +367,13 @@ def _returned(health: DeepHealth, now: float) -> DeepHealth:
 
 
 def _with_initial_progress(health: DeepHealth, watch: ProgressWatch) -> DeepHealth:
-    """The health with the first progress that is known since the phase began."""
+    """The health with the first known progress since the phase began."""
     is_first = health.initial_progress is None and watch.observed_at >= health.since
     return health._replace(initial_progress=watch.progress) if is_first else health
 
 
 def _recovered(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, now: float) -> DeepHealth:
-    """The health of an ejected replica, which is in or on trial where it has recovered or enough time has passed."""
+    """The health of an ejected replica: it is in or on trial if it has recovered or enough time has passed."""
     health = _with_initial_progress(health, watch)
     progressed = watch.progress is not None and watch.progress != health.initial_progress
     if health.reasons == (_STALLED,) and health.good_count >= rules.healthy_threshold and progressed:

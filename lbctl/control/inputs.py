@@ -15,9 +15,9 @@ class ProxyRequests(NamedTuple):
     """The requests of one replica in all proxies that report them."""
 
     in_flight: int | None = None
-    """Requests in flight; None where no proxy reports them, or where WebSockets may be among them."""
+    """Requests in flight; None if no proxy reports them, or if WebSocket connections may be among them."""
     answered: int = 0
-    """Requests since the start of this process that have ended without an error."""
+    """Requests that have ended without an error since this process started."""
 
 
 UNKNOWN_REQUESTS = ProxyRequests()
@@ -25,7 +25,7 @@ UNKNOWN_REQUESTS = ProxyRequests()
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One replica at one time."""
+    """The observation of one replica at one time."""
 
     at: float
     """The time of its newest sample."""

@@ -32,7 +32,7 @@ class LoopOutput:
         return {pool: frozenset(replicas) for pool, replicas in self.ejections.items()}
 
     def within(self, topology: Topology) -> LoopOutput:
-        """Return the part that is about the fleet's controlled pools and their replicas."""
+        """Return the part for the fleet's controlled pools and their replicas."""
         replicas = {pool.name: frozenset(item.name for item in pool.replicas) for pool in controlled(topology)}
         return LoopOutput(_within(self.weights, replicas), _within(self.ejections, replicas))
 
@@ -58,7 +58,7 @@ class LoopOutput:
 
 
 def controlled(topology: Topology) -> tuple[Pool, ...]:
-    """The pools that have telemetry; the others run on their capacities."""
+    """The pools with telemetry; the others use their capacities."""
     return tuple(
         pool
         for pool in topology.pools
@@ -67,7 +67,7 @@ def controlled(topology: Topology) -> tuple[Pool, ...]:
 
 
 def shortest_interval(topology: Topology) -> float | None:
-    """Return the shortest telemetry interval of the controlled pools in seconds; None where none has telemetry."""
+    """Return the shortest telemetry interval of the controlled pools in seconds; None if no pool has telemetry."""
     pools = controlled(topology)
     telemetry = [pool.telemetry for pool in pools] + [item.telemetry for pool in pools for item in pool.replicas]
     return min((item.interval / 1000 for item in telemetry if item is not None), default=None)

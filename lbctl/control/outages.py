@@ -15,10 +15,10 @@ OUTAGE_TIMEOUT = 5.0
 """Seconds without an available replica after which a running rollout ends: checks may fail once, and replicas may be
 replaced."""
 CALM = 10.0
-"""Seconds with an available replica after which an outage is over: a proxy that is reloaded reports a dead replica as
-up until its first check."""
+"""Seconds with an available replica after which an outage is over: a reloaded proxy reports a dead replica as up until
+its first check."""
 _SHOWN = 3
-"""Replicas that a reason names."""
+"""Maximum number of replicas named in a reason."""
 
 
 class ReplicaReport(NamedTuple):
@@ -42,12 +42,12 @@ class Outage(NamedTuple):
 
 
 Outages = Mapping[str, Outage]
-"""Pool → its outage, also for a while after it was last seen; pools with an available replica are absent."""
+"""Pool → its outage, kept for a while after it was last seen; pools with an available replica are absent."""
 NO_OUTAGES: Outages = {}
 
 
 def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
-    """Return why the pool has no available replica, for people; empty where it has one."""
+    """Return why the pool has no available replica, for people; empty if it has one."""
     known = list(replicas)
     if known and not lacks_fit_replica(item.state for item in known):
         return ""
@@ -59,7 +59,7 @@ def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
 
 
 def track(outages: Outages, reasons: Mapping[str, str], now: float) -> Outages:
-    """Return the outages by the current reasons of each pool. A continuing outage keeps its start time."""
+    """Return the outages according to the current reasons of each pool. A continuing outage keeps its start time."""
     kept = {pool: item for pool, item in outages.items() if pool in reasons and now - item.seen < CALM}
     seen = {
         pool: Outage(reason, kept[pool].since if pool in kept else now, now)

@@ -2,9 +2,9 @@
 
 An override takes precedence over the files and the control loop's decisions. It ends after its `--ttl` or when it is
 removed. A split also ends when the file's split of its route changes. An override for a replica or a pool ends when the
-replica or pool has been missing for `GRACE`. Discovery may lose a replica for a moment, which must not end its drain,
-and an old drain must not apply to a new replica of the same name. This is pure: times are arguments, in seconds since
-the epoch.
+replica or pool has been missing for `GRACE`. Discovery may lose a replica for a moment, which must not end its drain;
+and an old drain must not apply to a new replica with the same name. The functions are pure: times are arguments, in
+seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze", "split")
 GRACE = 300.0
 """Seconds for which an override waits for its replica or pool to return."""
 MAX_WEIGHT = 1_000_000.0
-"""The same limit as in a fleet file."""
+"""The maximum weight, as in a fleet file."""
 MAX_OVERRIDES = 20_000
-"""How many there may be at once: two for each replica of a large fleet."""
+"""Maximum number of overrides at the same time: two for each replica of a large fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +35,23 @@ class Override:
     kind: Kind
     """The kind of override."""
     pool: str = ""
-    """Empty for `split`, which is about a route."""
+    """The pool; empty for `split`, which is about a route."""
     replica: str = ""
-    """Empty for `freeze`, which is about a pool, and for `split`."""
+    """The replica; empty for `freeze`, which is about a pool, and for `split`."""
     value: float | None = None
     """The weight, on the scale of capacity; None for the other kinds."""
     reason: str = ""
-    """The operator's reason; empty where none was given."""
+    """The operator's reason; empty if none was given."""
     since: float = 0.0
     """When it began."""
     until: float | None = None
-    """When it ends; None where it applies until it is removed."""
+    """When it ends; None if it applies until it is removed."""
     route: str = ""
     """The route of a `split`; empty for the other kinds."""
     shares: Shares = ()
     """The shares of a `split`."""
     replaced: Shares = ()
-    """The file's shares that a `split` applies instead of, and only as long as the file has them."""
+    """The file's shares that the `split` replaces; the override ends if the file changes them."""
     author: str = ""
     """The name of the operator's token."""
 
@@ -62,7 +62,7 @@ class Override:
 
     @property
     def subject(self) -> str:
-        """The target of the override as text: a route, a pool, or a pool and its replica."""
+        """The override's target as text: a route, a pool, or a pool and its replica."""
         return "/".join(part for part in self.key[1:] if part)
 
     @property
@@ -76,7 +76,7 @@ Overrides = tuple[Override, ...]
 
 
 def checked_weight(value: object) -> float:
-    """Return a weight that an operator may set, on the scale of capacity. Raises ValueError for users."""
+    """Return the weight if an operator may set it, on the scale of capacity. Raises ValueError for users."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == math.inf:
         hint = ": to stop new requests, drain the replica" if value == 0 else ""
         raise ValueError(f"{value} is not a number above 0{hint}")
@@ -92,7 +92,7 @@ def put(overrides: Overrides, new: Override) -> Overrides:
 
 
 def removed(overrides: Overrides, key: tuple[str, str, str]) -> Overrides:
-    """Return the overrides without the one that has this key."""
+    """Return the overrides without the override that has this key."""
     return tuple(item for item in overrides if item.key != key)
 
 
@@ -102,7 +102,7 @@ def current(overrides: Overrides, now: float) -> Overrides:
 
 
 def within(overrides: Overrides, topology: Topology) -> Overrides:
-    """Return the overrides of what the topology has. It has the splits of the files."""
+    """Return the overrides whose subjects exist in the topology. The topology has the splits of the files."""
     subjects = {(pool.name, item.name) for pool in topology.pools for item in pool.replicas}
     subjects |= {(pool.name, "") for pool in topology.pools}
     files = {route.name: shares_of(route) for route in topology.routes} if any(map(_is_split, overrides)) else {}
@@ -116,9 +116,9 @@ def within(overrides: Overrides, topology: Topology) -> Overrides:
 def absent(
     before: Mapping[tuple[str, str, str], float], overrides: Overrides, topology: Topology, now: float
 ) -> dict[tuple[str, str, str], float]:
-    """Return key of an override → since when its replica or pool has been gone, for those that are gone.
+    """Return key of an override → since when its replica or pool has been gone, for overrides without their subject.
 
-    `before` is the result of the call before. `topology` has the discovered replicas.
+    `before` is the result of the previous call. `topology` has the discovered replicas.
     """
     present = {item.key for item in within(overrides, topology)}
     return {

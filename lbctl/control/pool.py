@@ -1,9 +1,9 @@
-"""One decision about a pool: first the health of its replicas, then the strategy's proposals, then bounded steps.
+"""One decision about a pool: the health of its replicas, then the strategy's proposals, then bounded steps.
 
-The order matters. An ejected replica is not a peer of the others. When more than half of the replicas look slow, hot or
-stale, the fault is more likely in the samples than in the replicas: then no weight moves. A stall, an XID and too
-little memory are findings about one replica: they eject up to `max_ejection` of the pool, whatever the others look
-like.
+The order matters. An ejected replica does not count as a peer of the others. When more than half of the replicas look
+slow, hot or stale, the samples are more likely to be wrong than the replicas: then no weight moves. A stall, an XID and
+too little memory are findings about one replica: they eject up to `max_ejection` of the pool, regardless of the state
+of the others.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lbctl.control.weighting import STRATEGIES
 from lbctl.control.weighting.strategy import WHOLE, Proposal
 
 MAX_EJECTION = 50.0
-"""Percent of a pool's replicas, where the pool has no passive check."""
+"""Maximum percentage of ejected replicas, if the pool has no passive check."""
 Decided = tuple[PoolState, tuple[Effect, ...]]
 
 
 def decide(before: PoolState, state: PoolState, observations: Mapping[str, Observation], now: float) -> Decided:
-    """Return the pool's state after one decision, and the effects of it.
+    """Return the pool's state after one decision, and its effects.
 
-    `before` is what the effects are relative to. `state` is the same pool, with what the event has changed in it (an
-    operator's freeze, for example). `observations` has the replicas that were sampled since the last decision.
+    `before` is the state that the effects are relative to. `state` is the same pool with the event's changes (an
+    operator's freeze, for example). `observations` contains the replicas sampled since the last decision.
     """
     state = replace(state, decided_at=now)
     assessments = [_assess(state.rules, item, observations.get(item.replica.name), now) for item in state.replicas]
@@ -106,7 +106,7 @@ def _with_mode(
 
 
 def _never_sampled(state: PoolState, replica: ReplicaState, now: float) -> bool:
-    """Whether the replica has sources and no sample has come from them for `stale_after`."""
+    """Whether the replica has sources but no sample from them for `stale_after`."""
     telemetry = replica.replica.telemetry or state.pool.telemetry
     return bool(telemetry and telemetry.sources) and now - replica.since > state.rules.stale_after
 
@@ -117,7 +117,7 @@ def _never_sampled(state: PoolState, replica: ReplicaState, now: float) -> bool:
 def _next_healths(
     state: PoolState, assessments: Sequence[Assessment], healthy: Sequence[bool], now: float
 ) -> list[DeepHealth]:
-    """Replicas that proxies eject or that drain do not count for `max_ejection`."""
+    """Replicas that proxies eject or that are drained do not count for `max_ejection`."""
     ejections_left = _ejections_left(state, assessments)
     healths = []
     for replica, (_, _, current, watch), is_healthy in zip(state.replicas, assessments, healthy, strict=True):
@@ -133,7 +133,7 @@ def _next_healths(
 
 
 def _ejections_left(state: PoolState, assessments: Sequence[Assessment]) -> int:
-    """How many more replicas `max_ejection` allows to eject."""
+    """The number of further replicas that `max_ejection` allows to eject."""
     total = ejected = 0
     for replica, (_, _, assessed, _) in zip(state.replicas, assessments, strict=True):
         if not replica.replica.drain:
@@ -163,7 +163,7 @@ def _effects(before: PoolState, after: PoolState) -> tuple[Effect, ...]:
 
 
 def health_changes(pool: str, replicas: Iterable[tuple[ReplicaState, ReplicaState]]) -> Iterator[HealthChanged]:
-    """Yield an effect for each change of a verdict or of its reasons. `replicas`: each one before and after."""
+    """Yield an effect for each changed verdict or changed reasons. `replicas`: each replica before and after."""
     for before, after in replicas:
         old, new = before.health, after.health
         if new is not old and (new.verdict, new.verdict_reasons) != (old.verdict, old.verdict_reasons):
@@ -171,7 +171,7 @@ def health_changes(pool: str, replicas: Iterable[tuple[ReplicaState, ReplicaStat
 
 
 def weights_of(pool: PoolState) -> WeightsChanged:
-    """Return the effect with the weights that were last decided."""
+    """Return the effect with the last decided weights."""
     trajectories = [item.trajectory for item in pool.replicas]
     at_capacity = all(item.decided == 1.0 and item.decided_parts == WHOLE for item in trajectories)
     return WeightsChanged(pool.pool.name, weights(pool), at_capacity)

@@ -1,8 +1,8 @@
-"""From a proposed weight to the decided one: within floor and ceiling, in bounded steps, and only beyond the deadband.
+"""From a proposed to the decided weight: within floor and ceiling, in bounded steps, and only beyond the deadband.
 
-A multiplier moves at most once an interval and by `max_step`, so that a burst of observations does not make a burst of
-moves. A multiplier that has arrived at the capacity, the floor or the ceiling is decided whatever the deadband is, so
-that no weight stays slightly wrong for ever.
+A multiplier moves at most once per interval and by at most `max_step`, so that a burst of observations does not cause a
+burst of moves. A multiplier that has reached the capacity, the floor or the ceiling is decided regardless of the
+deadband, so that no weight stays slightly wrong forever.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory
 from lbctl.control.weighting.strategy import WHOLE, MultiplierParts, Proposal
 
 _EARLY = 0.99
-"""The part of the interval after which the next move may come: observations do not come to the microsecond."""
+"""The fraction of the interval after which the next move may happen: observations do not arrive at exact times."""
 
 
 Assessment = tuple[Observation | None, bool, DeepHealth, ProgressWatch]
-"""(the newest observation, whether it is fresh, the health before limits of the whole pool apply, progress)"""
+"""(the newest observation, whether it is fresh, the health before the limits of the whole pool apply, progress)"""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """The limits on the weights of one pool in one decision. Weights are parts of the capacity, times are seconds."""
+    """The limits for the weights of one pool in one decision.
+
+    Weights are fractions of the capacity; times are in seconds.
+    """
 
     now: float
     """The time of the decision."""
     move_interval: float
-    """The least time between two moves of a weight."""
+    """Minimum time between two moves of a weight."""
     evidence_ttl: float
-    """For how long a weight outlives its evidence."""
+    """How long a weight is kept after its evidence."""
     floor: float
     """The lowest weight."""
     health_floor: float
@@ -40,15 +43,15 @@ class StepLimits:
     ceiling: float
     """The highest weight."""
     max_step_up: float
-    """The largest increase in one interval."""
+    """Maximum increase in one interval."""
     max_step_down: float
-    """The largest decrease in one interval."""
+    """Maximum decrease in one interval."""
     deadband: float
-    """The smallest change that is published."""
+    """Minimum change that is published."""
     uses_proposals: bool
     """Whether weights follow the proposals; otherwise `hold` or `to_capacity` applies."""
     hold: bool
-    """Whether weights stay where they are."""
+    """Whether weights stay unchanged."""
     to_capacity: bool
     """Whether all weights return to the capacities."""
 
@@ -88,7 +91,7 @@ class StepLimits:
         return before.after_decision(observation, fresh, health, watch, proposal, proposed_at, goal, trajectory)
 
     def _goal(self, before: ReplicaState, health: DeepHealth, proposal: Proposal) -> tuple[float, MultiplierParts]:
-        """The multiplier that the weight moves to; the current one where it stays."""
+        """The multiplier that the weight moves towards; the current one if it does not move."""
         current = before.trajectory.multiplier, before.trajectory.parts
         if health.phase == "out":
             return self.health_floor, WHOLE
@@ -128,7 +131,7 @@ class StepLimits:
 def _interpolated(
     begin: MultiplierParts, end: MultiplierParts, begin_at: float, at: float, end_at: float
 ) -> MultiplierParts:
-    """The parts of the multiplier `at` between `begin_at` and `end_at`: as factors they move in step with it."""
+    """The parts of the multiplier `at` between `begin_at` and `end_at`: as factors, they move in step with it."""
     if begin == end or begin_at == end_at:
         return end
     progress = math.log(at / begin_at) / math.log(end_at / begin_at)

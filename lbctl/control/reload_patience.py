@@ -1,11 +1,11 @@
-"""Delays reloads for measured weights, in proxies that take weights only by a reload.
+"""Delays reloads for measured weights, in proxies that can change weights only by a reload.
 
-A reload has a cost: the new workers do not know the requests that the old ones finish. So least connections restarts,
-and a replica that is currently slow gets its whole share in addition to its existing requests. In simulation with a
-replica of changing speed, a reload for each step of a weight raised the 99th percentile to up to 2.6 times the value
-with static weights. So a change must last as long as the interval between two reloads, and a small change longer. The
-reload then uses the final weight, not a step on the way. If health lowers a replica to the floor weight, there is no
-delay.
+A reload has a cost: the new workers do not know about the requests that the old ones finish. So least connections
+starts again from zero, and a replica that is currently slow gets its whole share in addition to its existing requests.
+In a simulation with a replica of changing speed, a reload for each step of a weight raised the 99th percentile to up to
+2.6 times the value with static weights. So a change must last as long as the interval between two reloads, and a small
+change must last longer. The reload then uses the final weight, not a step on the way. If health lowers a replica to the
+floor weight, there is no delay.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from lbctl.ir.weight import Weight
 _LARGE = 0.4
 """The relative change of a rate that justifies a separate reload."""
 _FLOORED = 0.5
-"""A replica whose share falls below this part for another reason than its speed or its capacity is in bad health."""
+"""A replica whose share falls below this fraction for a reason other than its speed or capacity is in bad health."""
 _SMALL_CHANGES = 4
-"""The intervals that a smaller change waits."""
+"""Number of intervals that a smaller change waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadPatience:
-    """Since when the wanted weights have differed from the running ones. Times are seconds of any one clock."""
+    """The time since which the wanted weights have differed from the running ones.
+
+    Times are seconds of any one clock.
+    """
 
     since: float | None = None
-    """None while they do not differ."""
+    """The time since which they differ; None if they do not differ."""
     large_since: float | None = None
     """Time since which the difference justifies a separate reload; None if it does not."""
 
     def observe(self, weights: Iterable[tuple[Weight, Weight]], now: float) -> ReloadPatience:
-        """Take the running and the wanted weight of each replica."""
+        """Record the running and the wanted weight of each replica."""
         pairs = list(weights)
         change = max((abs(wanted.rate / running.rate - 1.0) for running, wanted in pairs), default=0.0)
         if not change:

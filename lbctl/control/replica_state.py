@@ -1,4 +1,6 @@
-"""The state of a replica, with its reason. All views show it, and all code that needs an available replica uses it.
+"""The state of a replica, with its reason.
+
+All views show the state, and all code that needs an available replica uses it.
 
 It is derived from four sources: lbctl's decisions, the proxies' reports of their checks, lbctl's own checks, and the
 requests that the replica has answered. The causes are evaluated in the order in which an operator acts on them: removal
@@ -18,34 +20,34 @@ from lbctl.control.fitness import StateName
 from lbctl.control.health import DeepHealth
 
 CLEARLY = 0.9
-"""The part of its capacity below which a replica's weight is clearly lower."""
+"""Fraction of the capacity below which a replica's weight is clearly lower."""
 ANSWER_MAX_AGE = 30.0
-"""Seconds for which an answered request shows that a replica can be reached."""
+"""Seconds for which an answered request proves that a replica can be reached."""
 _REPORT_DELAY = 10.0
-"""Seconds until the proxies have certainly reported the requests that ended before a moment."""
+"""Seconds after which the proxies have certainly reported the requests that ended before a given moment."""
 _PROXIES_NOTICE = 60.0
-"""Seconds within which the checks of proxies notice what a failed connection of lbctl shows at once."""
+"""Seconds within which the proxies' checks detect a failure that lbctl's failed connection shows at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCondition:
-    """The state of one replica in one proxy."""
+    """The condition of one replica in one proxy."""
 
     state: Literal["up", "starting", "down", "ejected", "draining"]
-    """up: it gets requests. starting: it gets none until its first active checks have passed, and none has failed.
-    down: the proxy's active check fails. ejected: its passive check has taken the replica out. draining: it gets no new
-    requests."""
+    """up: it gets requests. starting: it gets no requests until its first active checks have passed, and none has
+    failed. down: the proxy's active check fails. ejected: its passive check has ejected the replica. draining: it gets
+    no new requests."""
     reason: str = ""
-    """The proxy's own words for the state, such as the result of its last check; empty where it gives none."""
+    """The proxy's own text for the state, such as the result of its last check; empty if there is none."""
 
 
 class StateWithReason(NamedTuple):
-    """The state of a replica, and why."""
+    """The state of a replica, and the reason."""
 
     name: StateName
     """The state, as the API names it."""
     reason: str = ""
-    """Why, as a sentence; empty for `in`."""
+    """The reason, as a sentence; empty for `in`."""
 
 
 IN = StateWithReason("in")
@@ -53,45 +55,46 @@ IN = StateWithReason("in")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFacts:
-    """Everything that decides the state of one replica."""
+    """All facts that decide the state of one replica."""
 
     effective: EffectiveReplica
-    """The replica with everything that lbctl has decided about it."""
+    """The replica with all of lbctl's decisions about it."""
     is_held: bool = False
-    """Whether an operator holds its weight."""
+    """Whether an operator has overridden its weight."""
     is_composite: bool = False
     """Whether its weight follows its load."""
     check: CheckState | None = None
-    """The result of lbctl's active checks; None where lbctl does not check it."""
+    """The result of lbctl's active checks; None if lbctl does not check it."""
     checked_for: tuple[str, ...] = ()
     """The proxies that act on lbctl's active checks."""
     connection: CheckState | None = None
-    """Whether lbctl can connect to it; None where it does not try."""
+    """Whether lbctl can connect to it; None if lbctl does not try."""
     connection_age: float = 0.0
-    """How long `connection` has been as it is."""
+    """How long `connection` has been in its current state."""
     is_apart: bool = False
-    """Whether lbctl has never connected to any replica of the fleet although replicas answer: it cannot reach them."""
+    """Whether lbctl has never connected to any replica of the fleet although replicas answer: lbctl cannot reach
+    them."""
     answered_age: float | None = None
-    """How long ago a proxy last reported a request that it has answered; None: never."""
+    """How long ago a proxy last reported that the replica answered a request; None: never."""
     unanswered_for: float | None = None
-    """Seconds for which requests were sent to it and none was answered without an error. None if the time is too short
-    to be significant, or if a check has a result."""
+    """Seconds for which requests were sent to it without a successful response. None if the time is too short to be
+    significant, or if a check has a result."""
     passed_by: int = 0
-    """The number of proxies whose own active check it passes."""
+    """The number of proxies whose own active check passes for it."""
     conditions: Mapping[str, ReplicaCondition] = field(default_factory=dict)
-    """Proxy → what it thinks of the replica."""
+    """Proxy → its condition of the replica."""
     carriers: int = 0
     """The number of proxies that may send requests to it."""
     ramps: Mapping[str, float] = field(default_factory=dict)
-    """Proxy → the slow-start factor that lbctl applies for it; also contains the picker's factor."""
+    """Proxy → the slow-start factor that lbctl applies for the proxy; it also contains the picker's factor."""
     health: DeepHealth | None = None
-    """Its deep health; None where it has no telemetry."""
+    """Its deep health; None if it has no telemetry."""
     in_flight: int | None = None
-    """Its requests in flight; None where they are unknown."""
+    """Its requests in flight; None if unknown."""
     in_flight_known_by: int = 0
     """The number of proxies that report its requests in flight."""
     in_flight_is_old: bool = False
-    """Whether `in_flight` may be from before the proxies have applied its drain."""
+    """Whether `in_flight` may be from before the proxies applied its drain."""
     not_drained_by: tuple[str, ...] = ()
     """The proxies that may still send new requests to it although it is drained."""
     connected: int = 0
@@ -99,7 +102,7 @@ class ReplicaFacts:
 
     @property
     def is_idle(self) -> bool | None:
-        """Whether it is drained by all connected proxies and has no requests in flight; None where that is unknown."""
+        """Whether it is drained by all connected proxies and has no requests in flight; None if unknown."""
         if self.effective.status not in ("drained", "removed") or not self.connected:
             return None
         if self.in_flight is None or self.in_flight_known_by < self.connected:
@@ -114,7 +117,7 @@ def state_of(facts: ReplicaFacts) -> StateWithReason:
 
 
 def _left(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that the files or an operator take out."""
+    """Return the state of a replica that is removed by the files or an operator."""
     reasons = facts.effective.reasons
     if facts.effective.status == "removed":
         return StateWithReason("removed", "; ".join(reasons))
@@ -129,7 +132,7 @@ def _left(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _remaining(facts: ReplicaFacts) -> Iterator[str]:
-    """Yield what a drain still waits for."""
+    """Yield the conditions that a drain still waits for."""
     if facts.in_flight:
         yield f"{facts.in_flight} request{'' if facts.in_flight == 1 else 's'} in flight"
     if facts.not_drained_by:
@@ -139,7 +142,10 @@ def _remaining(facts: ReplicaFacts) -> Iterator[str]:
 
 
 def _unknown_in_flight(facts: ReplicaFacts) -> str:
-    """Return what is not known of the requests in flight; empty where all proxies report them, or there is none."""
+    """Return what is unknown about the requests in flight.
+
+    The result is empty if all proxies report them, or if there is no proxy.
+    """
     if not facts.carriers:
         return ""
     if facts.in_flight is None:
@@ -153,7 +159,7 @@ def _unknown_in_flight(facts: ReplicaFacts) -> str:
 
 
 def _out(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that a check keeps requests away from."""
+    """Return the state of a replica to which a check prevents requests."""
     if facts.effective.status == "ejected":
         return StateWithReason("ejected", f"ejected by deep health: {'; '.join(facts.effective.reasons)}")
     return (
@@ -176,7 +182,7 @@ def _down(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _failed_check(facts: ReplicaFacts) -> list[str]:
-    """Return what keeps the replica out by lbctl's active check."""
+    """Return the reason why lbctl's active check ejects the replica."""
     if facts.check is None or not facts.check.out or facts.check.at is None:
         return []
     return [f"{_check_of_lbctl(facts)} fails: {facts.check.reason}"]
@@ -190,10 +196,10 @@ def _check_of_lbctl(facts: ReplicaFacts) -> str:
 def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
     """Return whether lbctl's failed connection shows that the replica is down.
 
-    The proxies may reach replicas that lbctl does not reach: from another network, or by a path on their own machine.
-    So requests that were answered since then contradict it. If lbctl never had a connection, passed checks of proxies
-    contradict it. If it had one, they contradict it after the time in which the proxies must have noticed the failure.
-    If lbctl cannot reach any replica, a failed connection is not significant.
+    The proxies may reach replicas that lbctl cannot reach: from another network, or by a path on their own machine. So
+    requests that were answered after the failure contradict it. If lbctl never had a connection, the proxies' passed
+    checks contradict it. If lbctl had a connection, the proxies' checks contradict the failure after the time in which
+    the proxies must have noticed it. If lbctl cannot reach any replica, a failed connection is not significant.
     """
     if not connection.out or connection.at is None or facts.is_apart:
         return False
@@ -215,7 +221,7 @@ def _starting(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica of which nothing shows that it can be reached, or that it answers."""
+    """Return the state of a replica without evidence that it is reachable or answers."""
     if facts.unanswered_for is not None:
         time = f"for more than {facts.unanswered_for:g} s"
         return StateWithReason("unknown", f"requests are sent to it, but {time} none has succeeded")
@@ -232,7 +238,7 @@ def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
 def _by_proxies(
     facts: ReplicaFacts, condition: Literal["starting", "down", "ejected", "draining"], sentence: str
 ) -> StateWithReason | None:
-    """Return the state of a replica that is in this condition at a proxy."""
+    """Return the state of a replica that has this condition at a proxy."""
     of_proxy = {name: item.reason for name, item in sorted(facts.conditions.items()) if item.state == condition}
     if not of_proxy:
         return None
@@ -244,7 +250,7 @@ def _by_proxies(
 
 
 def _lowered(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that gets requests, with a weight that is clearly below its capacity."""
+    """Return the state of a replica that gets requests, but with a weight clearly below its capacity."""
     health, weight, capacity = facts.health, facts.effective.weight, facts.effective.replica.capacity
     if health is not None and health.temperature.exceeded:
         return StateWithReason("hot", "; ".join(health.verdict_reasons))
@@ -273,7 +279,7 @@ def _ramp(ramps: Mapping[str, float]) -> str:
 
 
 def slower(speed: float) -> str:
-    """Return how much slower than its peers a replica of this relative speed (0…1) is."""
+    """Return how much slower than its peers a replica with this relative speed (0…1) is."""
     factor = 1 / speed
     if factor < 1.75:
         return f"{1 - speed:.0%} slower than its peers"

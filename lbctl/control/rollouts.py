@@ -1,12 +1,12 @@
-"""Rollouts: they move the split of a route to one pool, step by step, and can be paused, continued and aborted.
+"""Rollouts: they move the split of a route to one pool, step by step, and can be paused, resumed and aborted.
 
 A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
-route until the files change the split or the rollout itself. While it runs, a change of an old pool's model ends it
-too, because the comparison was with another model. The hold of a step runs while a proxy has the step, and is paused
-otherwise. In the mode `analysis` a step ends after its hold if the evidence since its beginning is good, and the
-rollout ends when too many evaluations in a row are bad. In every mode a step does not begin while the target pool has
-no available replica, and a running rollout ends then, unless an operator has allowed it. This is pure: times are
-arguments, in seconds since the epoch.
+route until the files change the split or the rollout itself. While it runs, a change of an old pool's model also ends
+it, because the comparison used a different model. The hold of a step runs while a proxy has the step, and is paused
+otherwise. In the mode `analysis`, a step ends after its hold if the evidence since its beginning is good, and the
+rollout ends when too many evaluations in a row are bad. In every mode, a step does not begin while the target pool has
+no available replica, and a running rollout ends in that case, unless an operator has allowed it to continue. The
+functions are pure: times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from lbctl.ir.routes import Analysis, Rollout, Route
 from lbctl.ir.topology import Topology
 
 Phase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
-"""waiting: it has not begun. progressing: a step is active. paused: the share stays until an operator continues.
-promoted: all steps are done, and the last share stays. aborted: the split in the files applies again. rolled_back: the
-same, because the verdict on the new pool was bad, or the pool has no available replica. superseded: the files have
-another split, or other models for the old pools, and their split applies."""
+"""waiting: it has not begun. progressing: a step is active. paused: the share stays until an operator resumes the
+rollout. promoted: all steps are done, and the last share stays. aborted: the split in the files applies again.
+rolled_back: the same, because the verdict on the new pool was bad, or the pool has no available replica. superseded:
+the files have another split, or other models for the old pools, and their split applies."""
 PHASES: tuple[Phase, ...] = (
     "waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded",
 )  # fmt: skip
 Action = Literal["start", "promote", "pause", "resume", "set", "abort"]
 DEFAULT_ANALYSIS = Analysis(max_error_rate=1.0)
-"""The criteria of a rollout in the mode `analysis` that writes none."""
+"""The criteria of a rollout in the mode `analysis` that does not define any."""
 _HUNDREDTHS = 10_000
 _KEPT = 20
-"""Earlier rollouts of a route whose ends are kept, as many as earlier fleets."""
+"""Number of earlier rollouts of a route whose ends are kept, equal to the number of earlier fleets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class EndedRollout:
     key: str
     """Identity of the rollout: its target, the target's model and the steps."""
     base: Shares
-    """The file's shares that it began from."""
+    """The file's shares at its beginning."""
     phase: Phase
     """Its last phase."""
     step: int
@@ -65,7 +65,7 @@ class RolloutState:
 
     route: str
     key: str
-    """Digest of the target pool, its model and the steps."""
+    """Digest of the target pool, the pool's model and the steps."""
     base: Shares
     """The the split in the files when the rollout began."""
     phase: Phase = "waiting"
@@ -79,21 +79,21 @@ class RolloutState:
     elapsed: float = 0.0
     """Seconds of the current step's hold that had passed before it was paused."""
     held_since: float | None = None
-    """Time since which the hold runs; None while it is paused."""
+    """The time since which the hold runs; None while it is paused."""
     reason: str = ""
     """The reason why an operator or the analysis paused, set or ended it."""
     analysis: AnalysisState = AnalysisState()
-    """The evidence, in the mode `analysis`."""
+    """The evidence, if the mode is `analysis`."""
     models: str = ""
-    """Digest of the models of the old pools; empty where it is not known yet."""
+    """Digest of the models of the old pools; empty if unknown."""
     earlier: tuple[EndedRollout, ...] = ()
-    """The earlier rollouts of the route, the newest last."""
+    """The earlier rollouts of the route, newest last."""
     allows_unavailable: bool = False
-    """Whether an operator lets it go on without an available replica in the target pool."""
+    """Whether an operator lets it continue without an available replica in the target pool."""
 
     @property
     def runs(self) -> bool:
-        """Whether the rollout has begun and has not ended."""
+        """Whether the rollout has begun but not ended."""
         return self.phase in ("progressing", "paused")
 
     @property
@@ -108,7 +108,7 @@ Rollouts = tuple[RolloutState, ...]
 def shares_at(base: Shares, to: str, percent: float) -> Shares:
     """Return the split in which `to` has this share; the other pools keep their proportions.
 
-    Where the other pools have no shares, `to` gets everything.
+    If the other pools have no shares, `to` gets everything.
     """
     others = {pool: share for pool, share in base if pool != to}
     part, total = round(percent * _HUNDREDTHS / 100), sum(others.values())
@@ -119,7 +119,7 @@ def shares_at(base: Shares, to: str, percent: float) -> Shares:
 
 
 def _reduced(shares: dict[str, int]) -> dict[str, int]:
-    """Return the smallest whole numbers with the same proportions; rounded where those are too large for a fleet."""
+    """Return the smallest whole numbers with the same proportions; rounded if they are too large for a fleet."""
     divisor = gcd(*shares.values())
     largest = max(shares.values()) // divisor
     scale = 1 if largest <= MAX_SHARE else MAX_SHARE / largest
@@ -127,7 +127,7 @@ def _reduced(shares: dict[str, int]) -> dict[str, int]:
 
 
 def splits(states: Rollouts, topology: Topology) -> dict[str, Shares]:
-    """Return route → the split that its rollout has decided. `topology` has the splits of the files."""
+    """Return route → the split decided by its rollout. `topology` has the splits of the files."""
     return {
         state.route: shares_at(state.base, rollout.to, state.percent)
         for saved in states
@@ -138,14 +138,14 @@ def splits(states: Rollouts, topology: Topology) -> dict[str, Shares]:
 
 
 def key_of(route: Route, rollout: Rollout, topology: Topology) -> str:
-    """Return the digest of what identifies a rollout."""
+    """Return the digest that identifies a rollout."""
     model = _models(topology, (rollout.to,))[rollout.to]
     steps = [(step.percent, step.hold) for step in rollout.steps]
     return _digest([route.name, rollout.to, model, steps])
 
 
 def _models(topology: Topology, names: Collection[str]) -> dict[str, tuple[str, str | None] | None]:
-    """Return pool → name and version of its model, None where it has none."""
+    """Return pool → name and version of its model, or None if it has no model."""
     pools = [item for item in topology.pools if item.name in names]
     return {item.name: (item.model.name, item.model.version) if item.model else None for item in pools}
 
@@ -171,7 +171,7 @@ def _files(route: Route, rollout: Rollout, topology: Topology) -> _Files:
 
 
 def _superseded_by(state: RolloutState, files: _Files) -> str:
-    """Return what in the files ends a rollout that is otherwise as it was, for people; empty where nothing does."""
+    """Return the change in the files that ends an otherwise unchanged rollout, for people; empty if there is none."""
     if state.phase == "waiting":
         return ""
     if state.base != files.base:
@@ -188,10 +188,10 @@ def reconcile(
     outages: Outages = NO_OUTAGES,
     unchecked: Collection[str] = (),
 ) -> Rollouts:
-    """Return the states of the rollouts that the files have now. `unchecked`: the pools that are yet to be checked.
+    """Return the states of the rollouts in the current files. `unchecked`: the pools that have not been checked yet.
 
     A new rollout waits in the mode `manual`, while its target pool is unchecked, and during an outage of the pool;
-    otherwise it starts. An unchanged rollout continues. If the files contain an earlier rollout again, for example
+    otherwise, it starts. An unchanged rollout continues. If the files contain an earlier rollout again, for example
     after a rollback, it keeps its end state. A changed split in the files ends an otherwise unchanged rollout, and a
     changed model of an old pool ends a running rollout.
     """
@@ -228,7 +228,7 @@ def _reconciled(
 
 
 def _of_key(state: RolloutState, key: str) -> RolloutState | None:
-    """Return the rollout of the route that has this key: the current one, or an earlier one as it ended."""
+    """Return the rollout of the route with this key: the current rollout, or an earlier one in its end state."""
     if state.key == key:
         return state
     ended = next((item for item in state.earlier if item.key == key), None)
@@ -241,7 +241,7 @@ def _of_key(state: RolloutState, key: str) -> RolloutState | None:
 
 
 def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
-    """Return the earlier rollouts of a route and the current one, which another one replaces."""
+    """Return the earlier rollouts of a route together with the current one, which is being replaced."""
     if state.phase == "waiting":
         return state.earlier
     phase: Phase = "superseded" if state.runs else state.phase
@@ -260,8 +260,8 @@ def advance(
 ) -> Rollouts:
     """Return the states after automatic changes: starts, ends, and at most one step for each rollout.
 
-    `in_force`: the routes whose current step a proxy has. The holds of the others are paused. `unchecked`: the pools
-    that have not been checked yet. Rollouts to these pools do not start.
+    `in_force`: the routes whose current step a proxy has. The holds of the other routes are paused. `unchecked`: the
+    pools that have not been checked yet. Rollouts to these pools do not start.
     """
     rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
     return tuple(
@@ -274,7 +274,7 @@ def advance(
 
 
 def pools_concerned(states: Rollouts, topology: Topology, acted_on: str = "") -> frozenset[str]:
-    """Return the pools whose outages matter: pools of rollouts that have not ended, and of the route `acted_on`."""
+    """Return the pools whose outages matter: pools of unfinished rollouts, and of the route `acted_on`."""
     return frozenset(
         pool
         for state in states
@@ -284,14 +284,14 @@ def pools_concerned(states: Rollouts, topology: Topology, acted_on: str = "") ->
 
 
 def unavailable(state: RolloutState, rollout: Rollout, outages: Outages) -> Outage | None:
-    """Return the outage of the target pool that keeps the next step from beginning; None where none does."""
+    """Return the outage of the target pool that prevents the next step; None if there is none."""
     return None if state.allows_unavailable else outage_of(state.base, rollout, outages)
 
 
 def outage_of(base: Shares, rollout: Rollout, outages: Outages) -> Outage | None:
-    """Return the outage of the target pool; None where it has none, or where the old pools have one too.
+    """Return the outage of the target pool; None if it has none, or if the old pools also have one.
 
-    Then it makes no difference which of the pools gets the requests.
+    In that case, it makes no difference which of the pools gets the requests.
     """
     outage = outages.get(rollout.to)
     old = [outages.get(pool) for pool, share in base if share and pool != rollout.to]
@@ -301,9 +301,9 @@ def outage_of(base: Shares, rollout: Rollout, outages: Outages) -> Outage | None
 
 
 def _ended(state: RolloutState, rollout: Rollout, outages: Outages, now: float) -> RolloutState | None:
-    """Return the state of a running rollout that ends because of an outage of its target; None where it goes on.
+    """Return the state of a running rollout that ends because of an outage of its target; None if it continues.
 
-    A rollout that has just begun by itself waits again at once: its target was not checked yet when it began.
+    A rollout that has just started automatically waits again at once: its target had not been checked when it started.
     """
     outage = unavailable(state, rollout, outages)
     if not state.runs or outage is None:
@@ -333,9 +333,9 @@ def _advanced(
 
 
 def next_step(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return when the current step ends automatically; None if an operator has to end it, or while its hold is paused.
+    """Return when the current step ends automatically; None if an operator must end it, or while its hold is paused.
 
-    In the mode `analysis` it ends later as long as there is a `blocker`.
+    In the mode `analysis`, it ends later while there is a `blocker`.
     """
     hold = _hold(state, rollout)
     return None if hold is None or state.held_since is None else state.held_since + hold - state.elapsed
@@ -347,7 +347,7 @@ def waits_for_proxy(state: RolloutState, rollout: Rollout) -> bool:
 
 
 def step_id(state: RolloutState) -> str:
-    """Return what the current split of a rollout is known by among the members of a control plane."""
+    """Return the id of the current split of a rollout for the members of a control plane."""
     return f"{state.route} {state.key} {state.step} {state.percent:g}"
 
 
@@ -371,7 +371,7 @@ def is_analysed(state: RolloutState, rollout: Rollout) -> bool:
 
 
 def blocker(state: RolloutState, rollout: Rollout, now: float) -> str:
-    """Return what the evidence of the current step lacks, for people; empty where it lets the step end."""
+    """Return what the evidence of the current step lacks, for people; empty if it allows the step to end."""
     if not is_analysed(state, rollout):
         return ""
     return judge.blocker(
@@ -385,7 +385,7 @@ def blocker(state: RolloutState, rollout: Rollout, now: float) -> str:
 
 
 def has_old_share(state: RolloutState, rollout: Rollout) -> bool:
-    """Return whether the other pools get requests by the current split."""
+    """Return whether the current split sends requests to the other pools."""
     shares = shares_at(state.base, rollout.to, state.percent)
     return any(share for pool, share in shares if pool != rollout.to)
 
@@ -415,14 +415,16 @@ def act(
     outage: Outage | None = None,
     allow_unavailable: bool = False,
 ) -> RolloutState:
-    """Return the state after an operator's action. Raises ValueError with a message for users if it is not possible.
+    """Return the rollout's state after an operator's action.
+
+    Raises ValueError, with a message for users, if the action is not possible.
 
     `outage`: the outage of the target pool. During an outage, an action that sends requests to the pool is rejected,
     unless `allow_unavailable` is true, now or since the rollout began.
 
-    start: the first step, also of a rollout that has ended. promote: the next step now. pause: the share stays. resume:
+    start: the first step, even if the rollout has ended. promote: the next step now. pause: the share stays. resume:
     the current step continues. set: the share is `percent` until an operator resumes or promotes. abort: the split in
-    the files applies again, also after the last step.
+    the files applies again, even after the last step.
     """
     if action == "abort":
         return replace(state, phase="aborted", since=now, held_since=None)
@@ -466,7 +468,7 @@ def _paused(state: RolloutState, now: float) -> RolloutState:
 def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> RolloutState:
     """Return the state at the beginning of a step. The rollout is promoted after its last step.
 
-    A last step that nothing ends by itself promotes the rollout at once.
+    A last step without an automatic end promotes the rollout at once.
     """
     last = len(rollout.steps) - 1
     current = rollout.steps[min(step, last)]
@@ -486,7 +488,7 @@ def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> Ro
 
 
 def rollout_of(topology: Topology, route: str) -> Rollout | None:
-    """Return the rollout of a route; None where the route has none, or does not exist."""
+    """Return the rollout of a route; None if the route has none or does not exist."""
     return next((rollout for _, rollout in _rollouts(topology, route)), None)
 
 

@@ -1,7 +1,7 @@
-"""How many replicas a change takes away, and whether that is more than the fleet allows at once (`max_shrink`).
+"""How many replicas a change removes, and whether that is more than the fleet allows at once (`max_shrink`).
 
-A fleet that loses most of its replicas was more often truncated by mistake than changed on purpose; a change on purpose
-can be confirmed. This is pure, and applies to new files and to new answers of discovery alike.
+A fleet that loses most of its replicas is more often truncated by mistake than changed on purpose; an intended change
+can be confirmed. The functions are pure, and apply to new files and to new discovery answers alike.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ _HINT = "to confirm the removal, run `lbctl reload --allow-shrink`"
 
 
 def shrinks(before: Topology, after: Topology, max_percent: float, answered: Collection[str] = ()) -> list[Diagnostic]:
-    """LB930 for each remaining pool, and for the fleet, that loses more than `max_percent` of its replicas.
+    """Yield LB930 for each remaining pool, and for the fleet, that loses more than `max_percent` of its replicas.
 
-    All replicas of the topologies count, drained ones too. A discovered pool without replicas has no answer yet, unless
-    it is in `answered`, and is left out until it has one. The diagnostics have paths of `after` and no positions.
+    All replicas of the topologies count, including drained ones. A discovered pool without replicas has no answer yet
+    and is ignored until it has one, unless it is in `answered`. The diagnostics contain paths of `after` and no
+    positions.
     """
     before_counts, after_counts = _counts(before), _counts(after)
     unknown = (_unresolved(before) | _unresolved(after)) - set(answered)

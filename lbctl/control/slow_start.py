@@ -1,12 +1,13 @@
-"""Slow start for proxies without it (nginx): a new replica's weight rises in few steps, because each needs a reload.
+"""Slow start for proxies without it (nginx): a new replica's weight rises in few steps, as each step needs a reload.
 
-Envoy and HAProxy ramp by themselves and must not get a ramp twice, so a ramp is never part of the weights that the
-control loop decides. The formula is Envoy's, read at the beginning of each step, so that a replica never gets more than
-Envoy would give it. A step is as long as the proxy's `min_interval`, or an eighth of the window if that is longer. With
-the defaults (60 s, 10 %, 30 s), a replica begins with 10 % of its weight, and has 50 % after 30 s and 100 % after 60 s.
+Envoy and HAProxy have their own slow start and must not get a second ramp, so a ramp is never part of the weights that
+the control loop decides. The formula is Envoy's, evaluated at the beginning of each step, so that a replica never gets
+more than Envoy would give it. A step is as long as the proxy's `min_interval`, or an eighth of the window if that is
+longer. With the defaults (60 s, 10 %, 30 s), a replica starts with 10 % of its weight, and has 50 % after 30 s and 100
+% after 60 s.
 
-The picker uses the same ramps. As with Envoy and HAProxy, a replica ramps if it is new or if its checks have failed,
-but not after a drain. Pure: times are seconds on one clock and are arguments.
+The picker uses the same ramps. Like in Envoy and HAProxy, a replica ramps if it is new or if its checks have failed,
+but not after a drain. The functions are pure: times are arguments, in seconds on one clock.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from lbctl.ir.topology import Topology
 
 _MAX_STEPS = 8
 Key = tuple[str, str, Address]
-"""Pool, replica, its address: a replica with another address is another replica."""
+"""Pool, replica and its address: a replica with a different address is a different replica."""
 Factors = Mapping[str, Mapping[str, float]]
-"""Pool → replica → the factor < 1 on its weight; replicas that have ramped up are absent."""
+"""Pool → replica → the factor below 1 on its weight; replicas that have ramped up are absent."""
 
 
 def step(rules: SlowStart, min_interval: float) -> float:
@@ -41,7 +42,7 @@ def stepped(rules: SlowStart, age: float, min_interval: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ramps:
-    """The replicas that ramp. A replica ramps after it joins an existing pool, or after it was down.
+    """The replicas that are ramping up. A replica ramps after it joins an existing pool, or after it was down.
 
     A replica does not ramp after a drain or an ejection by deep health: it gets its whole weight at once. Once it has
     been removed from the proxies, because its drain deadline has passed, it counts as new.
@@ -50,12 +51,12 @@ class Ramps:
     ready: frozenset[Key] | None = None
     """The replicas that had joined at the last call of `track`; None before the first."""
     since: Mapping[Key, float] = field(default_factory=dict)
-    """When each replica that ramps joined."""
+    """When each ramping replica joined."""
 
     def track(
         self, all_pools: Iterable[Pool], snapshot: Snapshot, failing: Mapping[str, frozenset[str]], now: float
     ) -> Ramps:
-        """The ramps after the replicas that take requests may have changed.
+        """The ramps after a possible change of the replicas that accept requests.
 
         `all_pools`: the relevant pools of the snapshot. `failing`: the replicas (pool → names) whose checks fail.
         """
@@ -80,7 +81,7 @@ class Ramps:
         return by_pool
 
     def next_change(self, topology: Topology, now: float, min_interval: float) -> float | None:
-        """When `factors` next differ; None when no replica ramps."""
+        """When `factors` next change; None if no replica is ramping."""
         remaining = [_left(rules, age, min_interval) for rules, _, age in self._ramping(topology, now)]
         return now + min(remaining) if remaining else None
 

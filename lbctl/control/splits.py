@@ -1,6 +1,6 @@
-"""The splits of routes, as the control plane serves them instead of those in the fleet files.
+"""The splits of routes that the control plane uses instead of the splits in the fleet files.
 
-A split names the pools that the file's split of the route names, with other shares: a route gets no pool that the
+A split has the same pools as the file's split of the route, with different shares: a route never gets a pool that the
 compiler has not checked for it.
 """
 
@@ -14,9 +14,9 @@ from lbctl.ir.routes import Forward, Route, Share
 from lbctl.ir.topology import Topology
 
 MAX_SHARE = 2**31 - 1
-"""The same limit as in a fleet file."""
+"""The maximum share, as in a fleet file."""
 Shares = tuple[tuple[str, int], ...]
-"""(pool, share), by pool: whole numbers from 0, relative to each other, with a sum above 0."""
+"""(pool, share), by pool: whole numbers of at least 0, relative to each other, with a sum above 0."""
 
 
 def shares_of(route: Route) -> Shares:
@@ -26,7 +26,7 @@ def shares_of(route: Route) -> Shares:
 
 
 def with_sum_of(base: Shares, shares: Shares) -> Shares:
-    """Return the shares with the sum of the base, if whole numbers can have it: 19 and 1 as 95 and 5."""
+    """Return the shares scaled to the sum of the base, if that results in whole numbers: 19 and 1 become 95 and 5."""
     total, current = (sum(share for _, share in each) for each in (base, shares))
     if not total or not current or total % current:
         return shares
@@ -34,7 +34,7 @@ def with_sum_of(base: Shares, shares: Shares) -> Shares:
 
 
 def checked(shares: object, route: Route) -> Shares:
-    """Return the shares of a split that the route can have. Raises ValueError for users."""
+    """Return the shares of a valid split of the route. Raises ValueError with a message for users."""
     pools = [pool for pool, _ in shares_of(route)]
     if len(pools) < 2:
         raise ValueError(f"the route {route.name} has no split")
@@ -49,7 +49,7 @@ def checked(shares: object, route: Route) -> Shares:
 
 
 def apply(topology: Topology, splits: Mapping[str, Shares]) -> Topology:
-    """Return the topology with these splits: route → shares. Routes that it does not have are ignored."""
+    """Return the topology with these splits: route → shares. Routes that are not in the topology are ignored."""
     if not splits:
         return topology
     return replace(topology, routes=tuple(_applied(topology.routes, splits)))

@@ -1,7 +1,7 @@
-"""All that the control loop knows. `step` returns a new State and leaves the old one unchanged.
+"""The complete state of the control loop. `step` returns a new State and does not change the old one.
 
-A weight is kept as a multiplier of the capacity, so that a reload which changes a capacity leaves the decision valid.
-Every number that led to a weight stays here until the next observation: `decisions` reads them.
+A weight is stored as a multiplier of the capacity, so that a reload that changes a capacity leaves the decision valid.
+Every number behind a weight is kept here until the next observation: `decisions` reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lbctl.ir.weight import Weight
 
 
 class WeightTrajectory(NamedTuple):
-    """How a replica's weight moves to its goal. It stays the same object while nothing moves."""
+    """How a replica's weight moves to its goal. The object stays the same while nothing moves."""
 
     multiplier: float = 1.0
     """The current multiplier of the capacity; it moves in bounded steps."""
@@ -27,7 +27,7 @@ class WeightTrajectory(NamedTuple):
     moved_at: float = NEVER
     """When `multiplier` last changed, in seconds."""
     decided: float = 1.0
-    """The multiplier that was last decided, which the proxies get."""
+    """The last decided multiplier, which the proxies get."""
     decided_parts: MultiplierParts = WHOLE
 
 
@@ -35,25 +35,25 @@ class ReplicaState(NamedTuple):
     """The control loop's state of one replica (a named tuple: see `weighting.strategy.Estimate`)."""
 
     replica: Replica
-    """The replica as the files and discovery have it."""
+    """The replica as in the files and discovery."""
     peers: Peers
-    """The replicas that its speed is compared with."""
+    """The replicas with which its speed is compared."""
     observation: Observation | None
-    """The newest one; None before the first."""
+    """The newest observation; None before the first."""
     health: DeepHealth
     """The verdict of deep health."""
     progress_watch: ProgressWatch
-    """Since when it has finished nothing."""
+    """The time since which it has finished no work."""
     proposal: Proposal
     """The strategy's proposal."""
     fresh: bool = False
     """Whether `observation` is younger than `stale_after`."""
     proposed_at: float = NEVER
-    """When a decision last had evidence for a proposal, in seconds."""
+    """The time of the last decision with evidence for a proposal, in seconds."""
     goal: float = 1.0
-    """The multiplier that its signals and its health ask for."""
+    """The target multiplier according to its signals and its health."""
     trajectory: WeightTrajectory = WeightTrajectory()
-    """How its weight moves to the goal."""
+    """How its weight moves towards the goal."""
     since: float = NEVER
     """When the replica joined the pool, in seconds."""
 
@@ -92,11 +92,11 @@ class PoolState:
     """The control loop's state of one pool."""
 
     pool: Pool
-    """The pool as the files and discovery have it."""
+    """The pool as in the files and discovery."""
     rules: HealthRules
-    """The limits of its weights' moves."""
+    """The limits for changes of its weights."""
     replicas: tuple[ReplicaState, ...]
-    """In the order of the pool's replicas."""
+    """The replicas, in the order of the pool."""
     index: Mapping[str, int]
     """Replica name → its index in `replicas`."""
     mode: Mode = "acting"
@@ -108,7 +108,7 @@ class PoolState:
     freeze_reason: str | None = None
     """Why an operator has frozen the pool; None while it is not frozen."""
     decided_at: float = NEVER
-    """When the last decision was taken, in seconds."""
+    """When the last decision was made, in seconds."""
     ejected: frozenset[str] = frozenset()
     """Replicas that proxies or active health checks have ejected."""
 
@@ -126,7 +126,7 @@ class State:
 def peers_of(replica: Replica) -> Peers:
     """Return the key of the replicas that should be equally fast for their capacity.
 
-    These are the replicas with the same GPUs; where no GPU is named, those with the same capacity.
+    These are the replicas with the same GPUs; if no GPU is set, those with the same capacity.
     """
     return (replica.gpu, replica.gpu_count) if replica.gpu is not None else (replica.capacity,)
 
@@ -139,12 +139,12 @@ def new_replica_state(replica: Replica, multiplier: float, now: float, parts: Mu
 
 
 def weights(state: PoolState) -> dict[str, Weight]:
-    """Replica → the weight that was last decided."""
+    """Replica → the last decided weight."""
     return {item.replica.name: weight(item) for item in state.replicas}
 
 
 def weight(replica: ReplicaState) -> Weight:
-    """The weight that was last decided for this replica."""
+    """The last decided weight of this replica."""
     capacity, trajectory = replica.replica.capacity, replica.trajectory
     return Weight(
         capacity * trajectory.decided, capacity * trajectory.decided_parts.room, trajectory.decided_parts.speed

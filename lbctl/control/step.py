@@ -1,4 +1,7 @@
-"""The control loop as a pure function: one event in, a new state and effects out. Equal events give equal results."""
+"""The control loop as a pure function: it takes an event and returns a new state and effects.
+
+Equal events produce equal results.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +71,9 @@ def _fleet(state: State, event: FleetChanged) -> Stepped:
 
 
 def _effects_of_fleet(before: PoolState | None, after: PoolState, event: FleetChanged) -> Iterator[Effect]:
-    """Yield what the fleet alone changes: weights, and the health of replicas whose address has changed.
+    """Yield the changes caused by the fleet alone: weights, and the health of replicas with a changed address.
 
-    The effects of a new pool are relative to what was sent before a restart.
+    The effects for a new pool are relative to the state sent before a restart.
     """
     if after is before:
         return

@@ -1,4 +1,4 @@
-"""Evidence of an analysis: requests, errors, latencies, metrics, and the evaluations of the intervals."""
+"""The evidence of an analysis: requests, errors, latencies, metrics, and the evaluations of the intervals."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Literal
 from lbctl.control.analysis.latency import NO_LATENCIES, LatencyHistogram
 
 Verdict = Literal["good", "bad", "inconclusive"]
-"""good: there is enough evidence, and the new pool is not worse. bad: it is worse beyond chance. inconclusive: too
-little is known; that neither ends a step nor the rollout."""
+"""good: there is enough evidence, and the new pool is not worse. bad: it is worse beyond chance. inconclusive: there is
+too little evidence; this ends neither a step nor the rollout."""
 VERDICTS: tuple[Verdict, ...] = ("good", "bad", "inconclusive")
 KEPT = 20
-"""Evaluations that are kept."""
+"""Maximum number of evaluations that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Requests of a pool, or of several, in some time."""
+    """The requests of one or more pools in a period."""
 
     requests: int = 0
     """Requests that have ended."""
     errors: int = 0
-    """Those among them that failed."""
+    """The failed requests among them."""
 
     def __add__(self, other: RequestCounts) -> RequestCounts:
         return RequestCounts(self.requests + other.requests, self.errors + other.errors)
 
     @property
     def rate(self) -> float | None:
-        """The part of the requests that failed, 0…1; None without requests."""
+        """The fraction of failed requests, 0…1; None without requests."""
         return self.errors / self.requests if self.requests else None
 
 
 NO_REQUESTS = RequestCounts()
-"""No requests at all."""
+"""A count without requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,19 @@ class MetricValues:
     """The values of a PromQL metric for both sides at the same instant."""
 
     name: str
-    """Its name in the files."""
+    """The name of the metric in the files."""
     max_ratio: float
-    """The largest ratio of the new value to the old one."""
+    """The maximum ratio of the new value to the old one."""
     new: float | None = None
-    """None where there is no usable value."""
+    """The new value; None if there is no usable value."""
     old: float | None = None
-    """None where there is no usable value."""
+    """The old value; None if there is no usable value."""
     problem: str = ""
-    """Why a value is missing, for people; empty where both are there."""
+    """Why a value is missing, for people; empty if both values exist."""
 
     @property
     def ratio(self) -> float | None:
-        """The new value divided by the old one; None if that is not a number."""
+        """The new value divided by the old one; None if the result is not a number."""
         if self.new is None or self.old is None:
             return None
         if self.old == 0:
@@ -76,52 +76,53 @@ class LatencyValues:
     name: str
     """Name of the compared value, for example `first_byte p95`."""
     max_ratio: float
-    """The largest ratio of the new value to the old one."""
+    """The maximum ratio of the new value to the old one."""
     new: float | None = None
     """The percentile of the new pool in milliseconds; None without requests."""
     old: float | None = None
     """The percentile of the old pools together in milliseconds; None without requests."""
     slow_new: RequestCounts = NO_REQUESTS
-    """The measured requests of the new pool, and as errors those above `max_ratio` times the old percentile."""
+    """The measured requests of the new pool; requests slower than `max_ratio` times the old percentile count as
+    errors."""
     slow_old: RequestCounts = NO_REQUESTS
-    """The measured requests of the old pools, and as errors those above their percentile."""
+    """The measured requests of the old pools; requests slower than their percentile count as errors."""
     verdict: Verdict = "inconclusive"
     """The verdict on the latencies alone."""
     problem: str = ""
-    """Why there is no verdict, for people; empty where there is one."""
+    """Why there is no verdict, for people; empty if there is one."""
 
     @property
     def ratio(self) -> float | None:
-        """The new percentile divided by the old one; None where one is unknown or the old one is 0."""
+        """The new percentile divided by the old one; None if one is unknown or the old one is 0."""
         return None if self.new is None or not self.old else self.new / self.old
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalObservation:
-    """Observations of one interval."""
+    """The observations of one interval."""
 
     new: RequestCounts
-    """The pool that the rollout moves to."""
+    """The pool to which the rollout moves requests."""
     old: RequestCounts
     """The other pools of the split together."""
     reporting: int = 0
     """Proxies that report their requests."""
     silent: tuple[str, ...] = ()
-    """Proxies that have reported and do not any more."""
+    """Proxies that reported earlier but do not report now."""
     metrics: tuple[MetricValues, ...] = ()
     """The PromQL metrics, by name."""
     latency_new: LatencyHistogram = NO_LATENCIES
-    """The latencies of the new pool, where the analysis compares them."""
+    """The latencies of the new pool, if the analysis compares them."""
     latency_old: LatencyHistogram = NO_LATENCIES
     """The latencies of the old pools together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The verdict on one interval, with the numbers that it was made of."""
+    """The verdict on one interval, with the numbers behind it."""
 
     at: float
-    """In seconds since the epoch."""
+    """The time of the evaluation, in seconds since the epoch."""
     step: int
     """Index of the rollout's step."""
     verdict: Verdict
@@ -129,43 +130,43 @@ class Evaluation:
     reason: str
     """Why, for people."""
     new: RequestCounts = NO_REQUESTS
-    """The pool that the rollout moves to, since the last comparison."""
+    """The requests of the rollout's target pool since the last comparison."""
     old: RequestCounts = NO_REQUESTS
-    """The other pools of the split together, since the last comparison."""
+    """The requests of the other pools of the split since the last comparison."""
     metrics: tuple[MetricValues, ...] = ()
     """The PromQL metrics, by name."""
     tested: bool = False
-    """Whether there were enough requests for a comparison. Otherwise they count again in the next interval."""
+    """Whether there were enough requests for a comparison. Otherwise, they count again in the next interval."""
     latency: LatencyValues | None = None
-    """The latencies; None where they are not compared."""
+    """The latencies; None if they are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysisState:
-    """State of the analysis of a running rollout."""
+    """The state of the analysis of a running rollout."""
 
     evaluations: tuple[Evaluation, ...] = ()
-    """The last ones, the oldest first."""
+    """The last evaluations, oldest first."""
     tests: int = 0
-    """Intervals of the whole rollout that had enough requests for a comparison."""
+    """Number of intervals of the whole rollout with enough requests for a comparison."""
     failures: int = 0
-    """Bad evaluations in a row; inconclusive ones do not count."""
+    """Number of bad evaluations in a row; inconclusive evaluations do not count."""
     waiting_new: RequestCounts = NO_REQUESTS
-    """Requests since the last comparison, too few for another one."""
+    """Requests to the new pool since the last comparison, too few for another comparison."""
     waiting_old: RequestCounts = NO_REQUESTS
-    """The same of the old pools."""
+    """The same for the old pools."""
     step_new: RequestCounts = NO_REQUESTS
-    """Requests since the step began or was resumed."""
+    """Requests to the new pool since the step began or was resumed."""
     step_old: RequestCounts = NO_REQUESTS
-    """The same of the old pools."""
+    """The same for the old pools."""
     waiting_latency_new: LatencyHistogram = NO_LATENCIES
-    """Latencies of the new pool since the last comparison, too few for another one."""
+    """Latencies of the new pool since the last comparison, too few for another comparison."""
     waiting_latency_old: LatencyHistogram = NO_LATENCIES
-    """The same of the old pools."""
+    """The same for the old pools."""
     step_slow_new: RequestCounts = NO_REQUESTS
-    """Measured requests since the step began or was resumed, and as errors the slow ones among them."""
+    """Measured requests to the new pool since the step began or was resumed; slow requests count as errors."""
     step_slow_old: RequestCounts = NO_REQUESTS
-    """The same of the old pools."""
+    """The same for the old pools."""
     good: int = 0
     """Good evaluations of the rollout."""
     bad: int = 0

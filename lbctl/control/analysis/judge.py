@@ -1,10 +1,10 @@
 """The verdict on an interval, and whether a step of a rollout may end.
 
-An interval is bad if the new pool's error rate is significantly and relevantly higher than the old pools', or if it is
-slower than `max_latency` allows (`slowness`). If the old pools get no requests by the split, only the new pool is
-compared with `max_error_rate`. An interval with fewer than `min_requests` requests on a side is inconclusive, and is
-joined with the next one. If nearly all requests to the new pool failed, and hardly any to the old pools, an interval is
-bad also with few requests.
+An interval is bad if the new pool's error rate is significantly and relevantly higher than the old pools' rate, or if the
+new pool is slower than `max_latency` allows (`slowness`). If the split sends no requests to the old pools, only the
+new pool is compared with `max_error_rate`. An interval with fewer than `min_requests` requests on a side is
+inconclusive and is combined with the next one. If nearly all requests to the new pool failed, but hardly any to the old
+pools, an interval is bad even with few requests.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from lbctl.control.analysis.statistics import cluster_size, excess_over_pool, ex
 from lbctl.ir.routes import Analysis
 
 MATERIAL_RATIO = 1.5
-"""An error rate below `max_error_rate` is relevant if it is at least the old pools' rate times this factor."""
+"""An error rate below `max_error_rate` is relevant if it is at least this many times the old pools' rate."""
 MATERIAL_PART = 0.25
-"""A rate below this part of `max_error_rate` never matters."""
+"""A rate below this fraction of `max_error_rate` never matters."""
 _MIN_OUTAGE_REQUESTS = 20
-"""The requests on each side from which on an outage of the new pool is certain."""
+"""Minimum number of requests on each side for a certain outage of the new pool."""
 _OUTAGE_RATE, _HEALTHY_RATE = 0.9, 0.05
-"""The least error rate of a pool with an outage, and the error rate below which the old pools have none."""
+"""The minimum error rate of a pool with an outage, and the error rate below which the old pools have no outage."""
 STEP_LEVEL = 0.05
-"""The level at which a difference over the whole step keeps it from ending."""
+"""The significance level at which a difference over the whole step prevents its end."""
 
 
 def evaluate(
     state: AnalysisState, observation: IntervalObservation, analysis: Analysis, step: int, compared: bool, now: float
 ) -> AnalysisState:
-    """Return the state after one more interval. `compared`: whether the old pools get requests by the split."""
+    """Return the state after one more interval. `compared`: whether the split sends requests to the old pools."""
     if _is_outage(observation.new, observation.old, compared):
         state = _without_waiting(state)  # earlier requests must not hide it
     new, old = state.waiting_new + observation.new, state.waiting_old + observation.old
@@ -82,7 +82,7 @@ def _latency(state: AnalysisState, analysis: Analysis) -> LatencyValues:
 
 
 def _with_latency(state: AnalysisState, values: LatencyValues | None) -> AnalysisState:
-    """Return the state after a comparison of latencies; where there were too few, they count again later."""
+    """Return the state after a comparison of latencies; if there were too few latencies, they count again later."""
     if values is None or not slowness.is_tested(values):
         return state
     return replace(
@@ -95,7 +95,7 @@ def _with_latency(state: AnalysisState, values: LatencyValues | None) -> Analysi
 
 
 def _significance(state: AnalysisState, analysis: Analysis) -> float:
-    """Return the level of each test of this interval; where there are two, each has half of it."""
+    """Return the significance level of each test of this interval; if there are two tests, each gets half of it."""
     return level(state.tests, analysis.failures) / (1 if analysis.latency_metric is None else 2)
 
 
@@ -114,7 +114,7 @@ def _with(state: AnalysisState, evaluation: Evaluation) -> AnalysisState:
 def _missing(
     observation: IntervalObservation, new: RequestCounts, old: RequestCounts, analysis: Analysis, compared: bool
 ) -> str:
-    """Return which requests are missing for a comparison; empty where there are enough."""
+    """Return which requests are missing for a comparison; empty if there are enough."""
     if not observation.reporting:
         return "no proxy reports its requests"
     if new.requests < analysis.min_requests:
@@ -144,7 +144,7 @@ def _judge(
 
 
 def _clusters(*evaluations: Evaluation) -> float:
-    """Return the cluster size by the evaluations with enough requests."""
+    """Return the cluster size according to the evaluations with enough requests."""
     return cluster_size([(item.new, item.old) for item in evaluations if item.tested])
 
 
@@ -167,7 +167,7 @@ def _is_worse(
 
 
 def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
-    """Return what is not known although the analysis needs it; empty where nothing is missing."""
+    """Return the unknown values that the analysis needs; empty if nothing is missing."""
     missing = [
         f"{item.name}: {item.problem or 'a ratio to 0 is undefined'}"
         for item in evaluation.metrics
@@ -181,7 +181,7 @@ def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
 
 
 def _too_many(new: RequestCounts, analysis: Analysis, compared: bool) -> str:
-    """Return why a rate that is not clearly worse is not good either; empty where it is good."""
+    """Return why a rate that is not clearly worse is not good either; empty if it is good."""
     rate, limit = new.rate or 0.0, _limit(analysis)
     if rate <= limit:
         return ""
@@ -197,7 +197,7 @@ def _limit(analysis: Analysis) -> float:
 
 
 def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, compared: bool, now: float) -> str:
-    """Return what the step waits for besides its `hold`; empty where the evidence lets it end.
+    """Return what the step waits for in addition to its `hold`; empty if the evidence allows it to end.
 
     `since`: when the step began or was resumed, in seconds since the epoch.
     """
@@ -218,7 +218,7 @@ def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, c
 
 
 def for_step(state: AnalysisState) -> AnalysisState:
-    """Return the state at the beginning of a step, or when it is resumed: without the evidence of the step before."""
+    """Return the state at the beginning or resumption of a step: without the evidence of the previous step."""
     return replace(
         state,
         failures=0,
@@ -249,7 +249,7 @@ def _side(counts: RequestCounts) -> str:
 
 
 def percentage(share: float) -> str:
-    """Return a share between 0 and 1 for people."""
+    """Return a share between 0 and 1 as text for people."""
     return f"{100 * share:.2f} %"
 
 

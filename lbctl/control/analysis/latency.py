@@ -1,4 +1,4 @@
-"""Histograms of bounded size for latencies, which proxies measure and analyses compare."""
+"""Histograms of bounded size for latencies that proxies measure and analyses compare."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STEPS_OF_TWO = 16
-"""Buckets from one latency to twice as much: each is 4.4 % wide."""
+"""Number of buckets from one latency to twice that latency: each bucket is 4.4 % wide."""
 LAST_BUCKET = 24 * STEPS_OF_TWO
-"""The last bucket, which has all latencies from 4.7 hours on."""
+"""The last bucket, for all latencies of at least 4.7 hours."""
 
 
 def bucket(milliseconds: float) -> int:
-    """Return the bucket of a latency; all up to 1 ms are in the first one."""
+    """Return the bucket of a latency; all latencies up to 1 ms are in the first bucket."""
     return min(LAST_BUCKET, int(math.log2(milliseconds) * STEPS_OF_TWO) + 1) if milliseconds >= 1 else 0
 
 
 def _bounds(number: int) -> tuple[float, float]:
-    """Return the latencies between which a bucket is."""
+    """Return the lower and upper latency of a bucket."""
     return 2 ** ((number - 1) / STEPS_OF_TWO) if number else 0.0, float(2 ** (number / STEPS_OF_TWO))
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """How many requests had which latency."""
+    """The distribution of request latencies."""
 
     counts: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """Bucket → its requests; an absent one has none."""
+    """Bucket → number of its requests; a bucket without requests is absent."""
 
     def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
         if not other.counts:
@@ -38,7 +38,7 @@ class LatencyHistogram:
         return LatencyHistogram(counts)
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """Return what was added since `earlier`; all of it where that has more."""
+        """Return the requests added since `earlier`; all requests if `earlier` has more."""
         if any(count > self.counts.get(key, 0) for key, count in earlier.counts.items()):
             return self
         gained = ((key, count - earlier.counts.get(key, 0)) for key, count in self.counts.items())
@@ -59,12 +59,12 @@ class LatencyHistogram:
         return low + (high - low) * (share * self.requests - below) / there
 
     def limit(self, share: float) -> float:
-        """Return the upper end of the bucket that has this percentile; infinity without requests."""
+        """Return the upper end of the bucket with this percentile; infinity without requests."""
         number = self._bucket_of(share)
         return math.inf if number is None else _bounds(number)[1]
 
     def above(self, milliseconds: float) -> int:
-        """Return how many requests took longer, by equal parts within a bucket."""
+        """Return how many requests took longer, assuming a uniform distribution within a bucket."""
         number = bucket(milliseconds)
         low, high = _bounds(number)
         part = (high - milliseconds) / (high - low) * self.counts.get(number, 0)

@@ -1,9 +1,9 @@
-"""Whether a new pool is slower than the old ones: how many requests of both sides are slow by one measure.
+"""Whether a new pool is slower than the old ones: how many requests on both sides are slow by the same measure.
 
-The measure is the percentile of the old pools: a request of theirs is slow above it, and one of the new pool above
-`max_latency.ratio` times as much. A new pool that is as slow as the ratio allows has the same part of slow requests as
-the old pools, so that slow requests are tested as errors are. The test needs no assumption about how latencies are
-distributed.
+The measure is the percentile of the old pools: one of their requests is slow if it is above this percentile, and a
+request of the new pool is slow if it is above `max_latency.ratio` times the percentile. A new pool that is exactly as
+slow as the ratio allows has the same fraction of slow requests as the old pools, so slow requests are tested in the
+same way as errors. The test makes no assumption about the distribution of latencies.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lbctl.control.analysis.statistics import excess_over_pool, slow_cluster_siz
 from lbctl.ir.routes import Analysis
 
 _COMMON = 1.5
-"""The factor from which on a change of the old pools' percentile may be an event that delays both sides."""
+"""Factor above which a change of the old pools' percentile may be an event that delays both sides."""
 TOLERANCE = 2.0
-"""Milliseconds by which the new pool may always be slower, since proxies measure in whole ones."""
+"""Milliseconds by which the new pool may always be slower, because proxies measure in whole milliseconds."""
 
 
 def judged(
@@ -50,7 +50,7 @@ def judged(
 
 
 def cluster_of(values: Iterable[LatencyValues]) -> float:
-    """Return how many slow requests come together, by those intervals that had enough requests."""
+    """Return how many slow requests occur together, according to the intervals with enough requests."""
     tested = [item for item in values if is_tested(item)]
     changes = [
         ((before.slow_new, before.slow_old), (after.slow_new, after.slow_old))
@@ -79,14 +79,14 @@ def is_tested(values: LatencyValues) -> bool:
 
 
 def step_blocker(new: RequestCounts, old: RequestCounts, significance: float, cluster: float) -> str:
-    """Return why the latencies of the whole step keep it from ending; empty where they do not."""
+    """Return why the latencies of the whole step prevent its end; empty if they do not."""
     if _is_slower(new, old) and excess_over_pool(new, old, cluster) < significance:
         return "lower latency: over the whole step, the new pool is slower than max_latency allows"
     return ""
 
 
 def described(values: LatencyValues) -> str:
-    """Return both percentiles for people."""
+    """Return both percentiles as text for people."""
     ratio = "" if values.ratio is None else f", a ratio of {values.ratio:.3g} (at most {values.max_ratio:.3g})"
     return f"{values.name} is {_milliseconds(values.new)} against {_milliseconds(values.old)}{ratio}"
 

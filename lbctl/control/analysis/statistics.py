@@ -1,14 +1,14 @@
-"""The tests behind the verdicts of an analysis: exact tail probabilities, levels of significance, and clusters.
+"""The tests behind the verdicts of an analysis: exact tail probabilities, significance levels and clusters.
 
-Two pools are compared by the exact conditional test: if the error rates are equal, each of all their errors is one of
-the new pool with the probability of its part of the requests. It holds for any number of errors, also for none in the
-old pool, and an outage that hits both pools alike does not move it.
+Two pools are compared with the exact conditional test: if the error rates are equal, the probability that an error
+belongs to the new pool is the new pool's share of the requests. The test is valid for any number of errors, even for
+none in the old pool, and an outage that affects both pools equally does not change the result.
 
-Errors come in clusters, such as the requests in flight when an engine restarts. `cluster_size` estimates how many
-errors come together, and the tests count clusters instead of errors; `slow_cluster_size` does so for slow requests.
+Errors occur in clusters, such as the requests in flight when an engine restarts. `cluster_size` estimates how many
+errors occur together, and the tests count clusters instead of errors; `slow_cluster_size` does this for slow requests.
 
-A rollout is tested many times. `level` spends a total probability of `FALSE_ALARM` over all intervals of a rollout,
-however long it takes, and uses that several intervals in a row must fail.
+A rollout is tested many times. `level` distributes a total probability of `FALSE_ALARM` over all intervals of a
+rollout, however long it takes, and uses the fact that several intervals in a row must fail.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from itertools import pairwise
 from lbctl.control.analysis.evidence import RequestCounts
 
 FALSE_ALARM = 0.005
-"""The largest probability that a rollout is ended although the new pool is not worse than the old ones."""
+"""Maximum probability that a rollout is ended although the new pool is not worse than the old ones."""
 MAX_LEVEL = 0.005
-"""The largest level of one test: if intervals depend on one another, not much is lost."""
+"""Maximum significance level of one test: if intervals depend on one another, little is lost."""
 _MAX_TERM = 100.0
-"""The most that one change of a rate counts, so that one fault does not hide errors for long."""
+"""Maximum weight of one change of a rate, so that a single fault does not hide errors for long."""
 _COMMON = 3.0
-"""The change, in standard deviations, from which on a change of both pools has one cause."""
+"""The change, in standard deviations, above which changes of both pools have a common cause."""
 _PRIOR_CLUSTER, _PRIOR_TERMS = 4.0, 3
-"""The cluster size that is assumed before anything is observed, and the number of changes that it counts for."""
+"""The cluster size that is assumed before any observation, and the number of changes for which this assumption
+counts."""
 _NEGLIGIBLE = 1e-18
 _Sides = tuple[RequestCounts, RequestCounts]
-"""Requests of the new pool, and requests of the old pools."""
+"""Number of requests of the new pool and of the old pools."""
 
 
 def level(tests: int, failures: int) -> float:
-    """Return the significance level of a test by its number, from 1, if `failures` tests in a row must fail."""
+    """Return the significance level of a test by its number, starting at 1, if `failures` tests in a row must fail."""
     spent = FALSE_ALARM * 6 / (math.pi * tests) ** 2
     return min(MAX_LEVEL, math.pow(spent, 1 / failures))
 
@@ -46,7 +47,7 @@ def excess_over_rate(counts: RequestCounts, rate: float, cluster: float = 1.0) -
 
 
 def excess_over_pool(new: RequestCounts, old: RequestCounts, cluster: float = 1.0) -> float:
-    """Return the probability of at least this number of errors of `new` if its true error rate equals `old`'s."""
+    """Return the probability of at least this many errors of `new` if its true error rate equals `old`'s rate."""
     errors = math.floor(new.errors / cluster)
     total = errors + math.ceil(old.errors / cluster)
     return upper_tail(errors, total, new.requests / (new.requests + old.requests))
@@ -66,7 +67,7 @@ def upper_tail(successes: int, trials: int, probability: float) -> float:
 
 
 def _sum(successes: int, trials: int, probability: float) -> float:
-    """Return P(X ≥ successes) above the mean, where the terms only fall."""
+    """Return P(X ≥ successes) above the mean, where the terms only decrease."""
     odds = probability / (1 - probability)
     log_term = math.lgamma(trials + 1) - math.lgamma(successes + 1) - math.lgamma(trials - successes + 1)
     term = math.exp(log_term + successes * math.log(probability) + (trials - successes) * math.log1p(-probability))
@@ -80,11 +81,11 @@ def _sum(successes: int, trials: int, probability: float) -> float:
 
 
 def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> float:
-    """Return how many errors come together, at least 1, by the changes of both pools' rates between intervals.
+    """Return how many errors occur together, at least 1: from the changes of both pools' rates between intervals.
 
-    Changes are used instead of the spread around a mean, so that a constantly high rate is not a cluster. If both pools
-    change, a shared part has failed, which is not a cluster either. Two intervals of a pool without errors contain no
-    information about clusters, and do not count.
+    Changes are used instead of the deviation from a mean, so that a constantly high rate does not count as a cluster.
+    If both pools change, a shared component has failed, which does not count as a cluster either. Two intervals of a
+    pool without errors contain no information about clusters and do not count.
     """
     terms = [term for before, after in pairwise(intervals) for term in _squared_changes(before, after)]
     mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
@@ -92,9 +93,9 @@ def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> fl
 
 
 def slow_cluster_size(changes: Sequence[tuple[_Sides, _Sides]]) -> float:
-    """Return how many slow requests come together, at least 1, by the changes of the difference of both sides.
+    """Return how many slow requests occur together, at least 1, according to the changes of the sides' difference.
 
-    A change is both sides in one interval and in the next.
+    A change consists of both sides in one interval and in the next.
     """
     terms = [_squared_change(before, after) for before, after in changes]
     mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
@@ -102,7 +103,7 @@ def slow_cluster_size(changes: Sequence[tuple[_Sides, _Sides]]) -> float:
 
 
 def _squared_change(before: _Sides, after: _Sides) -> float:
-    """Return the square of the change of the difference, in its variance for independent requests."""
+    """Return the square of the change of the difference, divided by its variance for independent requests."""
     variance = _variance(*before) + _variance(*after)
     change = _difference(*after) - _difference(*before)
     return min(_MAX_TERM, change**2 / variance) if variance else 1.0
@@ -127,7 +128,7 @@ def _part(side: RequestCounts) -> float:
 def _squared_changes(
     before: tuple[RequestCounts, RequestCounts], after: tuple[RequestCounts, RequestCounts]
 ) -> tuple[float, ...]:
-    """Return the squares of the changes of both pools that show one: 1 on average for independent errors."""
+    """Return the squares of the changes of both pools with a change: 1 on average for independent errors."""
     changes = [_change(*pool) for pool in zip(before, after, strict=True)]
     shown = [change for change in changes if change is not None]
     if len(shown) == len(changes) and (min(shown) > _COMMON or max(shown) < -_COMMON):
@@ -136,9 +137,9 @@ def _squared_changes(
 
 
 def _change(before: RequestCounts, after: RequestCounts) -> float | None:
-    """Return the change of the rate in its standard deviations for independent errors.
+    """Return the change of the rate, in its standard deviations for independent errors.
 
-    None where it shows nothing, since all requests of both intervals failed, or none.
+    The result is None if it contains no information, because all requests of both intervals failed or none did.
     """
     requests = before.requests + after.requests
     rate = (before.errors + after.errors) / requests if requests else 0.0

@@ -1,4 +1,4 @@
-"""The strategies of `weighting.strategy`. To add one: a module with its function, and a line here."""
+"""The strategies of `weighting.strategy`. To add a strategy, add a module with its function and a line here."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Capacity × measured speed: the speed of a replica at its current batch size, relative to replicas with the same GPU.
 
-Queues and latency depend on the weight, so a control law that follows them is a feedback loop with a delay. Speed at a
-known batch size hardly depends on the weight: this law feeds forward, and does not oscillate with old samples. It does
-not act within its bands and within the noise of the samples, or on a difference that all replicas share. It does not
-act on replicas without evidence, or whose speed changes faster than a weight can. Between GPU types, it needs samples
-that predict the speed of a full engine.
+Queues and latency depend on the weight, so a control law based on them is a feedback loop with a delay. Speed at a
+known batch size hardly depends on the weight: this law is feed-forward, and does not oscillate with old samples. It
+does not act within its bands, within the noise of the samples, or on a difference that all replicas share. It does not
+act on replicas without evidence, or on replicas whose speed changes faster than a weight can. Between GPU types, it
+needs samples that predict the speed of a full engine.
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ from lbctl.ir.pools import Weighting
 from lbctl.signals.derive import Evidence
 
 MIN_COUNT = 20.0
-"""The tokens, or executions, that an estimate needs at least."""
+"""Minimum number of tokens, or executions, for an estimate."""
 _NOISE = 4.0
-"""The standard errors of an estimate that are inside its band."""
+"""Number of standard errors of an estimate that are inside its band."""
 _MEMORY = 10.0
-"""The times of smoothing after which a turn counts 1/e."""
+"""Number of smoothing times after which a turn counts 1/e."""
 _STEADY = 0.85
-"""The part of its speed so far that a look must find for the noise not to be looked at."""
+"""While the speed of each sample differs from the speed so far by less than this factor, the noise is not tracked."""
 _SHORT = 2.5
-"""How much faster than `smoothing` the speed over the last few looks follows."""
+"""How much faster than `smoothing` the speed over the last few samples adapts."""
 _LEFT, _BACK = 1.6, 0.5
-"""Distance from the peers' speed, in bands, at which a replica counts as different, and as equal again."""
+"""Distance from the peers' speed, in bands, at which a replica counts as different, and the distance at which it counts
+as equal again."""
 _NOISE_MEMORY = 3.0
-"""The times of smoothing after which a sample of the noise counts 1/e."""
+"""Number of smoothing times after which a sample of the noise counts 1/e."""
 _TURNS, _CALM = 1.5, 1.0
-"""A replica whose speed has turned more often is held at its capacity, until its turns are fewer than the second."""
+"""A replica whose speed has turned more often than the first number is held at its capacity until its turns are fewer
+than the second number."""
 _FEW, _SMALL = 0.05, 0.01
-"""The turns and the variance below which a replica is steady again."""
+"""The number of turns and the variance below which a replica is steady again."""
 _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
 """A change counts as at most three variances, so that a sudden slow-down is not taken for noise; and the mean of the
 square of a normal variable of variance 1 after this clipping."""
@@ -65,24 +67,24 @@ class _Group:
 
     def __init__(self) -> None:
         self.ratios: list[float] = []
-        """Their speeds per capacity."""
+        """The speeds of its replicas, per capacity."""
         self.speeds: list[float] = []
         """Their speeds."""
         self.capacities: list[float] = []
-        """The capacities of those with `sums`."""
+        """The capacities of the replicas with `sums`."""
         self.sums: list[Sums] = []
-        """The steps of those that are as fast as the others."""
+        """The steps of the replicas that are as fast as the others."""
         self.per_capacity = self.speed = 1.0
-        """The upper medians of both."""
+        """The upper medians of `ratios` and `speeds`."""
         self.full = 0.0
-        """Tokens that a full replica generates, per capacity; 0 if unknown."""
+        """Tokens per second that a full replica generates, per capacity; 0 if unknown."""
         self.error = 0.0
         """The standard error of the natural logarithm of `full`."""
         self.across = 0.0
         """The natural logarithm of `full` relative to `full` of all replicas."""
 
     def compare(self) -> None:
-        """Determine the medians, and what a full one of them does."""
+        """Determine the medians, and the throughput of a full replica."""
         self.per_capacity, self.speed = _upper_median(self.ratios), _upper_median(self.speeds)
         fitted = throughput(total(self.sums)) if self.sums else None
         if fitted is not None:
@@ -90,7 +92,7 @@ class _Group:
 
 
 class _Bands(NamedTuple):
-    """The deviations inside which nothing is done, as natural logarithms; `smoothing` is in seconds."""
+    """The deviations within which no action is taken, as natural logarithms; `smoothing` is in seconds."""
 
     above: float
     below: float
@@ -99,12 +101,12 @@ class _Bands(NamedTuple):
 
     @classmethod
     def of(cls, rules: Weighting) -> _Bands:
-        """The bands of these rules."""
+        """The bands for these rules."""
         return cls(rules.act_above / 100, rules.release_below / 100, rules.across_types / 100, rules.smoothing / 1000)
 
 
 def adaptive(rules: Weighting, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
-    """Propose weights in proportion to the measured speed, relative to peers and to other types of GPU."""
+    """Propose weights in proportion to the measured speed, relative to peers and to other GPU types."""
     measured = _measured(rules, subjects, now - stale)
     bands = _Bands.of(rules)
     above, types = bands.above, bands.types
@@ -178,7 +180,7 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
 
 
 def _with_speed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
-    """Take in the speed of one look; `elapsed` is in times of smoothing."""
+    """Include the speed of one sample; `elapsed` is in smoothing times."""
     last, short, variance, away, turns, held, _ = unsteady
     change = (speed - last) / (speed + last)
     change = min(2.0 * change * change, _CLIPPED * variance) / _CLIPPED_MEAN  # half the squared change of the logarithm
@@ -187,16 +189,16 @@ def _with_speed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
 
 
 def _noise(variance: float, gap: float) -> float:
-    """The deviation that may be noise of a mean over samples with this variance; `gap` is as in `Unsteady`.
+    """The deviation of a mean over samples with this variance that may be noise; `gap` is as in `Unsteady`.
 
-    The gap is remembered, since most decisions bring a replica no new sample: they are taken for another one.
+    The gap is stored, because most decisions are made for another replica and bring this one no new sample.
     """
     keep = math.exp(-gap)
     return _NOISE * math.sqrt(variance * (1.0 - keep) / (1.0 + keep))
 
 
 def _compare(groups: Mapping[_Key, _Group]) -> None:
-    """Compare each group with all that have the same kind of evidence."""
+    """Compare each group with all groups that have the same kind of evidence."""
     kinds: dict[type[Evidence] | None, list[float]] = {}
     for (kind, _), group in groups.items():
         group.compare()
@@ -209,7 +211,7 @@ def _compare(groups: Mapping[_Key, _Group]) -> None:
 
 
 def _upper_median(values: list[float]) -> float:
-    """The larger of the two middle values of an even number: of two replicas, the slow one is the outlier."""
+    """The median; for an even number of values, the larger middle one: of two replicas, the slow one is the outlier."""
     return sorted(values)[len(values) // 2]
 
 

@@ -1,7 +1,9 @@
-"""A weighted score of load signals: the higher the load, the lower the weight. lint warns of it: it follows itself.
+"""A weighted score of load signals: the higher the load, the lower the weight.
 
-A signal counts as its part of the largest value in the pool (a ratio as it is); where a replica lacks a signal, the
-others share its weight. The multiplier is what the load leaves of 1, relative to the mean of the pool.
+The linter warns about it, because the score feeds back on itself.
+
+A signal counts as its fraction of the largest value in the pool (a ratio counts unchanged); if a replica lacks a
+signal, the other signals share its weight. The multiplier is 1 minus the load, relative to the mean of the pool.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def _maximum(name: str, subjects: Sequence[Subject], oldest: float) -> float:
 def _load(
     observation: Observation | None, terms: Sequence[tuple[str, float]], maxima: Mapping[str, float], oldest: float
 ) -> float | None:
-    """The load from 0 (idle) to 1 (the highest in the pool); None where no signal is known."""
+    """The load from 0 (idle) to 1 (the highest in the pool); None if no signal is known."""
     values = [(weight, _value(observation, name, oldest), maxima[name]) for name, weight in terms]
     measured = [(weight, value / maximum) for weight, value, maximum in values if value is not None]
     total = sum(weight for weight, _ in measured)

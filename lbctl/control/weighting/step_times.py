@@ -1,10 +1,10 @@
-"""Throughput of replicas with one GPU type, estimated by a line through their measured step times.
+"""Throughput of replicas with one GPU type, estimated with a line through their measured step times.
 
 A step with n sequences and q prompt tokens takes a + b·n + p·q. All three depend on the model and the GPU. GPUs with a
-different balance between memory and computing differ in the ratios too, so that no common curve can compare them. Each
-type has its own line, by least squares over its samples. With the measured number of prompt tokens per sequence, a full
-engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is, at most with 256 sequences
-(`max_num_seqs` of vLLM, `--max-running-requests` of others).
+different balance between memory and compute also have different ratios, so that no common curve can compare them. Each
+type has a separate line, fitted by least squares to its samples. With the measured number of prompt tokens per
+sequence, a full engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if
+it has 256 sequences (`max_num_seqs` of vLLM, `--max-running-requests` of others).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import NamedTuple
 from lbctl.signals.derive import Evidence, TokenEvidence
 
 WINDOW = 300.0
-"""Seconds after which a sample counts 1/e."""
+"""Time in seconds after which a sample counts 1/e."""
 _MAX_SEQUENCES = 256.0
 _MIN_SAMPLES = 40.0
-"""The samples behind a line of three numbers."""
+"""Minimum number of samples for a line with three parameters."""
 
 
 class Sums(NamedTuple):
@@ -55,13 +55,16 @@ class Throughput(NamedTuple):
     """Throughput of a full engine."""
 
     rate: float
-    """Tokens, or answers, in a second."""
+    """Tokens or answers per second."""
     error: float
     """The standard error of its natural logarithm."""
 
 
 def with_sample(sums: Sums, evidence: Evidence, cache: float | None, keep: float) -> Sums:
-    """Return the sums with a sample; `keep` is what is left of the others, `cache` the part of the cache in use."""
+    """Return the sums with a sample.
+
+    `keep` is the factor on the earlier samples, `cache` the used fraction of the cache.
+    """
     if isinstance(evidence, TokenEvidence):
         n, q, y = evidence.decode_tokens, evidence.prefill_tokens, evidence.itl_seconds / evidence.itl_count
     else:
@@ -79,7 +82,7 @@ def total(parts: Iterable[Sums]) -> Sums:
 
 
 def throughput(sums: Sums) -> Throughput | None:
-    """Return the throughput of a full engine by the line; None if there is no line, or if it is too short."""
+    """Return the throughput of a full engine according to the line; None if there is no line, or if it is too short."""
     if sums.samples < _MIN_SAMPLES or not sums.n:
         return None
     scale = (1.0, sums.n / sums.samples, max(sums.q, sums.n) / sums.samples)
@@ -104,7 +107,7 @@ def throughput(sums: Sums) -> Throughput | None:
 
 
 def _full(sums: Sums) -> float:
-    """The sequences that fill the cache: sequences against usage, through the origin."""
+    """The number of sequences that fill the cache: sequences against usage, fitted through the origin."""
     return sums.un / sums.uu if sums.uu > 1e-9 else _MAX_SEQUENCES
 
 

@@ -11,27 +11,27 @@ from lbctl.ir.pools import Replica, Weighting
 from lbctl.signals.derive import Evidence
 
 Peers = tuple[str, int] | tuple[float]
-"""(GPU, how many), or (capacity,) where no GPU is named: replicas with equal keys should be equally fast."""
+"""(GPU, count), or (capacity,) if no GPU is set: replicas with equal keys should be equally fast."""
 
 
 class Unsteady(NamedTuple):
-    """How the speed of a replica changes from look to look. Speeds are those against the reference engine."""
+    """How the speed of a replica changes from sample to sample. Speeds are relative to the reference engine."""
 
     last: float
     """The speed in the newest evidence alone."""
     short: float
-    """The speed over the last few looks."""
+    """The speed over the last few samples."""
     variance: float = 0.05
     """Variance of the natural logarithm of `last`, as half the mean square of its changes (von Neumann 1941), which is
     hardly affected by a drift."""
     away: bool = False
-    """Whether `short` is slower than the peers, and has not become as fast again."""
+    """Whether `short` is slower than the peers and has not become as fast as the peers again."""
     turns: float = 0.0
-    """Number of times that `away` has changed; each counts less with its age."""
+    """Number of times that `away` has changed; older changes count less."""
     held: bool = False
-    """Whether that is so often that the replica is held at its capacity."""
+    """Whether `away` has changed so often that the replica is held at its capacity."""
     gap: float = 0.0
-    """The time between the last two looks, in times of `smoothing`."""
+    """The time between the last two samples, in units of `smoothing`."""
 
 
 class Estimate(NamedTuple):
@@ -56,33 +56,34 @@ class Estimate(NamedTuple):
     kind: type[Evidence] | None = None
     """The kind of the evidence; estimates of different kinds are not compared."""
     unsteady: Unsteady | None = None
-    """How its speed changes; None while it hardly does."""
+    """How its speed changes; None if it hardly changes."""
     sums: Sums | None = None
-    """The sums of its steps, where the pool has several types of GPU."""
+    """The sums of its steps, if the pool has several GPU types."""
 
 
 Subject = tuple[Replica, Peers, Observation | None, Estimate, bool]
-"""(replica, its peers, newest observation, estimate so far, whether it counts: it is in, and its samples are fresh)"""
+"""(replica, its peers, newest observation, previous estimate, whether it counts: it is in, and its samples are
+fresh)"""
 
 
 class MultiplierParts(NamedTuple):
-    """The factors of a multiplier that have a known cause; what is left of the multiplier has another cause."""
+    """The factors of a multiplier with a known cause; the rest of the multiplier has another cause."""
 
     speed: float = 1.0
     """The measured speed."""
     room: float = 1.0
-    """The correction of the capacity."""
+    """The factor that corrects the capacity."""
 
 
 WHOLE = MultiplierParts()
-"""No part has moved: the multiplier is not due to speed or capacity."""
+"""Neutral factors: the multiplier is not due to speed or capacity."""
 
 
 class Proposal(NamedTuple):
     """A strategy's proposal for one replica."""
 
     estimate: Estimate
-    """The strategy's measurements; it is the argument of its next call."""
+    """The strategy's measurements, which are the argument of its next call."""
     multiplier: float | None
     """The proposed multiplier of the capacity; None without evidence."""
     signal: float | None = None
@@ -102,4 +103,5 @@ new_tuple = tuple.__new__
 """`new_tuple(Proposal, (…))` creates a named tuple of all fields in order. Calling the class would run Python code
 for each replica, which takes a tenth of the time of an observation."""
 Strategy = Callable[[Weighting, Sequence[Subject], float, float], "list[Proposal]"]
-"""(rules, replicas, seconds after which evidence is stale, now in seconds) → one proposal each, in the same order."""
+"""(rules, replicas, seconds after which evidence is stale, current time in seconds) → one proposal for each replica, in
+the same order."""
