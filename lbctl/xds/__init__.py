@@ -1,1 +1,1 @@
-"""Envoy's configuration protocol (xDS v3): resources, the transport protocol, and a separate client implementation."""
+"""Envoy's configuration protocol (xDS v3): resources, the transport protocol, and a separate client."""

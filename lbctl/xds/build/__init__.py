@@ -1,1 +1,1 @@
-"""Builds and validates the resources that each proxy receives from a snapshot."""
+"""Builds and validates the resources of each proxy from a snapshot."""

@@ -17,7 +17,7 @@ from lbctl.xds.build.field_rules import Reference
 from lbctl.xds.resource import EDS, Resource
 
 Inputs = tuple[object, ...]
-"""Values compared with ==: equal inputs produce equal messages. The most distinctive value comes first, for speed."""
+"""Values compared with ==: equal inputs produce equal messages. The most distinctive value is the first, for speed."""
 _Slot = tuple[str, str]
 _Value = TypeVar("_Value")
 
@@ -28,13 +28,13 @@ class BuiltResource(NamedTuple):
     inputs: Inputs
     resource: Resource
     needs: frozenset[Reference]
-    """Resources that it refers to."""
+    """The resources that it refers to."""
     valid: bool = True
     """Whether Envoy accepts it."""
 
 
 class BuildCache:
-    """The resources built for one snapshot; missing resources are taken from the previous snapshot's cache.
+    """The resources built for one snapshot; missing resources are taken from the cache of the previous snapshot.
 
     `problems` collects a diagnostic for each message that Envoy would reject. A rejected message is never cached.
     """
@@ -46,7 +46,7 @@ class BuildCache:
         self._values: dict[str, list[Any]] = {}
         self._routed: dict[str, tuple[Pool, Pool]] = {}
         self._lock: Lock = previous._lock if previous else Lock()
-        """Layouts are modified in place while they are rendered, and two snapshots share them."""
+        """Protects layouts, which are modified in place while they are rendered, and which two snapshots share."""
         self.problems: list[Diagnostic] = []
 
     @classmethod
@@ -153,7 +153,10 @@ class BuildCache:
         in_clear: Resource | None,
         parent: str,
     ) -> BuiltResource:
-        """Build a resource. If different inputs produce the bytes of a cached resource, that resource is reused."""
+        """Build a resource.
+
+        If different inputs produce the same bytes as a cached resource, that resource is reused.
+        """
         with self._lock:
             message = build()
             body = message.SerializeToString(deterministic=True)

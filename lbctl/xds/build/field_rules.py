@@ -1,7 +1,8 @@
 """Checks messages against the validation rules in Envoy's protobuf definitions (protoc-gen-validate).
 
-Envoy rejects a message that breaks such a rule. The rules are read from the descriptors of xds-protos and not copied
-here. Regular expressions are not compiled: Envoy uses RE2, and the model accepts only expressions that RE2 can parse.
+Envoy rejects a message that violates such a rule. The rules are read from the descriptors of xds-protos and not copied
+here. Regular expressions are not checked here: Envoy uses RE2, and the model accepts only expressions that RE2 can
+parse.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from google.protobuf.message import DecodeError, Message
 from validate import validate_pb2
 
 Broken = tuple[str, str]
-"""Path of a field, for example `virtual_hosts[0].routes[2].match`, and the reason why its value is invalid."""
+"""The path of a field, for example `virtual_hosts[0].routes[2].match`, and the reason why its value is invalid."""
 Reference = tuple[str, str]
 """Type URL and name of a resource that another resource refers to."""
 _Check = Callable[[Any], str]
-"""Returns the reason why a value breaks the rule, or an empty string."""
+"""Returns the reason why a value violates the rule, or an empty string."""
 
 _ANY = "google.protobuf.Any"
 _MAX_VALID = 20_000
@@ -52,18 +53,18 @@ _COMPARED: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 class Examined(NamedTuple):
-    """The broken rules of a message, and the resources that it refers to."""
+    """The violated rules of a message, and the resources that it refers to."""
 
     broken: list[Broken]
-    """Rules that the message breaks."""
+    """The rules that the message violates."""
     needs: set[Reference]
-    """Resources that it refers to."""
+    """The resources that it refers to."""
 
 
 class FieldRules:
     """Checks messages against their rules. `extractors` maps the full name of a message type to a reference extractor.
 
-    Most messages of a fleet are alike or unchanged, so a message that is valid once is remembered by its digest.
+    Most messages of a fleet are similar or unchanged, so a message that was valid once is remembered by its digest.
     """
 
     def __init__(self, extractors: Mapping[str, Callable[[Any], Iterable[Reference]]]) -> None:
@@ -201,7 +202,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 class _Field(NamedTuple):
     """The checks of one field, and an iterator over the messages in it.
 
-    `items` is None if nothing in the field needs a check. Both give positions relative to the field.
+    `items` is None if no message in the field needs a check. Both return positions relative to the field.
     """
 
     name: str
@@ -245,7 +246,7 @@ def _field(field: FieldDescriptor, contains_checks: bool) -> _Field:
 
 
 def _absent(field: FieldDescriptor) -> tuple[str, ...]:
-    """Return the rules that a field breaks if it is absent, or has its default value."""
+    """Return the rules that a field violates if it is absent or has its default value."""
     rules = _rules(field)
     if rules is None:
         return ()

@@ -1,6 +1,6 @@
 """Checks that certificates, private keys, CA bundles and revocation lists in PEM can be used.
 
-OpenSSL applies the same checks here as BoringSSL in Envoy. No part of a key is shown or written to a disk.
+OpenSSL applies the same checks here as BoringSSL in Envoy. No part of a key is logged or written to disk.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def place(resource: Resource, message: str) -> Path:
 def short(message: str) -> str:
     """Shorten a NACK message for display.
 
-    The dump of a message is removed, because it can contain keys. For a broken rule, only the last cause is kept.
+    The dump of a message is removed, because it can contain keys. For a violated rule, only the last cause is kept.
     """
     _, broken, detail = message.rpartition(_BROKEN)
     before, dump, _ = message.partition(_DUMP)
@@ -81,7 +81,10 @@ def _route(table: Any, steps: dict[str, int], text: str) -> Path:
 
 
 def _route_quoting(table: Any, message: str) -> str:
-    """Return the route with the regular expression that Envoy quotes. It is invalid, or its program is too large."""
+    """Return the route with the regular expression that Envoy quotes.
+
+    The expression is invalid, or its program is too large.
+    """
     large = _LARGE.search(message)
     text = (large[1] if large else message.strip().rpartition(": ")[2]).encode()
     if len(text) < _MIN_QUOTED:

@@ -19,7 +19,7 @@ from lbctl.xds.build.build_cache import BuildCache, BuiltResource
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
 
 Locality = tuple[str | None, str | None]
-"""Region and zone of a proxy; None if no replica is in the same one."""
+"""The region and zone of a proxy; None if no replica is in the same one."""
 NO_LOCALITY: Locality = (None, None)
 
 
