@@ -193,10 +193,10 @@ def _rejected(site: Site) -> Iterator[None]:
 SHARED: dict[str, Callable[[Site], AbstractContextManager[None]]] = {
     "a replica is killed": _killed,
     "all replicas are down": _all_killed,
-    "the metrics are gone": _silent,
-    "a file is broken": _broken,
+    "all metrics sources fail": _silent,
+    "a fleet file has an error": _broken,
     "a proxy rejects the configuration": _rejected,
-    "a replica is wedged": _wedged,  # the last one: the replica is on trial for a while after it
+    "a replica is stalled": _wedged,  # the last one: the replica is on trial for a while after it
 }
 """Maps a fault to the function that causes it at the shared site."""
 
@@ -280,11 +280,11 @@ def _disk_full() -> Iterator[ControlPlane]:
 
 
 OWN: dict[str, Callable[[], AbstractContextManager[ControlPlane]]] = {
-    "one of two proxies is gone": lambda: _proxies_gone(1),
-    "all proxies are gone": lambda: _proxies_gone(2),
-    "the picker is gone": _picker_gone,
-    "the picker is never asked": _picker_never_asked,
-    "the store is gone": _store_gone,
+    "one of two proxies disconnects": lambda: _proxies_gone(1),
+    "all proxies disconnect": lambda: _proxies_gone(2),
+    "the picker is not running": _picker_gone,
+    "proxies never query the picker": _picker_never_asked,
+    "the store is unavailable": _store_gone,
     "the disk is full": _disk_full,
 }
 """Maps a fault to the function that causes it at a separate site, and yields that site's control plane."""
