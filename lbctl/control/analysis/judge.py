@@ -1,7 +1,7 @@
 """The verdict on an interval, and whether a step of a rollout may end.
 
-An interval is bad if the new pool's error rate is significantly and relevantly higher than the old pools' rate, or if the
-new pool is slower than `max_latency` allows (`slowness`). If the split sends no requests to the old pools, only the
+An interval is bad if the new pool's error rate is significantly and relevantly higher than the old pools' rate, or if
+the new pool is slower than `max_latency` allows (`slowness`). If the split sends no requests to the old pools, only the
 new pool is compared with `max_error_rate`. An interval with fewer than `min_requests` requests on a side is
 inconclusive and is combined with the next one. If nearly all requests to the new pool failed, but hardly any to the old
 pools, an interval is bad even with few requests.

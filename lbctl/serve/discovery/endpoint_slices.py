@@ -84,8 +84,8 @@ def replicas_of(
 ) -> SliceReading:
     """Return the replicas of a pool.
 
-    `labels`: `node` and `pod` → their labels, without labels that could not be listed yet. In this case, the GPU and the
-    zone are taken from the replica in `earlier`.
+    `labels`: `node` and `pod` → their labels, without labels that could not be listed yet. In this case, the GPU and
+    the zone are taken from the replica in `earlier`.
     """
     before = {item.name: item for item in earlier}
     problems: dict[str, None] = {}
