@@ -45,7 +45,7 @@ def test_import_order_matches_the_contract() -> None:
 
 
 def test_packages_of_serve_have_the_order_of_the_contract() -> None:
-    rows = _first_cells("The packages of `lbctl/serve`")
+    rows = _first_cells("`lbctl/serve` has the following packages")
     assert [sorted(cell) for cell in rows] == [sorted(layer) for layer in _layers("The packages of serve")]
 
 
