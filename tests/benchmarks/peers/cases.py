@@ -91,17 +91,17 @@ HALVED = Case(
 WEDGED = Case(
     "one wedged",
     "Load 40 %; after a fifth of the run, the second replica makes no progress, but its `/health` answers. Requests to "
-    "it fail until this is detected, and a run is hardly longer than the detection.",
+    "it fail until this is detected, and a run takes only slightly longer than the detection.",
     _independent(0.4), events=(Event(_FAULT, "wedge", 1, (1,)),), since=_FAULT,
 )  # fmt: skip
 CHAT = Case(
     "chat with shared prefixes",
     "Three equal replicas; conversations of many turns with three system prompts of 4,096 tokens. Each turn contains "
-    "all earlier ones.",
+    "all earlier turns.",
     _chat, _EQUAL_SPEEDS,
 )  # fmt: skip
 BURST = Case(
-    "burst", "Load 40 %; every ten seconds, half of the requests arrive within two.", _burst, after=MIXED_SPEEDS
+    "burst", "Load 40 %; every ten seconds, half of the requests arrive within two seconds.", _burst, after=MIXED_SPEEDS
 )
 KILLED = Case(
     "replica killed", "Load 40 %; the second replica dies at a fifth of the run and restarts at seven tenths.",

@@ -41,10 +41,11 @@ _JUDGED = ("TTFT p50", "TTFT p99", "whole p50", "whole p99", "failed")
 _INTRODUCTION = """\
 # Benchmarks
 
-lbctl compared with its alternatives: nginx, HAProxy and Envoy configured by hand as their documentation advises, and
-the routers of SGLang, vLLM and LiteLLM from their packages. Each has a separate set of the same simulated engines
-(continuous batching, a prefix cache, vLLM's metrics, streamed answers), and all get the same requests at the same
-moments. The proxies and LiteLLM know the replicas' weights (5 : 2 : 1). The other routers do not support weights.
+This page compares lbctl with its alternatives: nginx, HAProxy and Envoy, configured manually as their documentation
+advises, and the SGLang, vLLM and LiteLLM routers from their packages. Each system has its own set of identical
+simulated engines (continuous batching, a prefix cache, vLLM's metrics, streamed answers). All systems receive the same
+requests at the same times. The proxies and LiteLLM are configured with the replicas' weights (5 : 2 : 1). The other
+routers do not support weights.
 
 Written by `{command}` on {date}
 ({cores} cores, {machine}; {runs}):
@@ -52,19 +53,20 @@ Written by `{command}` on {date}
 
 - Times are seconds: the median of the repetitions, with minimum and maximum. A client gives up if no data
   arrives for {patience:.0f} s. A first token or a whole answer that did not arrive counts as {failed:.0f} s.
-  A run has some hundred requests for each system: its 99th percentile is one of the slowest two or three.
-- "Share error" is the percentage of the requests that should have gone to another replica, by the engines' capacity.
-  "Failed" and "cached" are percentages of the requests and of the prompts' tokens.
+  A run has a few hundred requests for each system, so the 99th percentile is one of the two or three slowest requests.
+- "Share error" is the percentage of requests that should have gone to another replica, according to the engines'
+  capacity. "Failed" is a percentage of the requests, and "cached" is a percentage of the prompt tokens.
 - `static` is the output of `lbctl render`. `adaptive` is `lbctl serve` with weights from the engines' metrics. `pick`
-  is `lbctl serve` with its picker. All use their defaults. The picker reads `x-session-id`, as the hashes do.
-- "Data path" is processor time of the proxy with its workers, and of the picker, in milliseconds a request. "Control"
-  is processor time of `lbctl serve` without the picker. It runs at its own interval, so it counts more with fewer
-  requests.
+  is `lbctl serve` with its picker. All modes use the default settings. The picker reads `x-session-id`, as the hashes
+  do.
+- "Data path" is the processor time of the proxy with its workers, and of the picker, in milliseconds per request.
+  "Control" is the processor time of `lbctl serve` without the picker. `lbctl serve` runs at its own interval, so its
+  time per request is higher with fewer requests.
 - The largest engine is twice as fast as a 70B model on eight H100. All engines send one event for 16 tokens, so the
-  cost of an event weighs less here than with one event for each token. Answers have at most 160 tokens, except in
-  chats. Clients open a connection for each request.
+  cost of an event matters less here than with one event for each token. Answers have at most 160 tokens, except in
+  chats. Clients open a new connection for each request.
 - Only newer engines prepare prompts for a router (`/v1/chat/completions/render`). vllm-router queries the engines
-  for it before each request and continues without an answer.
+  for a prepared prompt before each request, and continues without an answer.
 - The rates do not saturate the engines or the clients:
   {harness}
 """
@@ -179,7 +181,7 @@ def _verdict(table: Table) -> Iterator[str]:
         yield f"## Where lbctl {title}\n"
         yield _RULE + ("A single run of a case shows no spread: a small difference may be chance.\n" if has_one else "")
         rows = [row for case, systems in table for row in _compared(case, systems, better)]
-        yield from rows or ["- Nowhere in these figures."]
+        yield from rows or ["- Nowhere in these results."]
         yield ""
     yield from _cost(table)
 
