@@ -27,9 +27,9 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "key": ("lbctl.cli.key", "Create API keys."),
     },
     "Render": {
-        "render": ("lbctl.cli.render", "Render the configuration of nginx, HAProxy or Envoy."),
-        "diff": ("lbctl.cli.diff", "Show what a change does to pools, traffic and settings."),
-        "bootstrap": ("lbctl.cli.bootstrap", "Print the bootstrap configuration of an Envoy."),
+        "render": ("lbctl.cli.render", "Render the configuration for nginx, HAProxy or Envoy."),
+        "diff": ("lbctl.cli.diff", "Show how a change affects pools, traffic and settings."),
+        "bootstrap": ("lbctl.cli.bootstrap", "Print a bootstrap configuration for Envoy."),
     },
     "Run": {
         "up": ("lbctl.cli.up", "Run serve and a local proxy until Ctrl-C."),
@@ -43,7 +43,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "undrain": ("lbctl.cli.overrides:undrain", "End a drain or a deep-health ejection."),
         "weight": ("lbctl.cli.overrides:weight", "Override the weight of a replica."),
         "freeze": ("lbctl.cli.overrides:freeze", "Freeze the weights of a pool."),
-        "unfreeze": ("lbctl.cli.overrides:unfreeze", "Let the weights of a pool change again."),
+        "unfreeze": ("lbctl.cli.overrides:unfreeze", "Unfreeze the weights of a pool."),
         "split": ("lbctl.cli.overrides:split", "Override the split of a route."),
         "rollout": ("lbctl.cli.rollout", "Move a route's split to one pool in steps."),
         "history": ("lbctl.cli.history:history", "List previously published fleets."),
@@ -58,7 +58,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("lbctl.cli.doctor", "Check this machine and the fleet for problems."),
     },
     "Plan": {
-        "simulate": ("lbctl.cli.simulate", "Replay a request trace against a pool in simulation."),
+        "simulate": ("lbctl.cli.simulate", "Simulate how a pool handles a request trace."),
         "gpus": ("lbctl.cli.gpus", "Print the built-in GPU table."),
     },
     "Other": {

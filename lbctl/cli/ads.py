@@ -59,13 +59,13 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
         options_of("")(
             "--xds",
             metavar="HOST:PORT",
-            help="Address of the control plane, or unix:PATH (default: the socket of the serve on this machine, "
+            help="Address of the control plane, or unix:PATH (default: the socket of serve on this machine, "
             f"or {USUAL}).",
         ),
         option("--node", metavar="ID", help="Node ID (default: host name of this machine)."),
         option("--region", metavar="NAME", help="Region of the node."),
         option("--zone", metavar="NAME", help="Zone of the node."),
-        option("--tls-ca", metavar="FILE", help="CA bundle to verify the control plane's certificate; enables TLS."),
+        option("--tls-ca", metavar="FILE", help="CA bundle to verify the control plane's certificate. Enables TLS."),
         option("--tls-cert", metavar="FILE", help="Client certificate of the node."),
         option("--tls-key", metavar="FILE", help="Private key of the client certificate."),
         options_of("")(

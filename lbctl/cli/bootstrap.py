@@ -46,13 +46,13 @@ _CONNECT_TIMEOUT = 10.0
     "standbys",
     metavar="HOST:PORT",
     multiple=True,
-    help="Another control-plane member, used if the one before does not answer (repeatable).",
+    help="Another control-plane member, used if the previous one does not answer (repeatable).",
 )
 @option(
     "--proxy-admin",
     metavar="HOST:PORT",
-    help="Address of Envoy's admin interface, or unix:PATH. Default: `admin` of its entry in --fleet, or a Unix socket "
-    "next to the bootstrap if the proxy connects by Unix socket.",
+    help="Address of Envoy's admin interface, or unix:PATH. Default: `admin` of the node's entry in --fleet, or a "
+    "Unix socket next to the bootstrap file if Envoy connects to a Unix socket.",
 )
 @option("-d", "--directory", metavar="DIR", help="Write the files to DIR, atomically.")
 @option(
@@ -63,16 +63,17 @@ _CONNECT_TIMEOUT = 10.0
 def command(
     ads: Ads, standbys: tuple[str, ...], proxy_admin: str | None, proxy_metrics: str | None, directory: str | None
 ) -> int:
-    """Print the bootstrap configuration of an Envoy.
+    """Print a bootstrap configuration for Envoy.
 
-    The Envoy connects to a control plane by incremental (delta) ADS. With TLS, use -d: Envoy then watches the
-    certificate files and loads renewed certificates. Without -d, it reads them only once.
+    With this configuration, Envoy connects to a control plane over incremental (delta) ADS. With TLS, use -d: Envoy
+    then watches the certificate files and loads renewed certificates. Without -d, Envoy reads the certificates only
+    once.
 
-    Without --xds and --tls-ca, the Envoy connects to the Unix socket of the serve that runs on this machine. lbctl
-    waits up to ten seconds for this serve. If `control.api.bind` is not the default, add --fleet or --server. The exit
-    code is 4 if no serve answers there.
+    Without --xds and --tls-ca, Envoy connects to the Unix socket of the serve process on this machine. lbctl waits up
+    to ten seconds for this process. If `control.api.bind` is not the default, add --fleet or --server. The exit code is
+    4 if serve does not answer.
 
-    Start the proxy with `envoy -c FILE --disable-hot-restart`, so that several Envoys can run on one machine.
+    Start Envoy with `envoy -c FILE --disable-hot-restart`, so that several Envoy processes can run on one machine.
     """
     from lbctl.targets.envoy.bootstrap import Joining, bootstrap
 

@@ -18,7 +18,7 @@ _SHELLS = ("bash", "zsh", "fish")
 def command(context: click.Context, shell: str) -> None:
     """Print a shell completion script.
 
-    Load it from the configuration of your shell:
+    To load the script, add one of these lines to your shell configuration:
 
     \b
     bash: source <(lbctl completion bash)          in ~/.bashrc

@@ -52,8 +52,9 @@ def command(headless: bool, duration: str | None, kind: str | None, form: str) -
     """Run a demo on this machine, without a GPU.
 
     The demo starts serve and a real proxy in front of simulated replicas with different GPUs, and makes replicas fail.
-    The same requests go to three equal groups: weights by lbctl serve, static weights, and round robin. In addition,
-    lbctl serve promotes a good canary and rolls back a bad one.
+    The same requests go to three equal groups of replicas: the first has weights from lbctl serve, the second has
+    static weights, and the third uses round robin. In addition, lbctl serve promotes a good canary and rolls back a bad
+    one.
 
     Press keys to start faults and canaries, or run a script with --headless. The exit code is 1 if a process exits, and
     4 if no proxy is installed.

@@ -25,7 +25,7 @@ _COLUMNS = ("NAME", "THROUGHPUT", "MEMORY", "SOURCE")
 def command(form: str) -> None:
     """Print the built-in GPU table.
 
-    The table has the relative throughput of each GPU (A100-80GB = 5), with the source and the method of each figure.
+    The table shows the relative throughput of each GPU (A100-80GB = 5), and the source and method of each figure.
     """
     click.echo({"table": _table, "json": _json, "yaml": _yaml}[form](GPUS.values()), nl=False)
 

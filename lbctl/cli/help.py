@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT = "environment"
 RULE = (
-    "The variable of an option is LBCTL_, the command and the long name of the option, for example\n"
+    "The variable of an option is LBCTL_, followed by the command and the option's long name, for example\n"
     "LBCTL_RENDER_PROXY_VERSION. Options with the same meaning in several commands share a variable.\n"
     "An option on the command line takes precedence."
 )
@@ -23,7 +23,7 @@ RULE = (
 _OTHER = {
     "LBCTL_FILE_DIRS": "Directories in addition to those from which a fleet may read keys, separated by colons",
     "LBCTL_NGINX, LBCTL_HAPROXY, LBCTL_ENVOY": "Path of the proxy's binary",
-    "NO_COLOR": "No colors in the output, if set",
+    "NO_COLOR": "Disables colors in the output, if set",
 }
 """Variables without an option."""
 _SHOWN = 3

@@ -54,7 +54,7 @@ def history(form: str, remote: ServeClient) -> int:
 )
 @click.argument("digest", required=False)
 @options_of("rollback")(
-    "--allow-shrink", is_flag=True, help="Allow the loss of more replicas or keys than `control.max_shrink`."
+    "--allow-shrink", is_flag=True, help="Allow the removal of more replicas or keys than `control.max_shrink` permits."
 )
 @options_of("rollback")("--wait", is_flag=True, help=WAIT_HELP)
 @options_of("")("--reason", metavar="TEXT", help="Reason, shown in status and audit log.")
@@ -62,9 +62,9 @@ def history(form: str, remote: ServeClient) -> int:
 def rollback(digest: str | None, allow_shrink: bool, wait: bool, reason: str | None, remote: ServeClient) -> int:
     """Publish an earlier fleet again until the files change.
 
-    DIGEST is a digest from `lbctl history`, or its first characters. Without it, lbctl chooses the fleet before the
-    current one. Certificates, keys and discovery files keep their current content, and the fleet files may be invalid.
-    The exit code is 1 if the fleet cannot be published; then nothing changes.
+    DIGEST is a digest from `lbctl history`, or its first characters. Without DIGEST, lbctl chooses the fleet before the
+    current one. Certificates, keys and discovery files keep their current content. A rollback is possible even if the
+    fleet files are invalid. If the fleet cannot be published, nothing changes and the exit code is 1.
     """
     request = schema.RollbackRequest(digest, allow_shrink, reason)
     answer = remote.post("/api/v1/rollback", request, schema.RollbackResult)

@@ -33,14 +33,14 @@ _MAX_KEY_FILE_BYTES = 8192
 )
 @option(
     "--from", "urls", metavar="URL", multiple=True,
-    help="Model server to query; more URLs may follow. A URL may also be the GPU exporter of a host.",
+    help="URL of a model server or of a host's GPU exporter; more URLs can follow.",
 )  # fmt: skip
 @option(
     "-f", "--file", metavar="FILE", help="Write the fleet to FILE, which must not exist (default: standard output)."
 )
 @option(
     "--api-key-file", metavar="FILE",
-    help="File with an API key, sent to every queried URL. The fleet sends it to the replicas.",
+    help="File with an API key. lbctl sends the key to every queried URL, and the proxies send it to the replicas.",
 )  # fmt: skip
 @option("--proxy", "kind", type=click.Choice(KINDS), help="Fail if this kind of proxy cannot serve the fleet.")
 @click.argument("more", metavar="[URL]…", nargs=-1)
@@ -53,8 +53,8 @@ def command(
     TorchServe, KServe, MLServer and others). Servers with the same models become one pool, with suitable health checks
     and telemetry sources. lbctl contacts only these URLs, and waits at most five seconds for each.
 
-    Standard error lists the kinds of proxy that can serve the fleet. The exit code is 4 if a URL does not answer as a
-    model server.
+    lbctl lists the kinds of proxy that can serve the fleet on standard error. The exit code is 4 if lbctl cannot
+    identify the server at a URL.
     """
     if more and not urls:
         raise click.UsageError("use --from before URLs")

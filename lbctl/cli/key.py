@@ -40,8 +40,8 @@ def command() -> None:
 def new(tenant: str, file: str | None, plain: bool) -> int:
     """Create an API key for TENANT and print it once.
 
-    The key goes to standard output. Its line for the key file goes to FILE, or to standard error. The line contains a
-    hash, which HAProxy compares; nginx and Envoy need --plain.
+    lbctl prints the key to standard output. It appends the key's line for the key file to FILE, or prints it to
+    standard error. The line contains a hash of the key, which only HAProxy supports; nginx and Envoy need --plain.
     """
     if not _NAME.fullmatch(tenant):
         raise click.UsageError("TENANT: use at most 63 lower-case letters, digits and . _ -")

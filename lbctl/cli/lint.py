@@ -56,14 +56,14 @@ class _Options:
     type=click.Choice(["error", "warning"]),
     default="error",
     show_default=True,
-    help="Lowest severity that sets exit code 1.",
+    help="Lowest severity that causes exit code 1.",
 )
-@option("--fix", is_flag=True, help="Apply safe fixes to the files and keep comments.")
+@option("--fix", is_flag=True, help="Apply safe fixes to the files, and keep comments.")
 @option("--rate", metavar="RATE", help="Expected load, for example 23.7/s or 90/m. Requires --mean-service.")
 @option(
     "--mean-service",
     metavar="D",
-    help="Mean time that a request occupies a replica, for example 800ms. Requires --rate.",
+    help="Mean time for which a request occupies a replica, for example 800ms. Requires --rate.",
 )
 @output_option("lint", FORMS)
 def command(
@@ -78,8 +78,9 @@ def command(
 ) -> int:
     """Report configuration that is valid but risky for inference.
 
-    The findings go to standard output. They include errors of the fleet and settings that its proxies do not support.
-    The comment `# lbctl: ignore CODE (reason)` silences a finding on its line. `lbctl rule CODE` explains a code.
+    lbctl prints the findings to standard output. They include errors in the fleet and settings that its proxies do not
+    support. The comment `# lbctl: ignore CODE (reason)` silences a finding on its line. `lbctl rule CODE` explains a
+    code.
     """
     if fix and "-" in paths:
         raise click.UsageError("--fix cannot change standard input (-)")

@@ -76,8 +76,8 @@ def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 @options_of("drain")("--wait", is_flag=True, help=WAIT_HELP)
 @options_of("drain")(
     "--wait-idle", is_flag=True,
-    help="Also wait until the replica has no requests in flight. Exit with 3 after its drain deadline, "
-    "or if the number is unknown.",
+    help="Also wait until the replica has no requests in flight. Exit with 3 after its drain deadline, or if the "
+    "number of requests is unknown.",
 )  # fmt: skip
 @_override_options
 def drain(replica: str, wait: bool, wait_idle: bool, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
@@ -114,7 +114,7 @@ def weight() -> None:
 def set_(replica: str, value: float, ttl: str | None, reason: str | None, remote: ServeClient) -> int:
     """Set the weight of a replica and ignore its signals.
 
-    VALUE is on the scale of capacities and greater than 0. To stop new requests, use `lbctl drain`.
+    VALUE has the same scale as capacities and must be greater than 0. To stop new requests, use `lbctl drain`.
     """
     request = schema.OverrideRequest("weight", *place(replica), value=value)
     override = _hold(remote, request, ttl, reason)
@@ -148,7 +148,7 @@ def freeze(pool: str | None, ttl: str | None, reason: str | None, remote: ServeC
 @click.argument("pool", required=False)
 @server_options(writes=True)
 def unfreeze(pool: str | None, remote: ServeClient) -> int:
-    """Let the weights of a pool change again.
+    """Unfreeze the weights of a pool.
 
     Without POOL, unfreeze all pools.
     """

@@ -23,13 +23,15 @@ _MESSAGES = {
 
 
 @click.command("reload", cls=Command, examples="lbctl reload --fleet fleet.yaml")
-@option("--allow-shrink", is_flag=True, help="Allow the loss of more replicas or keys than `control.max_shrink`.")
+@option(
+    "--allow-shrink", is_flag=True, help="Allow the removal of more replicas or keys than `control.max_shrink` permits."
+)
 @server_options(writes=True)
 def command(allow_shrink: bool, remote: ServeClient) -> int:
     """Reload the fleet's files in a running lbctl serve.
 
     The exit code is 1 if serve does not publish the files: they have errors, or they remove too many replicas or keys
-    without --allow-shrink. serve also sends rejected updates to the proxies again, in case the cause is fixed.
+    without --allow-shrink. serve also sends rejected updates to the proxies again, in case the cause has been fixed.
     """
     request = schema.ReloadRequest(allow_shrink)
     answer = remote.post("/api/v1/reload", request, schema.ReloadResult)

@@ -73,7 +73,7 @@ class _Options:
     "--proxy-version",
     "version",
     metavar="VERSION",
-    help="Version of the proxy (default: its `version` in the fleet, or the oldest supported).",
+    help="Version of the proxy (default: its `version` in the fleet, or the oldest supported version).",
 )
 @option("-d", "--directory", metavar="DIR", help="Write the files to DIR, atomically.")
 @option("--check", is_flag=True, help="Check the result with the proxy's own binary before writing it.")
@@ -86,17 +86,17 @@ class _Options:
     type=click.Choice(["yaml", "json"]),
     help="Format of an Envoy configuration: yaml or json (default: yaml).",
 )
-@option("--require-files", is_flag=True, help="Report an error for each file of the fleet that does not exist.")
+@option("--require-files", is_flag=True, help="Report an error for each missing file that the fleet refers to.")
 @option(
     "--files-root",
     metavar="DIR",
-    help="Directory in which the proxy finds the fleet's relative files (default: the directory of its `config`).",
+    help="Base directory of the fleet's relative file names (default: the directory of the proxy's `config`).",
 )
 @option(
     "--server",
     metavar="URL",
     callback=server_url,
-    help="URL of a running lbctl serve; render the splits of its rollouts.",
+    help="URL of a running lbctl serve, to render the current splits of its rollouts.",
 )
 @option("--token-file", metavar="FILE", help="File with the API token, if the API needs one.")
 @option("--tls-ca", metavar="FILE", help="CA bundle to verify the API's certificate (default: system CAs).")
@@ -115,11 +115,11 @@ def command(
     token_file: str | None,
     tls_ca: str | None,
 ) -> int:
-    """Render the configuration of nginx, HAProxy or Envoy.
+    """Render the configuration for nginx, HAProxy or Envoy.
 
     A single file goes to standard output; several files need -d. Warnings on standard error list settings that the
-    proxy does not support. If `lbctl serve` manages the proxy, one line lists the settings that serve implements for
-    it.
+    proxy does not support. If `lbctl serve` manages the proxy, another line lists the settings that serve implements
+    for it.
     """
     remote = ServeClient(server, token_file, tls_ca) if server else None
     options = _Options(

@@ -124,7 +124,7 @@ def pause(route: str, wait: bool, **more: Any) -> int:
 def resume(route: str, wait: bool, **more: Any) -> int:
     """Resume a paused rollout.
 
-    The time of the current step continues where it was paused.
+    The hold time of the current step continues from where it was paused.
     """
     return _act(route, "resume", wait, **more)
 
@@ -132,9 +132,9 @@ def resume(route: str, wait: bool, **more: Any) -> int:
 @command.command("abort", examples="lbctl rollout abort chat --wait")
 @_options(wait=WAIT_HELP)
 def abort(route: str, wait: bool, **more: Any) -> int:
-    """Abort a rollout and restore the split of the files.
+    """Abort a rollout and restore the split in the files.
 
-    This works at every step and after the last one.
+    You can abort a rollout at any step, and after the last one.
     """
     return _act(route, "abort", wait, **more)
 
@@ -144,9 +144,9 @@ def abort(route: str, wait: bool, **more: Any) -> int:
 @_allow_unavailable
 @click.argument("percent", callback=_percent)
 def set_(route: str, percent: float, wait: bool, **more: Any) -> int:
-    """Set the share of the new pool in percent and pause.
+    """Set the share of the new pool, and pause the rollout.
 
-    The rollout continues with `resume` or `promote`.
+    PERCENT is the new share. Use `resume` or `promote` to continue the rollout.
     """
     return _act(route, "set", wait, percent=percent, **more)
 

@@ -24,7 +24,7 @@ from lbctl.base.printable import plain
 from lbctl.base.urls import without_user
 from lbctl.cli.options import options_of
 
-_WRITING = f"File with the API token, which changes need (default with the default server: {TOKEN})."
+_WRITING = f"File with the API token, required for changes (default for the default server: {TOKEN})."
 _CA = "CA bundle to verify the API's certificate (default: system CAs)."
 _CA = "CA bundle to verify the API's certificate (default: system CAs)."
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -53,7 +53,7 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
         option(
             "--fleet",
             metavar="PATH",
-            help="Fleet of a running lbctl serve or up; replaces --server and --token-file.",
+            help="Fleet of a running lbctl serve or up, instead of --server and --token-file.",
         ),
         *((option("--tls-ca", metavar="FILE", help=_CA),) * tls),
     )  # fmt: skip

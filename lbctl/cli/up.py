@@ -43,12 +43,12 @@ _PORTS = 100
 @click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
 @option(
     "--from", "urls", metavar="URL", multiple=True,
-    help="Create fleet.yaml from this model server; more URLs may follow.",
+    help="Create fleet.yaml from the model server at URL; more URLs can follow.",
 )  # fmt: skip
 @option(
     "--api-key-file",
     metavar="FILE",
-    help="File with an API key, sent to every URL of --from. The fleet sends it to the replicas.",
+    help="File with an API key. lbctl sends the key to every URL of --from, and the proxies send it to the replicas.",
 )
 @option(
     "--proxy", "kind", type=click.Choice(LAUNCHERS.names),
@@ -57,13 +57,13 @@ _PORTS = 100
 def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | None, kind: str | None) -> int:
     """Run serve and a local proxy until Ctrl-C.
 
-    PATH… is fleet.yaml by default. With --from URL [URL]…, lbctl first creates fleet.yaml, like `lbctl init`. If there
-    is no file, lbctl asks for the URLs on a terminal.
+    PATH… is fleet.yaml by default. With --from URL [URL]…, lbctl first creates fleet.yaml, as `lbctl init` does. If the
+    file does not exist, lbctl prompts for the URLs on a terminal.
 
-    The URL of the proxy goes to standard output. If no route checks API keys, lbctl creates a key, prints it, and
-    requires it on all routes. It does not change the files. The logs of both processes go to standard error.
+    lbctl prints the URL of the proxy to standard output. If no route checks API keys, lbctl creates a key, prints it,
+    and requires it on all routes, without changing the files. The logs of serve and the proxy go to standard error.
 
-    The exit code is 0 after Ctrl-C. It is 1 if the fleet cannot run or a process exits, and 4 if no proxy is installed.
+    The exit code is 0 after Ctrl-C, 1 if the fleet cannot run or a process exits, and 4 if no proxy is installed.
     """
     from lbctl.cli import fleet
 

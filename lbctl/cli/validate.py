@@ -30,8 +30,8 @@ def command(paths: tuple[str, ...], form: str) -> int:
     """Check a fleet and report all errors in one run.
 
     PATH is a YAML file, a directory of YAML files, or - for standard input. Each error has a file, line and column.
-    Text goes to standard error, other formats to standard output. The exit code is 1 if there is an error. On a
-    terminal, one line confirms a valid fleet.
+    Text goes to standard error; other formats go to standard output. The exit code is 1 if there is an error. On a
+    terminal, lbctl confirms that the fleet is valid.
     """
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_own_lines=False)

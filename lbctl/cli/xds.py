@@ -38,7 +38,7 @@ _type = option("--type", "kind", type=click.Choice(list(_FULL)), help="Show only
 def command() -> None:
     """Show the xDS resources that a proxy would receive.
 
-    lbctl connects to a control plane as a node, by ADS (state of the world).
+    lbctl connects to a control plane like a proxy, over state-of-the-world ADS.
     """
 
 
@@ -57,7 +57,7 @@ def get(ads: Ads, kind: str | None, form: str, timeout: float) -> int:
     """Print all resources of a node by type.
 
     lbctl also requests the endpoints, routes and secrets that clusters and listeners refer to. It does not print keys
-    and credentials. The exit code is 3 if a resource does not arrive in time; lbctl then prints the others.
+    or credentials. If a resource does not arrive in time, lbctl prints the others and the exit code is 3.
     """
     _quiet()
     from lbctl.xds.client.reader import Reader
@@ -75,10 +75,10 @@ def get(ads: Ads, kind: str | None, form: str, timeout: float) -> int:
 @ads_options()
 @_type
 def watch(ads: Ads, kind: str | None) -> int:
-    """Print a line for each change of the resources.
+    """Print a line for each change to the resources.
 
-    A line has the time, the type, the added, changed and removed names, and the version. The command runs until Ctrl-C,
-    and reconnects if the control plane stops.
+    Each line shows the time, the type, the added, changed and removed names, and the version. The command runs until
+    Ctrl-C, and reconnects if it loses the connection to the control plane.
     """
     _quiet()
     from lbctl.xds.client.reader import Reader

@@ -16,29 +16,29 @@ _INTRODUCTION = """\
 # The command line
 
 PATH is a YAML file, a directory of YAML files, or `-` for standard input. Most commands accept several paths. Results
-go to standard output, messages to standard error.
+go to standard output, and messages go to standard error.
 
 | exit code | meaning |
 |---|---|
-| 0 | success; no differences |
+| 0 | success, or no differences |
 | 1 | the fleet has errors, or `lint` has findings at or above `--fail-on`; nothing was written or published. \
 Also: `serve` cannot bind a port, or a control plane rejects the node |
 | 2 | `diff --exit-code`: there are differences |
 | 3 | timed out, degraded or aborted. `status --check`: requests fail, the files are not published, or a proxy has not \
 applied them. `xds get`: a resource did not arrive in time. `doctor`: a check failed |
-| 4 | a dependency is missing or does not answer: a proxy's binary for `--check`, a running `serve`, or for `doctor` a \
-metrics source |
+| 4 | a dependency is missing or does not answer: a proxy's binary for `--check`, a running `serve`, or a \
+metrics source for `doctor` |
 | 5 | the proxy's own checker rejected the rendered configuration |
 | 64 | usage error |
 | 70 | internal error in lbctl |
 
 ## Variables
 
-Every option has an environment variable: `LBCTL_`, the command and the long name of the option, for example
+Every option has an environment variable: `LBCTL_`, followed by the command and the option's long name, for example
 `LBCTL_RENDER_PROXY_VERSION`. Options with the same meaning in several commands share a variable. An option on the
-command line takes precedence. `lbctl help environment` lists all variables; this table has the shared ones.
+command line takes precedence. `lbctl help environment` lists all variables; this table lists the shared variables.
 
-`LBCTL_FILE_DIRS` has no option. It names directories in addition to those from which a fleet may read keys, separated
+`LBCTL_FILE_DIRS` has no option. It is a list of additional directories from which a fleet may read keys, separated
 by colons ([allowed directories](configuration.md#allowed-directories)).
 
 | variable | option | commands |

@@ -75,11 +75,11 @@ def command(
     form: str,
     remote: ServeClient,
 ) -> int:
-    """Show what a change does to pools, traffic and settings.
+    """Show how a change affects pools, traffic and settings.
 
-    lbctl compares the fleet in PATH… with another one. It reports changed pools, replicas and settings, the share of
-    traffic that each pool gains or loses, and requests that take another route. Order, comments and explicit defaults
-    make no difference. Use `-o markdown` for a comment on a merge request.
+    lbctl compares the fleet in PATH… with another fleet. It reports changed pools, replicas and settings, the share of
+    traffic that each pool gains or loses, and requests that take a different route. It ignores order, comments and
+    explicitly set defaults. Use `-o markdown` for a comment on a merge request.
     """
     options = _Options(against, kind, proxy, form)
     _check(options)

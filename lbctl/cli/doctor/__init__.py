@@ -71,7 +71,7 @@ def command(context: click.Context, paths: tuple[str, ...], state: str | None, f
 
     lbctl checks the proxies' binaries and versions, ports, access logs, open files, the clock, certificates and keys.
     It also checks the state directory, the shared store, replicas, metrics sources and Kubernetes permissions. If serve
-    runs, lbctl shows its problems and checks its picker.
+    is running, lbctl also shows its problems and checks its picker.
 
     \b
     Exit codes:

@@ -35,7 +35,7 @@ def command() -> None:
 def weight(replica: str, form: str, remote: ServeClient) -> int:
     """Explain the weight of a replica.
 
-    The output has every step from the signals to the proxies, with the age of each value.
+    The output shows every step from the signals to the proxies, with the age of each value.
     """
     pool, name = place(replica)
     of_pool, row = _row(remote, pool, name)
@@ -64,18 +64,21 @@ route_option = options_of("explain_route")
 @click.argument("url", metavar="URL")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True)
 @route_option("-H", "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="Request header (repeatable).")
-@route_option("--body", metavar="FILE", help="File with the request body; some routes read the model from it.")
-@route_option("--listener", metavar="NAME", help="Listener that gets the request (default: by the URL's port).")
+@route_option("--body", metavar="FILE", help="File with the request body, from which some routes read the model.")
+@route_option(
+    "--listener", metavar="NAME", help="Listener that receives the request (default: the listener with the URL's port)."
+)
 @route_option("-t", "--target", "kind", type=click.Choice(KINDS), help="Explain only this kind of proxy.")
 @output_option("explain_route")
 def route(
     method: str, url: str, paths: tuple[str, ...], headers: tuple[str, ...], body: str | None, listener: str | None,
     kind: str | None, form: str,
 ) -> int:  # fmt: skip
-    """Explain which route and pool a request takes.
+    """Explain which route and pool handle a request.
 
-    URL is a complete URL or a path. lbctl sends no request. For each kind of proxy, the output has the matching routes,
-    the criterion that selects one, and how the pool is chosen. It also has each policy setting with its source line.
+    URL is a complete URL or a path. lbctl sends no request. For each kind of proxy, the output shows the matching
+    routes, the criterion that selects one of them, and how the pool is chosen. It also shows each policy setting with
+    its source line.
     """
     from lbctl.cli.explain.route import answer
     from lbctl.cli.explain.route_request import RouteQuery
@@ -98,7 +101,9 @@ pick_option = options_of("explain_pick")
 @click.argument("paths", metavar="[PATH…]", nargs=-1)
 @pick_option("--session", metavar="KEY", help="Value of the pool's first session key.")
 @pick_option("--tenant", metavar="NAME", help="Tenant that sends the request.")
-@pick_option("--body", metavar="FILE", help="File with the request body. A running picker gets only its beginning.")
+@pick_option(
+    "--body", metavar="FILE", help="File with the request body. lbctl sends only its beginning to a running picker."
+)
 @pick_option("--region", metavar="NAME", help="Region of the proxy.")
 @pick_option("--zone", metavar="NAME", help="Zone of the proxy.")
 @output_option("explain_pick")
@@ -116,14 +121,14 @@ def pick(
 ) -> int:
     """Explain which replica the picker selects.
 
-    With PATH…, every replica is idle and has its capacity from the files. Without PATH, the running picker answers for
-    its current state. It does not record the request.
+    With PATH…, lbctl assumes that every replica is idle and has the capacity from the files. Without PATH, the running
+    picker answers according to its current state, and does not record the request.
 
     \b
     Columns:
       RATE    Weight of the replica, including slow start.
-      WORK    Tokens in flight that are not computed yet.
-      CACHED  Prompt tokens that the cache of the replica may contain.
+      WORK    Tokens of requests in flight that are not computed yet.
+      CACHED  Prompt tokens that may be in the cache of the replica.
       WAIT    WORK divided by RATE, plus the request's own tokens
               divided by the weight.
     """

@@ -46,15 +46,16 @@ _tokens = click.FloatRange(1, 1_000_000)
     "--trace",
     "trace_file",
     metavar="FILE",
-    help="Request trace: CSV (times in seconds) or JSON lines (in milliseconds). See docs/reference/simulate.md.",
+    help="Request trace as CSV (times in seconds) or JSON lines (times in milliseconds). See "
+    "docs/reference/simulate.md.",
 )
 @_option("--rate", metavar="RATE", help="Generate Poisson arrivals instead of a trace, for example 23.7/s or 90/m.")
 @_option("--prompt", type=_tokens, help="With --rate: mean prompt length in tokens.")
 @_option("--answer", type=_tokens, help="With --rate: mean answer length in tokens.")
 @_option("--duration", metavar="DURATION", help="With --rate: duration of the load, for example 10m.")
 @_option("--burst", type=click.FloatRange(1, 10_000), help="With --rate: mean number of requests that arrive together.")
-@_option("--against", metavar="PATH", multiple=True, help="Another fleet, to compare with PATH….")
-@_option("--pool", metavar="NAME", help="Pool that gets the requests (default: the only pool).")
+@_option("--against", metavar="PATH", multiple=True, help="Another fleet to compare with PATH….")
+@_option("--pool", metavar="NAME", help="Pool that receives the requests (default: the only pool).")
 @_option(
     "--policy",
     metavar="PROXY:ALGORITHM,…",
@@ -78,35 +79,39 @@ _tokens = click.FloatRange(1, 1_000_000)
 @_option(
     "--engine",
     metavar="FILE|KEY=VALUE,…",
-    help="Cost model of the engines: a file, or values of the strongest replica (a, b, c, p, sequences, cache).",
+    help="Cost model of the engines: a file, or values for the strongest replica (a, b, c, p, sequences, cache).",
 )
 @_option(
     "--model",
     metavar="NAME",
-    help="Use engines measured with this model, by GPU: llama-2-70b, llama-3.1-8b or mixtral-8x7b.",
+    help="Model whose measured speed on each GPU is used: llama-2-70b, llama-3.1-8b or mixtral-8x7b.",
 )
-@_option("--calibrate", metavar="URL", help="Fit the strongest replica's cost model to the metrics of a live engine.")
+@_option(
+    "--calibrate", metavar="URL", help="Fit the strongest replica's cost model to the metrics of a running engine."
+)
 @_option(
     "--calibrate-for",
     metavar="DURATION",
     default="60s",
     show_default=True,
-    help="How long to observe the metrics of --calibrate.",
+    help="With --calibrate: how long to observe the metrics.",
 )
 @_option(
     "--slow",
     metavar="REPLICA=FACTOR[@SECONDS]",
     multiple=True,
-    help="Multiply the speed of a replica by FACTOR, from SECONDS on.",
+    help="Multiply the speed of a replica by FACTOR, starting at SECONDS.",
 )
 @_option(
     "--kill",
     metavar="REPLICA@SECONDS[-SECONDS]",
     multiple=True,
-    help="Stop a replica, and restart it at the second time.",
+    help="Stop a replica at the first time, and restart it at the second time, if given.",
 )
 @_option("--join", metavar="REPLICA@SECONDS", multiple=True, help="Add a replica at this time.")
-@_option("--lose", metavar="REPLICA|largest|zone=Z", multiple=True, help="Remove replicas from the start.")
+@_option(
+    "--lose", metavar="REPLICA|largest|zone=Z", multiple=True, help="Run the whole simulation without these replicas."
+)
 @_option(
     "--telemetry-delay",
     metavar="DURATION",
@@ -121,7 +126,7 @@ _tokens = click.FloatRange(1, 1_000_000)
 )
 @_option("--slo", metavar="LIMITS", help="With --find: limits, for example 'ttft p99 < 2s, failed < 1%'.")
 @_option(
-    "--gpu", metavar="[Nx]TYPE", multiple=True, help="With --find replicas: use replicas with N GPUs of this type."
+    "--gpu", metavar="[Nx]TYPE", multiple=True, help="With --find replicas: simulate replicas with N GPUs of this type."
 )
 @_option(
     "--price",
@@ -139,16 +144,17 @@ _tokens = click.FloatRange(1, 1_000_000)
 @_option("--plot", "plot_file", metavar="FILE", help="Write a chart of the results as SVG.")
 @output_option("simulate", ("table", "wide", "json", "yaml"))
 def command(**values: Any) -> int:
-    """Replay a request trace against a pool in simulation.
+    """Simulate how a pool handles a request trace.
 
-    lbctl replays the load for each algorithm, as each proxy implements it. Engines use continuous batching and bounded
-    caches, replicas may fail, and weights follow the control loop of serve. Nothing is sent over the network. Use the
-    results to compare algorithms and fleets; docs/reference/simulate.md describes their accuracy.
+    lbctl replays the load once for each algorithm, in the way that each proxy implements it. The simulated engines use
+    continuous batching and bounded caches, replicas can fail, and weights follow the control loop of serve. lbctl sends
+    no requests to the replicas. Use the results to compare algorithms and fleets; docs/reference/simulate.md describes
+    their accuracy.
 
     TOKENS/S and BUSY cover the time until the last answer ends, including the tail after the last arrival.
 
-    --against, --slow, --kill, --join, --lose, --gpu and --price can be repeated. SECONDS count from the start of the
-    load.
+    --against, --slow, --kill, --join, --lose, --gpu and --price can be repeated. SECONDS are counted from the
+    start of the load.
     """
     options = SimulationOptions(**values)
     check(options)

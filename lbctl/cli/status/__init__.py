@@ -66,8 +66,8 @@ def command(
     keeps a share for up to one minute.
 
     --check verifies that the files are published, that all proxies have applied them, and that a required picker runs.
-    With --wait, it waits for example for the next reload of a proxy. The exit code is 3 if the check fails, and 4 if
-    serve does not answer.
+    Add --wait to repeat the check until it succeeds, for example after the next reload of a proxy. The exit code is 3
+    if the check fails, and 4 if serve does not answer.
     """
     if pool is not None and what not in ("pools", "signals"):
         raise click.UsageError("--pool requires pools or signals")

@@ -27,14 +27,14 @@ _KEY_INTERVAL = 0.2
 def command(remote: ServeClient) -> int:
     """Show a live table of replicas.
 
-    The table has the state, shares and requests of each replica, and the signals of its engine and GPUs. In a pipe,
-    lbctl prints the table once.
+    The table shows the state, shares and requests of each replica, and the signals of its engine and GPUs. Without a
+    terminal, lbctl prints the table once.
 
     \b
     Keys:
       q               quit
       left, right     sort by the previous or next column
-      letter          sort by the column of this letter; again: reverse the order
+      letter          sort by the column of this letter; press again to reverse
       p               show one pool after another, then all
       space           pause
       up, down        previous or next page
