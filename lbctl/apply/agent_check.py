@@ -125,7 +125,7 @@ class AgentCheckServer:
                 f"HAProxy runs an older file: it sends agent checks for {_sample(removed)}, which the fleet no longer "
                 "contains"
             )
-            return AgentStatus(wrong=f"{reason}, and gets the answer maintenance; render its file and reload it")
+            return AgentStatus(wrong=f"{reason}, and receives the response maint; render its file and reload it")
         drained = [
             self._names[agent]
             for agent, at in self._weightless_at.items()
@@ -146,7 +146,7 @@ class AgentCheckServer:
         if self._unnamed_at is not None and now - self._unnamed_at <= SILENCE_LIMIT:
             reason = "HAProxy's agent checks do not name the replica, so it may get another replica's weight"
             return f"{reason}; render its file and reload it, or set agent-send on its servers"
-        reason = f"HAProxy sends no agent checks: none on {self._bind} and the ports above it for {SILENCE_LIMIT:g} s"
+        reason = f"HAProxy has sent no agent checks to {self._bind} and the ports above it for {SILENCE_LIMIT:g} s"
         return f"{reason}; check that it runs with the file that is rendered for this fleet"
 
     def reloaded(self) -> None:

@@ -58,7 +58,7 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
     target = prepared.target
     binary = find_binary(target)
     if binary is None:
-        raise MissingBinaryError(f"--check needs the program {target.binary}, and it is not on this machine")
+        raise MissingBinaryError(f"--check needs the program {target.binary}, which is not installed on this machine")
     with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:
         prefix = Path(directory)
         locate = files_on_disk(source).get

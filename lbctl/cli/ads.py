@@ -100,7 +100,7 @@ def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
     if bool(values["tls_cert"]) != bool(values["tls_key"]):
         raise click.UsageError("set both --tls-cert and --tls-key")
     if values["tls_cert"] and not values["tls_ca"]:
-        raise click.UsageError("--tls-cert needs --tls-ca: without it the control plane is not verified")
+        raise click.UsageError("--tls-cert requires --tls-ca: without it, the control plane is not verified")
     ca, certificate, key = (os.path.abspath(name) if (name := values[flag]) else "" for flag in _FLAGS[-3:])  # noqa: PTH100 -- a str
     given = "" if running.is_nearer_than_xds else values["xds"] or ""
     text, problem = (given or USUAL, "") if given or ca else running.address()
@@ -142,7 +142,7 @@ class _Running:
 
         is_named = self.is_nearer_than_xds and _is_on_command_line("server")
         if not is_on_loopback(self.server.url):
-            problem = f"{self.server.url} is not on this machine, and only processes there can use its socket"
+            problem = f"{self.server.url} is on a different machine, so its socket cannot be used here"
             if is_named:
                 raise click.UsageError(f"--server: {problem} (use --xds HOST:PORT)")
             return USUAL, problem
@@ -152,11 +152,11 @@ class _Running:
             if is_named:
                 raise
             hint = "if control.api.bind is not the default, use --server or --fleet"
-            return USUAL, f"no serve answers at {self.server.url} ({hint})"
+            return USUAL, f"serve does not answer at {self.server.url} ({hint})"
         if (path := listens.xds_socket or "") and _is_trusted(path):
             return f"unix:{path}", ""
         tcp = (is_named and listens.xds) or USUAL
-        problem = f"the serve at {self.server.url} has no socket that this user may connect to"
+        problem = f"serve at {self.server.url} has no socket that this user can connect to"
         return USUAL if tcp.startswith("unix:") else tcp, problem
 
     def _await_listens(self) -> AnyVersionListens:
@@ -171,7 +171,7 @@ class _Running:
                 if time.monotonic() >= deadline:
                     raise
             if not waits:
-                click.echo(f"lbctl: waiting up to {self.patience:g} s for a serve at {self.server.url}", err=True)
+                click.echo(f"lbctl: waiting up to {self.patience:g} s for serve at {self.server.url}", err=True)
             waits = True
             time.sleep(_PAUSE)
 
@@ -184,7 +184,7 @@ class _Running:
 
         status = self.server.get("/api/v1/status", AnyVersionStatus)
         if status.listens is None or not (status.listens.xds_socket or status.ready):
-            raise click.ClickException(f"the serve at {self.server.url} is not ready: {status.waiting}")
+            raise click.ClickException(f"serve at {self.server.url} is not ready: {status.waiting}")
         return status.listens
 
 

@@ -82,19 +82,21 @@ def command(
     _warn_of_refusal(ads.node)
     metrics = address_of("--proxy-metrics", proxy_metrics) if proxy_metrics else None
     if metrics and not admin:
-        raise click.UsageError("--proxy-metrics requires --proxy-admin, whose metrics page it exposes")
+        raise click.UsageError(
+            "--proxy-metrics requires --proxy-admin, because it exposes the admin interface's metrics"
+        )
     if admin and not admin.on_loopback:
-        hint = "use 127.0.0.1 or unix:PATH; --proxy-metrics exposes its metrics"
+        hint = "use 127.0.0.1 or unix:PATH, and --proxy-metrics to expose metrics"
         raise click.UsageError(f"--proxy-admin: any client of {admin} could stop the proxy and read its keys ({hint})")
     if ads.ca and directory is None:
         click.echo(
-            "lbctl: without -d DIR the proxy reads its certificates only at start: renewed ones need a restart",
+            "lbctl: without -d DIR, Envoy reads its certificates only at startup: renewed certificates need a restart",
             err=True,
         )
     if ads.problem:
         click.echo(
-            f"lbctl: {ads.problem}: the proxy will connect to {ads.xds}, where it gets no keys (LB527) and its load "
-            "reports are ignored (write the bootstrap while serve runs, or use --xds unix:PATH)",
+            f"lbctl: {ads.problem}: the proxy will connect to {ads.xds}, where it receives no keys (LB527) and its "
+            "load reports are ignored (create the bootstrap while serve is running, or use --xds unix:PATH)",
             err=True,
         )
     joining = Joining(
@@ -139,8 +141,8 @@ def _warn_of_refusal(node: str) -> None:
     """Warn if `serve` will withhold all resources from this node, according to the fleet in --fleet."""
     _, refusal = _entry_of(node)
     if refusal:
-        hint = '`nodes: ["edge-*"]` sets the nodes of an entry'
-        click.echo(f"lbctl: {refusal}: serve will not send it any resources ({hint})", err=True)
+        hint = '`nodes: ["edge-*"]` sets the nodes of an entry in `proxies`'
+        click.echo(f"lbctl: {refusal}: serve will not send this node any resources ({hint})", err=True)
 
 
 def _entry_of(node: str) -> tuple[Proxy | None, str]:
@@ -181,7 +183,7 @@ def _check_files(given: Mapping[str, str]) -> None:
     """Check that the files exist on this machine: an Envoy with a missing file does not start."""
     for flag, file in given.items():
         if file and not is_file(file):
-            raise click.UsageError(f"{flag}: there is no file {file}")
+            raise click.UsageError(f"{flag}: the file {file} does not exist")
 
 
 def _written(bundle: Bundle, directory: str | None) -> int:

@@ -77,7 +77,7 @@ def _seconds(text: str) -> float:
     except QuantityError as error:
         raise click.UsageError(f"--duration: {error} ({error.hint})") from None
     if seconds < _MIN_DURATION:
-        raise click.UsageError(f"--duration: at least {_MIN_DURATION:g}s, so that the faults have an effect")
+        raise click.UsageError(f"--duration must be at least {_MIN_DURATION:g}s, so that the faults have an effect")
     return seconds
 
 

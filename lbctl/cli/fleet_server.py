@@ -78,10 +78,10 @@ def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_na
     if names and not running_fleet.runs(status, path):
         if not is_named and not running_fleet.is_elsewhere(status):
             raise UnavailableError(
-                f"--fleet: no running serve of {path} is known, and the serve at {url} runs {names} (start {path} with "
+                f"--fleet: no running serve is known for {path}, and serve at {url} runs {names} (start {path} with "
                 "`lbctl up` or `lbctl serve`, or use --server)"
             )
-        click.echo(f"lbctl: warning: --fleet: the serve at {url} runs {names}, not {path}", err=True)
+        click.echo(f"lbctl: warning: --fleet: serve at {url} runs {names}, not {path}", err=True)
         return url, token if is_named and running_fleet.is_elsewhere(status) else None
     if (state := running_fleet.state_of(status)) is not None:
         file = running_fleet.token_in(state)

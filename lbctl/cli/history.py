@@ -19,9 +19,9 @@ _HEAD = ("", "DIGEST", "SINCE", "COMMIT", "POOLS", "REPLICAS", "CAUSE")
 _STAYS = "; the published fleet does not change"
 _MESSAGES = {
     "rolled_back": "published {digest} until the files change: snapshot {version}",
-    "published": "published {digest}, which equals the files: snapshot {version}",
-    "unchanged": "{digest} is published and equals the files; nothing changed for the proxies",
-    "invalid": f"{{digest}} has errors together with the current keys, certificates and discovery files{_STAYS}",
+    "published": "published {digest}, which is identical to the files: snapshot {version}",
+    "unchanged": "{digest} is published and identical to the files; nothing changed for the proxies",
+    "invalid": f"{{digest}} has errors in combination with the current keys, certificates and discovery files{_STAYS}",
     "refused": f"rejected: {{digest}} would remove too many replicas or keys at once{_STAYS}",
     "unsound": f"{{digest}} results in configuration that proxies would reject{_STAYS}",
 }

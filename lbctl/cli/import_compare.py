@@ -42,7 +42,7 @@ def report(
         diagnostics.add(Diagnostic("LB987", message, hint=hint))
         return 1
     except NotStartedError as error:
-        diagnostics.add(Diagnostic("LB987", f"this did not start on loopback: {error}"))
+        diagnostics.add(Diagnostic("LB987", f"a proxy did not start on loopback: {error}"))
         return 1
     rows = compared.rows
     routes = _explained(kind, imported, rows)
@@ -104,7 +104,7 @@ def removed(items: Sequence[Removed]) -> list[str]:
     subjects = "; ".join(f"{reason} ({names})" if names else reason for reason, names in named.items())
     closing = dict.fromkeys(item.text for item in items if item.closes)
     return [
-        *([f"left out of the comparison: {subjects}"] if subjects else []),
+        *([f"not included in the comparison: {subjects}"] if subjects else []),
         *(f"closed in the comparison: {each}" for each in closing),
     ]
 

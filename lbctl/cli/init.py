@@ -57,7 +57,7 @@ def command(
     identify the server at a URL.
     """
     if more and not urls:
-        raise click.UsageError("use --from before URLs")
+        raise click.UsageError("put --from before the URLs")
     if (api_key_file or kind) and not urls:
         raise click.UsageError("--api-key-file and --proxy require --from")
     diagnostics = Diagnostics()

@@ -56,5 +56,7 @@ def new(tenant: str, file: str | None, plain: bool) -> int:
     click.echo(key)
     click.echo(f"lbctl: appended to {file}" if file is not None else f"lbctl: line for the key file: {line}", err=True)
     if not plain:
-        click.echo("lbctl: the line contains a hash for HAProxy; nginx and Envoy need --plain", err=True)
+        click.echo(
+            "lbctl: the line contains a hash, which only HAProxy supports; nginx and Envoy need --plain", err=True
+        )
     return 0

@@ -27,5 +27,5 @@ def picker_address(name: str, text: str) -> Address:
     """Parse the listen address of a picker, which also needs the next port. Raises click.UsageError."""
     place = address(name, text)
     if place is None or place.path or not 0 < place.port < _LAST_PORT:
-        raise click.UsageError(f"{name}: needs a port from 1 to 65534, because HTTP uses the next port")
+        raise click.UsageError(f"{name}: the port must be from 1 to 65534, because HTTP uses the next port")
     return place

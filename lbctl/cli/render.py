@@ -241,7 +241,7 @@ def _check(
         return 5
     click.echo(f"lbctl: accepted by {checked.checker}", err=True)
     if checked.replaced:
-        click.echo(f"lbctl: not checked, because the check replaced it: {'; '.join(checked.replaced)}", err=True)
+        click.echo(f"lbctl: not checked, because the check used placeholders: {'; '.join(checked.replaced)}", err=True)
     return 0
 
 

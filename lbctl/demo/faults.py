@@ -32,9 +32,9 @@ class DemoFault:
 
 FAULTS = (
     DemoFault("throttle", "t", "h100-0", "a GPU that runs at 40 % of its speed", (0.1, 0.3)),
-    DemoFault("stale", "s", "a100-1", "metrics that are not answered", (0.15, 0.28)),
+    DemoFault("stale", "s", "a100-1", "a metrics endpoint that does not respond", (0.15, 0.28)),
     DemoFault("kill", "k", "a100-0", "a process that has died", (0.33, 0.45)),
-    DemoFault("wedge", "w", "h100-1", "an engine that makes no progress and looks healthy", (0.5, 0.95)),
+    DemoFault("wedge", "w", "h100-1", "an engine that makes no progress but looks healthy", (0.5, 0.95)),
 )
 BY_KEY: Mapping[str, DemoFault] = {fault.key: fault for fault in FAULTS}
 

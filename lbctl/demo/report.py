@@ -223,11 +223,11 @@ def verdict(canary: Canary) -> str:
 def reaction(item: Episode) -> str:
     """Return the reaction of `serve` to a fault, as a phrase."""
     if item.reacted is not None:
-        return f"gave it less after {item.reacted - item.began:.1f} s"
+        return f"reduced its share after {item.reacted - item.began:.1f} s"
     if item.fault.kind == "stale":
-        return "kept its weight: unknown is not slow"
+        return "kept its weight, because missing metrics do not mean that it is slow"
     if item.fault.kind == "kill":
-        return "nothing: the proxy's own check takes it out"
+        return "nothing: the proxy's own health check excludes it"
     return "nothing"
 
 

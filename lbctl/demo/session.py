@@ -105,7 +105,7 @@ class DemoSession:
 
     async def run_script(self) -> None:
         """Start each canary, and begin and end each fault, at its position within the duration."""
-        assert self.duration is not None, "a script is for a run with a duration"
+        assert self.duration is not None, "a script requires a duration"
         async with asyncio.TaskGroup() as group:
             group.create_task(self.canaries.run_script(self.began, self.duration))
             group.create_task(self._run_faults(self.duration))

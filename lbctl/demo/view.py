@@ -38,7 +38,7 @@ _COLOURS = {state: colour for colour, states in _STYLES.items() for state in sta
 
 async def headless(session: DemoSession) -> None:
     """Follow the script, and report the begin and end of each fault on standard error."""
-    click.echo(f"lbctl: {session.proxy} before {len(STRATEGIES)} groups of {len(MEMBERS)} replicas", err=True)
+    click.echo(f"lbctl: {session.proxy} in front of {len(STRATEGIES)} groups of {len(MEMBERS)} replicas", err=True)
     click.echo(f"lbctl: dashboard {session.dashboard}", err=True)
     script = asyncio.create_task(session.run_script())
     shown = 0

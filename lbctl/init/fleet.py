@@ -29,8 +29,8 @@ FIRST_PORT = 8080
 _MAX_URLS = 64
 """Maximum number of URLs in one call."""
 _REASONS = {
-    "LB218": "init was given one server of this model: add another, or keep this",
-    "LB617": 'which GPU is whose is yours to say: devices: ["0"]',
+    "LB218": "only one server was given for this model: add another one, or keep this comment",
+    "LB617": 'set the GPUs of each replica, for example devices: ["0"]',
 }
 _AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
@@ -65,7 +65,7 @@ def fleet_from_urls(
     """
     targets = parse_targets(urls[:_MAX_URLS], diagnostics)
     if len(urls) > _MAX_URLS:
-        diagnostics.add(Diagnostic("LB962", f"{len(urls)} URLs: init asks {_MAX_URLS} at most"))
+        diagnostics.add(Diagnostic("LB962", f"{len(urls)} URLs are too many: init queries at most {_MAX_URLS}"))
     if diagnostics.failed:
         return InitResult("")
     servers, auxiliaries = _classified(asyncio.run(probe(targets, timeout, api_key)), diagnostics)
@@ -95,7 +95,9 @@ def _classified(
     for orphan in auxiliaries if not len(diagnostics) else ():
         if orphan.target.host not in hosts:
             _report_unidentified(
-                diagnostics, orphan.target, f"{orphan.title}, and none of the URLs is a server on that host"
+                diagnostics,
+                orphan.target,
+                f"this is the {orphan.title} of a host, but none of the URLs is a model server on that host",
             )
     return with_management_models(servers, auxiliaries), auxiliaries
 
@@ -128,7 +130,7 @@ def _linted(fleet: str, diagnostics: Diagnostics) -> str:
         if finding.code in _REASONS and finding.position is not None:
             codes.setdefault(finding.position.line - 1, []).append(finding.code)
         else:
-            message = f"the servers' responses make no valid fleet: {finding.code}, {finding.message}"
+            message = f"the servers' responses do not result in a valid fleet: {finding.code}, {finding.message}"
             diagnostics.add(Diagnostic(NO_VALID_FLEET, message, hint=f"lbctl rule {finding.code}"))
     for line, line_codes in codes.items():
         reasons = "; ".join(_REASONS[code] for code in line_codes)
@@ -144,7 +146,7 @@ def _describe_auxiliary(auxiliary: AuxiliaryEndpoint) -> str:
 
 def _describe_server(server: IdentifiedServer) -> str:
     count = len(server.models.raw)
-    reason = ": it needs a key, which --api-key-file gives" if server.wants_key else ""
+    reason = ": the server requires a key (use --api-key-file)" if server.wants_key else ""
     models = _count_of(count, "model") if count else f"models unknown{reason}"
     return f"{server.target.url}: {server.kind.title}, {models}"
 

@@ -194,14 +194,14 @@ def _ray_apps(answers: ServerResponses) -> tuple[tuple[str, str], ...]:
 def _unknown(answers: ServerResponses) -> str:
     answered = [response for response in answers.by_path.values() if response.status]
     if "ray_version" in _keys(answers.data("/api/version")):
-        return "this is Ray's dashboard: give the address of Ray Serve's HTTP proxy (port 8000 by default)"
+        return "this is Ray's dashboard: use the address of Ray Serve's HTTP proxy (port 8000 by default)"
     if any(response.html and response.status == 200 for response in answered):
-        return "it answers with an HTML page: this is no model server that init knows"
+        return "it returns an HTML page, so init does not recognise it as a model server"
     if all(300 <= response.status < 400 for response in answered):
-        return "it redirects, and init does not follow: give the address where the server is"
+        return "it redirects, and init does not follow redirects: use the address of the server itself"
     if any(response.status in _REFUSALS for response in answered):
-        return "it needs a key: give it with --api-key-file"
-    return "none of its answers is one of a model server that init knows"
+        return "it requires a key: use --api-key-file"
+    return "init does not recognise its responses as those of a model server"
 
 
 def _text(data: Any, key: str) -> str:

@@ -52,14 +52,14 @@ TRTLLM = ServerKind("trtllm-serve", "trtllm", "openai", ("/health",), _V1, page=
 LMDEPLOY = ServerKind("LMDeploy", "lmdeploy", "openai", ("/health",), _V1, switch="--enable-metrics")
 NIM = ServerKind("NVIDIA NIM", "nim", "openai", ("/v1/health/ready",), _V1, page="/v1/metrics")
 NIM_VLLM = ServerKind("NVIDIA NIM", "vllm", "openai", ("/v1/health/ready",), _V1, page="/v1/metrics")
-OPENAI = ServerKind("a server with OpenAI's API", "", "openai", ("/v1/models",), _V1)
+OPENAI = ServerKind("an OpenAI-compatible server", "", "openai", ("/v1/models",), _V1)
 RAY = ServerKind("Ray Serve", "ray", "own", ("/-/healthz",), ("/",), port=8080)
 RAY_LLM = ServerKind("Ray Serve LLM", "ray", "openai", ("/-/healthz",), _V1, port=8080)
 TRITON = ServerKind("Triton", "triton", "v2", ("/v2/health/ready",), _V2, port=8002, paths=_V2_PATHS)
 KSERVE = ServerKind("KServe", "kserve", "v2", ("/v2/health/ready",), (*_V2, "/v1/models/"), paths=_V2_PATHS)
 KSERVE_V1 = ServerKind("KServe", "kserve", "own", ("/v1/models",), ("/v1/models/",))
 MLSERVER = ServerKind("MLServer", "kserve", "v2", ("/v2/health/ready",), _V2, port=8082, paths=_V2_PATHS)
-V2 = ServerKind("a server of the v2 protocol", "", "v2", ("/v2/health/ready",), _V2, paths=_V2_PATHS)
+V2 = ServerKind("a server with the v2 protocol", "", "v2", ("/v2/health/ready",), _V2, paths=_V2_PATHS)
 TORCHSERVE = ServerKind(
     "TorchServe", "torchserve", "own", ("/ping",), ("/predictions/",), port=8082, switch="metrics_mode=prometheus"
 )

@@ -147,4 +147,8 @@ def _describe(error: Exception) -> str:
     message = reason_of(cause)
     if isinstance(error, aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
         return f"TLS: {message}"
-    return "what answers there does not speak HTTP" if isinstance(error, aiohttp.ServerDisconnectedError) else message
+    return (
+        "the server at this address does not speak HTTP"
+        if isinstance(error, aiohttp.ServerDisconnectedError)
+        else message
+    )

@@ -63,9 +63,9 @@ def _parse_target(url: str) -> ProbeTarget:
     if parts.scheme not in ports.BY_SCHEME:
         raise QuantityError("not an http or https URL", _HINT)
     if "@" in parts.netloc:
-        raise QuantityError("it holds a user or a password; init sends none", _HINT)
+        raise QuantityError("it contains a user or a password, which init does not send", _HINT)
     if parts.query or parts.fragment or parts.path not in _PATHS:
-        raise QuantityError("more than a scheme, a host and a port: init knows what to ask for", _HINT)
+        raise QuantityError("use only a scheme, a host and a port: init chooses the paths itself", _HINT)
     bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else (parts.hostname or "")
     host, _ = parse_host(bracketed)
     target = ProbeTarget(parts.scheme, host, ports.BY_SCHEME[parts.scheme] if parts.port is None else parts.port)
@@ -91,4 +91,4 @@ def _check(target: ProbeTarget) -> None:
         try:
             usable_answer([target.host])
         except UnresolvedError:
-            raise QuantityError("an address that no replica can have", _HINT) from None
+            raise QuantityError("this address cannot be the address of a replica", _HINT) from None

@@ -16,28 +16,30 @@ from lbctl.init.routes import RouteDraft
 
 _HEAD = """\
 # yaml-language-server: $schema=./lbctl.schema.json
-# A fleet derived from its servers' responses by `lbctl init`. Next: `lbctl lint FILE` reports what is unwise,
-# `lbctl up FILE` runs it with a proxy of this machine; `lbctl render` and `lbctl serve` are for proxies of your own.
-# `lbctl schema > lbctl.schema.json` gives the first line its meaning: editors then complete and check the keys.
+# `lbctl init` derived this fleet from the responses of its servers. Next steps:
+#   lbctl lint FILE     report configuration that is valid but risky for inference
+#   lbctl up FILE       run the fleet with a proxy on this machine
+# To configure your own proxies, use `lbctl render` or `lbctl serve`.
+# `lbctl schema > lbctl.schema.json` creates the schema in the first line. Editors then complete and check the keys.
 version: 1
 
-# ── Where clients come in. For others than this machine, bind 0.0.0.0 and add tls: {certificates: [...]} ──────────────
+# ── Listeners: addresses for clients. For other machines, bind 0.0.0.0 and add tls: {certificates: [...]} ─────────────
 listeners:
   gateway:
     bind: "127.0.0.1:%d"
 
-# ── Which request goes to which pool: the most specific route wins ────────────────────────────────────────────────────
-# Retries, timeouts and limits have defaults that suit generation: no limit on the whole, 5 min of silence.
+# ── Routes: they select the pool for a request. The most specific route takes precedence ──────────────────────────────
+# Retries, timeouts and limits have defaults for text generation: no limit on the duration, 5 min without a byte.
 routes:
 """
 _POOLS = """\
 
-# ── Pools: replicas that serve the same model. The least busy one for its capacity gets the next request ──────────────
-# Capacity is by GPU (`lbctl gpus`): where replicas differ, name the `gpu` of each, and `gpu_count` if it uses several.
+# ── Pools: replicas with the same model. The replica with the lowest load for its capacity gets the next request ──────
+# Capacity depends on the GPU (`lbctl gpus`). If replicas differ, set `gpu` for each, and `gpu_count` for several GPUs.
 pools:
 """
 _CREDENTIALS = f"""\
-    # The key that the servers ask for, with "Bearer ": sent with requests, checks and to their own metrics.
+    # The key that the servers require, after "Bearer ". Requests, checks and reads of the servers' metrics contain it.
     credentials: {{header: authorization, file: {KEY_FILE}}}
 """
 _WIDTH = 116
@@ -53,7 +55,9 @@ def text(
     """
     lines = [_HEAD % port]
     if any(route.models for route in routes):
-        lines += _comment("The model is in the body, or in the header x-model; nginx reads the header alone.", 2)
+        lines += _comment(
+            "The model is read from the body, or from the header x-model. nginx reads only the header.", 2
+        )
     for route in routes:
         lines += _route(route)
     lines.append(_POOLS)
@@ -66,7 +70,7 @@ def _route(route: RouteDraft) -> Iterator[str]:
     yield f"  {route.name}:\n"
     if route.lists_models:
         yield f"    match: {{path: {quoted(route.prefix)}, methods: [GET]}}\n"
-        yield "    respond: {models: true}      # the models of the pools that this listener reaches\n"
+        yield "    respond: {models: true}      # list the models of all pools that this listener can reach\n"
         return
     if route.models:
         yield f"    match:\n      path_prefix: {quoted(route.prefix)}\n      model:\n"
@@ -74,11 +78,11 @@ def _route(route: RouteDraft) -> Iterator[str]:
     else:
         yield f"    match: {{{'path' if route.exact else 'path_prefix'}: {quoted(route.prefix)}}}\n"
     if route.rewrite:
-        yield f"    rewrite: {{path_prefix: {quoted(route.rewrite)}}}      # taken off before the replica sees it\n"
+        yield f"    rewrite: {{path_prefix: {quoted(route.rewrite)}}}      # replaces the prefix of the path\n"
     if len(route.pools) == 1:
         yield f"    pool: {route.pools[0].name}\n"
     else:
-        yield "    split:                      # the same model by unlike servers: by the number of replicas\n"
+        yield "    split:                      # shares by number of replicas: different servers have this model\n"
         yield from (f"      {pool.name}: {len(pool.members)}\n" for pool in route.pools)
 
 
@@ -88,13 +92,13 @@ def _pool(pool: PoolDraft, authority: str, *, keyed: bool) -> Iterator[str]:
     yield from _replicas(pool)
     if pool.tls is not None:
         name = f", server_name: {quoted(pool.tls)}" if pool.tls else ""
-        yield f"    tls: {{ca: {quoted(authority)}{name}}}      # whose certificates are believed\n"
+        yield f"    tls: {{ca: {quoted(authority)}{name}}}      # CAs that the proxy trusts\n"
     if keyed:
         yield _CREDENTIALS
     yield from _health(pool)
     sources = _common_sources(pool)
     if sources:
-        yield "    telemetry:                  # what `lbctl serve` reads, for weights and deep health\n"
+        yield "    telemetry:                  # metrics that `lbctl serve` reads for weights and deep health\n"
         yield "      sources:\n"
         yield from (f"        - {_source(source)}{_unverified(source)}\n" for source in sources)
     if pool.kind.source not in {"", *(source.kind for member in pool.members for source in member.sources)}:
@@ -107,24 +111,30 @@ def _model(pool: PoolDraft) -> Iterator[str]:
         adapters = f", adapters: [{', '.join(map(quoted, models.adapters))}]" if models.adapters else ""
         yield f"    model: {{name: {quoted(models.single)}{adapters}}}\n"
     elif not models.raw:
-        advice = (
-            f"{pool.kind.title} did not say which model it serves: model: {{name: ...}}. Replicas of the same model"
-        )
-        yield from _comment(f"{advice} belong into one pool.", 4)
+        advice = f"{pool.kind.title} did not report its model. Set model: {{name: ...}}."
+        yield from _comment(f"{advice} Put replicas of the same model in one pool.", 4)
     if models.omitted:
-        yield from _comment("It has more models, or such with names that a fleet cannot write: ask it for all.", 4)
+        yield from _comment(
+            "The server has more models, or models with names that a fleet cannot contain. Ask the server for the "
+            "list.",
+            4,
+        )
 
 
 def _replicas(pool: PoolDraft) -> Iterator[str]:
     has_gpus = all(member.gpu for member in pool.members)
     if not has_gpus:
-        hint = "Name the GPUs, as `gpu: H100-SXM`, of all replicas or of none; without them all count the same."
+        hint = "Set `gpu` for all replicas or for none, for example `gpu: H100-SXM`. Without it, capacities are equal."
         yield from _comment(hint, 4)
     elif any(member.gpu_count > 1 for member in pool.members):
-        yield from _comment("gpu_count: all GPUs of the host, as its exporter shows; write how many it uses.", 4)
+        yield from _comment(
+            "gpu_count is the number of GPUs that the host's exporter reports. Correct it if the replica uses fewer.", 4
+        )
     own_sources = not _common_sources(pool)
     if own_sources and not all(source.verified for member in pool.members for source in member.sources):
-        yield from _comment("Sources at a usual port were not asked: `init --from` takes these URLs too.", 4)
+        yield from _comment(
+            "Sources at default ports were not queried. To query them, add their URLs to `init --from`.", 4
+        )
     yield "    replicas:\n"
     for member in pool.members:
         yield f"      - {{{', '.join(_replica(member, has_gpus, own_sources))}}}\n"
@@ -145,7 +155,7 @@ def _health(pool: PoolDraft) -> Iterator[str]:
     yield f"    health:\n      active: {{{probe}, interval: 10s}}\n"
     if not pool.ready:
         yield from _comment(
-            "The port alone says little: http: {path: /v1/models/NAME} asks whether that model is ready.", 6
+            "An open port does not prove that a model is ready. Use http: {path: /v1/models/NAME} to check a model.", 6
         )
 
 
@@ -160,21 +170,19 @@ def _source(source: TelemetrySource) -> str:
 
 
 def _unverified(source: TelemetrySource) -> str:
-    return "" if source.verified else "   # its usual port, not asked: `init --from` takes it too"
+    return "" if source.verified else "   # default port, not queried (add the URL to `init --from`)"
 
 
 def _missing_metrics(pool: PoolDraft) -> Iterator[str]:
     example = f"{{kind: {pool.kind.source}, url: ...}}"
     if pool.kind.port is not None:
         explanation = (
-            f"{pool.kind.title} has its metrics at port {pool.kind.port} by default, and several of it are on one host"
+            f"{pool.kind.title} exposes metrics at port {pool.kind.port} by default, and several servers share a host."
         )
-        yield from _comment(
-            f"{explanation}: give each of these replicas its own, telemetry: {{sources: [{example}]}}.", 4
-        )
+        yield from _comment(f"{explanation} Set telemetry for each replica: telemetry: {{sources: [{example}]}}.", 4)
         return
-    switch = f" Start it with {pool.kind.switch}, then" if pool.kind.switch else " If it has some elsewhere,"
-    yield from _comment(f"{pool.kind.title} showed no metrics.{switch} add to telemetry.sources: {example}.", 4)
+    switch = f" Start it with {pool.kind.switch}, then" if pool.kind.switch else " If it exposes them elsewhere,"
+    yield from _comment(f"{pool.kind.title} returned no metrics.{switch} add {example} to telemetry.sources.", 4)
 
 
 def quoted(value: str) -> str:

@@ -69,8 +69,8 @@ def fit(readings: Sequence[SourceReading]) -> Calibration:
     samples = _samples(readings)
     if len(samples) < _MIN_SAMPLES:
         raise ValueError(
-            f"{len(samples)} of {max(0, len(readings) - 1)} intervals have generated tokens; "
-            f"{_MIN_SAMPLES} are needed: send the replica requests, and watch it for longer"
+            f"{len(samples)} of {max(0, len(readings) - 1)} intervals have generated tokens, but {_MIN_SAMPLES} are "
+            "needed: send requests to the replica, and observe it for longer"
         )
     scale = median(item.seconds / _time(item, reference) for item in samples)
     start = [cost * scale for cost in (reference.a, reference.b, reference.c, reference.p)]
@@ -89,7 +89,7 @@ def _samples(readings: Sequence[SourceReading]) -> list[_Sample]:
     for before, after in pairwise(readings):
         grown = {name: after.quantities[name] - before.quantities[name] for name in _NEEDED}
         if min(grown.values()) < 0:
-            raise ValueError("its counters went back: it was restarted while it was watched")
+            raise ValueError("its counters decreased: it was restarted during the observation")
         iterations = _iterations(before, after, grown["itl_count"])
         if grown["itl_count"] <= 0 or iterations <= 0 or grown["itl_seconds"] <= 0:
             continue

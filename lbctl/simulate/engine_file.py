@@ -47,7 +47,7 @@ def read(name: str, diagnostics: Diagnostics) -> EngineFile | None:
         diagnostics.add(Diagnostic("LB032", f"it cannot be read: {reason_of(error)}", Position(name)))
         return None
     if len(data) > _MAX_BYTES:
-        diagnostics.add(Diagnostic("LB032", f"it has more than {_MAX_BYTES >> 20} MiB", Position(name)))
+        diagnostics.add(Diagnostic("LB032", f"it is larger than {_MAX_BYTES >> 20} MiB", Position(name)))
         return None
     before = len(diagnostics)
     own = Diagnostics()
@@ -60,13 +60,13 @@ def read(name: str, diagnostics: Diagnostics) -> EngineFile | None:
     strongest = _costs(content, CostModel(), diagnostics)
     gpus = {}
     if by_gpu is not None and not isinstance(by_gpu.value, dict):
-        _wrong(by_gpu, "gpus is a map of types of GPU", diagnostics)
+        _wrong(by_gpu, "gpus must be a map from GPU types to costs", diagnostics)
     elif by_gpu is not None and isinstance(by_gpu.value, dict):
         for gpu, node in by_gpu.value.items():
             if isinstance(node.value, dict):
                 gpus[gpu] = _costs(node.value, strongest, diagnostics)
             else:
-                _wrong(node, f"{gpu} is a map of costs", diagnostics)
+                _wrong(node, f"{gpu} must be a map of costs", diagnostics)
     return EngineFile(strongest, gpus) if len(diagnostics) == before else None
 
 
@@ -74,12 +74,12 @@ def _costs(content: Mapping[str, Node], default: CostModel, diagnostics: Diagnos
     values: dict[str, Any] = {}
     for key, node in content.items():
         if key not in KEYS:
-            hint = did_you_mean(key, KEYS) or f"one of {', '.join(KEYS)}"
-            diagnostics.add(Diagnostic("LB032", f"{key!r} is no cost of an engine", node.key_position, hint=hint))
+            hint = did_you_mean(key, KEYS) or f"use one of {', '.join(KEYS)}"
+            diagnostics.add(Diagnostic("LB032", f"{key!r} is not an engine cost", node.key_position, hint=hint))
             continue
         number = cost(key, node.value)
         if number is None:
-            diagnostics.add(Diagnostic("LB032", f"{key} is {wanted(key)}", node.position))
+            diagnostics.add(Diagnostic("LB032", f"{key} must be {wanted(key)}", node.position))
         else:
             values[key] = int(number) if key in WHOLE else number
     return replace(default, **values)

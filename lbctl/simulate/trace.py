@@ -100,7 +100,7 @@ class _Rows:
             raise _CellError(f"it arrives {self.times[-1] - at:g} s before the row above it", "sort the trace by time")
         if self.times and at - self.times[0] > _MAX_SECONDS:
             raise _CellError(
-                f"it arrives {at - self.times[0]:g} s after the first row; at most {_MAX_SECONDS:g} are played"
+                f"it arrives {at - self.times[0]:g} s after the first row; lbctl replays at most {_MAX_SECONDS:g} s"
             )
         return at
 
@@ -125,7 +125,7 @@ class _RowError(ValueError):
 def read(name: str, diagnostics: Diagnostics) -> Trace | None:
     """Return the trace in a file; None if it has errors (LB030). At most 20 errors are reported."""
     if "://" in name:
-        diagnostics.add(_error(name, 0, "a trace is a file, and this is a URL", hint="download it first"))
+        diagnostics.add(_error(name, 0, "a trace must be a file, not a URL", hint="download it first"))
         return None
     try:
         status = Path(name).stat()
@@ -133,8 +133,8 @@ def read(name: str, diagnostics: Diagnostics) -> Trace | None:
             diagnostics.add(_error(name, 0, "it is not a regular file"))
             return None
         if status.st_size > _MAX_FILE_BYTES:
-            size = f"it has {status.st_size / 1e9:.1f} GB, and at most {_MAX_FILE_BYTES / 1e9:.1f} GB are read"
-            diagnostics.add(_error(name, 0, size, hint="take a part of it: head -n 1000000"))
+            size = f"it has {status.st_size / 1e9:.1f} GB, but lbctl reads at most {_MAX_FILE_BYTES / 1e9:.1f} GB"
+            diagnostics.add(_error(name, 0, size, hint="use a part of it: head -n 1000000"))
             return None
         with Path(name).open("rb") as file:
             return _parse(name, file, diagnostics)
@@ -162,7 +162,7 @@ def _parse(name: str, file: BinaryIO, diagnostics: Diagnostics) -> Trace | None:
         if line.strip():
             errors += _take(name, number, line, reader, rows, diagnostics)
         if errors >= _MAX_ERRORS:
-            diagnostics.add(_error(name, number, f"{_MAX_ERRORS} rows have errors; the rest is not read"))
+            diagnostics.add(_error(name, number, f"{_MAX_ERRORS} rows have errors; lbctl did not read the rest"))
             return None
     if not errors and not rows.times:
         diagnostics.add(_error(name, 0, "it has no requests"))
@@ -209,21 +209,22 @@ def _doubtful_unit(name: str, number: int, rows: _Rows, *, is_json: bool) -> Ite
     first = rows.times[0] * rows.units
     if is_json and _EPOCH_SECONDS <= first < _EPOCH_MILLISECONDS:
         message = (
-            f"{first:.10g} looks like seconds of the epoch, and is read as milliseconds, as all times of JSON lines"
+            f"{first:.10g} looks like seconds since the epoch, but is read as milliseconds, like all times in JSON "
+            "lines"
         )
         hint = "multiply the times by 1000 if they are seconds"
     elif not is_json and rows.units > 1:
         message = (
-            f"{first:.13g} can only be milliseconds of the epoch, so all times of this file are read as milliseconds"
+            f"{first:.13g} can only be milliseconds since the epoch, so all times in this file are read as milliseconds"
         )
-        hint = "times of a CSV are seconds: divide them by 1000, and this warning ends"
+        hint = "times in a CSV file should be seconds: divide them by 1000 to avoid this warning"
     else:
         return
     yield Diagnostic("LB033", message, Position(name, number, 1), (), hint, "warning")
 
 
 def _gap(name: str, number: int, days: float) -> Diagnostic:
-    hint = "times are seconds in CSV (milliseconds where they are those of the epoch), milliseconds in JSON lines"
+    hint = "times are seconds in CSV (or milliseconds since the epoch) and milliseconds in JSON lines"
     return Diagnostic(
         "LB031", f"no request for {days:.4g} days before this one", Position(name, number, 1), (), hint, "warning"
     )
@@ -231,7 +232,7 @@ def _gap(name: str, number: int, days: float) -> Diagnostic:
 
 def _text(line: bytes) -> str:
     if len(line) >= _MAX_LINE:
-        raise _RowError(f"the line has {_MAX_LINE} characters and more")
+        raise _RowError(f"the line has {_MAX_LINE} or more characters")
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -264,7 +265,7 @@ def _csv_reader(name: str, header: bytes, diagnostics: Diagnostics) -> _Reader |
             return _csv_row([columns.index(column) for column in wanted], time, session)
     shown = ", ".join(columns[:6])[:80] or "nothing"
     hint = "columns time,prompt,answer, or TIMESTAMP,ContextTokens,GeneratedTokens, or JSON lines with timestamp"
-    diagnostics.add(_error(name, 1, f"the first line names no known columns, but {shown}", 1, hint))
+    diagnostics.add(_error(name, 1, f"the first line does not name known columns: {shown}", 1, hint))
     return None
 
 
@@ -358,7 +359,9 @@ def _date(value: object) -> float:
         at = datetime.fromisoformat(text.strip())
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise _CellError(f"{text[:40]!r} is not a date and time", "as 2023-11-16 18:15:46.68") from None
+        raise _CellError(
+            f"{text[:40]!r} is not a date and time", "use a format such as 2023-11-16 18:15:46.68"
+        ) from None
 
 
 def _seconds(value: object) -> float:
@@ -367,7 +370,7 @@ def _seconds(value: object) -> float:
     except (ValueError, OverflowError):
         number = -1.0
     if number > _MAX_TIME:
-        hint = "milliseconds of the epoch are as 1700000000500: divide what is finer"
+        hint = "use milliseconds since the epoch, for example 1700000000500, and divide times in a finer unit"
         raise _CellError(f"{str(value)[:40]!r} is later than the largest time, {_MAX_TIME:,.0f}", hint)
     if not number >= 0:  # also false for NaN
         raise _CellError(f"{str(value)[:40]!r} is not a time of at least 0")

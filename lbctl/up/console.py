@@ -92,8 +92,9 @@ def _facts(prepared: PreparedRun, settings: ServeSettings, log: Path) -> Iterato
     api = f"{scheme}://{settings.control.api_bind.from_here}"
     yield "dashboard", f"{api}/"
     if any(listener.access_log.format == "json" for listener in topology.listeners):
-        yield "requests", f"tail -f {shlex.quote(str(log))}   (a line for each; the file is deleted at the end)"
-    yield "status", f"lbctl status --server {api}   (to act: --token-file {shlex.quote(str(settings.token))})"
+        shown = f"tail -f {shlex.quote(str(log))}   (one line for each request; the file is deleted when `up` ends)"
+        yield "requests", shown
+    yield "status", f"lbctl status --server {api}   (for changes, add --token-file {shlex.quote(str(settings.token))})"
 
 
 def _existing_key(file: Path, topology: Topology) -> str:
@@ -102,8 +103,8 @@ def _existing_key(file: Path, topology: Topology) -> str:
     plain = () if kind is not None and target(kind).compares_hashes else ("--plain",)
     make = f"KEY=$({shlex.join(['lbctl', 'key', 'new', TENANT, *plain, '-f', str(file)])})"
     if _lacks_clear_keys(file):
-        return f"unknown, since {file} has no key in the clear; make one: {make}"
-    return f"one of those in {file}; another: {make}"
+        return f"unknown, because {file} contains only hashes; create a key: {make}"
+    return f"use a key from {file}, or create one: {make}"
 
 
 def _lacks_clear_keys(file: Path) -> bool:

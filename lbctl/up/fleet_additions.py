@@ -26,7 +26,7 @@ from lbctl.targets.load import Loaded
 from lbctl.up.launchers import LAUNCHERS, NAME
 
 NOT_RUNNABLE = "LB970"
-_NO_AUTH_ON_RESPONSES = "   # lbctl: ignore LB106 (it is for the routes to pools)"
+_NO_AUTH_ON_RESPONSES = "   # lbctl: ignore LB106 (this applies only to routes to pools)"
 TENANT = "local"
 """Tenant of a key that `up` creates."""
 
@@ -39,27 +39,27 @@ def needs_guard(loaded: Loaded) -> bool:
 
 def guard_message(topology: Topology) -> str:
     """Return the sentence about the key check that `up` adds, with the routes that it does not cover."""
-    sentence = "no route of this fleet asks for a key, so `up` checks one on all of them"
+    sentence = "no route in this fleet requires an API key, so `up` requires one on all routes"
     own = sorted(route.name for route in topology.routes if not route.needs_credentials)
-    return f"{sentence}, except those that the proxy answers itself: {', '.join(own)}" if own else sentence
+    return f"{sentence}, except routes that the proxy answers itself: {', '.join(own)}" if own else sentence
 
 
 def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
     """Yield the reasons why `up` cannot run this fleet."""
     sources = loaded.compiled.sources
     if not loaded.compiled.topology.listeners:
-        message = "the fleet has no listeners: no client could connect"
+        message = "the fleet has no listeners, so clients cannot connect"
         yield Diagnostic(NOT_RUNNABLE, message, sources.position(()), hint="listeners: {NAME: {bind: …}}")
     for proxy in driven(loaded.compiled.topology):
-        message = f"`up` runs its own proxy, and `serve` would drive this {proxy.kind} of the machine beside it"
-        hint = "`lbctl serve` is for that; a fleet whose proxies are all Envoys by xDS can be tried with `up`"
+        message = f"`up` runs its own proxy, but `serve` would also manage this {proxy.kind} on the machine"
+        hint = "use `lbctl serve`; `up` supports only fleets whose proxies are all Envoys that connect by xDS"
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", proxy.name), hint=hint))
     if any(proxy.name == NAME for proxy in loaded.compiled.topology.proxies):
-        message = "the proxy that `up` adds to the fleet has this name too"
+        message = "the proxy that `up` adds to the fleet has the same name"
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", NAME), hint="another name"))
     if needs_guard(loaded) and descend(loaded.source.root, ("defaults",)) is not None:
-        message = "no route asks for a key, and `up` cannot add its own check beside this section"
-        hint = "route: {auth: {api_keys: {file: keys}}} in it; `up` makes the file"
+        message = "no route requires an API key, and `up` cannot add its own check if this section exists"
+        hint = "add route: {auth: {api_keys: {file: keys}}} to it; `up` creates the file"
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("defaults",), hint=hint))
 
 

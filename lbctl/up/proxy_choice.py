@@ -72,7 +72,7 @@ def missing_proxy(kinds: Sequence[str]) -> str:
     lines = [f"  {target(kind).title:<8} {target(kind).install_hint}" for kind in kinds]
     oldest = ", ".join(f"{target(kind).title} {version_text(target(kind).versions[0][:2])}" for kind in kinds)
     missing = "proxy" if len(kinds) > 1 else target(kinds[0]).title
-    return "\n".join([f"there is no {missing} on this machine ({oldest} or later):", *lines])
+    return "\n".join([f"no {missing} is installed on this machine ({oldest} or later):", *lines])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class Suitability:
     def summary(self) -> str:
         """Return one phrase: the features that the proxy does not support, or that it supports all of them."""
         if self.obstacles:
-            return f"does not suit: {self.obstacles[0].message}"
+            return f"is not suitable: {self.obstacles[0].message}"
         if not self.losses:
-            return "expresses all of it"
+            return "supports the whole fleet"
         codes = ", ".join(sorted({item.code for item in self.losses}))
-        return f"expresses all of it but {codes} (`lbctl rule CODE`)"
+        return f"supports the whole fleet except {codes} (`lbctl rule CODE`)"
 
 
 def suitability(loaded: Loaded, kind: str, version: tuple[int, ...] = ()) -> Suitability:
@@ -134,9 +134,9 @@ def _header_only(loaded: Loaded, part: View, kind: str) -> Iterable[Diagnostic]:
     if routes:
         title, path = target(kind).title, ("routes", routes[0], "match", "model")
         message = (
-            f"{title} reads the model from the header x-model alone, but clients of OpenAI's API name it in the body: "
+            f"{title} reads the model only from the header x-model, but OpenAI clients send it in the body: "
             f"{'the route' if len(routes) == 1 else 'none of the routes'} {', '.join(routes)} would "
             f"{'not ' if len(routes) == 1 else ''}get their requests"
         )
-        diagnostic = Diagnostic(UNSUITABLE, message, path=path, hint="a proxy that reads bodies: envoy or haproxy")
+        diagnostic = Diagnostic(UNSUITABLE, message, path=path, hint="use a proxy that reads bodies: envoy or haproxy")
         yield loaded.compiled.sources.with_position(diagnostic)

@@ -168,7 +168,7 @@ async def _first(stop: asyncio.Event, work: Coroutine[Any, Any, None], *children
 def _ended(child: Child, code: int) -> str:
     child.read_log()
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    return f"{child.name} ended by itself {how}{_tail(child)}"
+    return f"{child.name} exited unexpectedly {how}{_tail(child)}"
 
 
 def _tail(child: Child) -> str:

@@ -67,7 +67,7 @@ def test_damage_is_reported_by_status_and_doctor(damaged: Path) -> None:
     (row,) = problems(Observed("", api.FILES, state_notes=opened.state.notes))
     assert (row.severity, row.kind, row.text) == ("warning", "state", note)
     check = doctor_state(damaged, needed=True)
-    assert (check.state, check.message) == ("warn", f"the database was damaged: {aside} is kept")
+    assert (check.state, check.message) == ("warn", f"the database was damaged; serve kept the damaged data in {aside}")
     opened.close()
 
 

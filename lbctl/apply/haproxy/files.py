@@ -58,7 +58,7 @@ class Files:
         """Return the errors of HAProxy's own checker; empty if it accepts the bundle."""
         binary = find_binary(TARGET)
         if binary is None:
-            return (Complaint(f"the program {TARGET.binary} is not on this machine"),)
+            return (Complaint(f"the program {TARGET.binary} is not installed on this machine"),)
         self._config.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".lbctl-", dir=self._config.parent) as directory:
             try:

@@ -43,7 +43,7 @@ def _places(
     for number, place in enumerate(main):
         path = Path(place).absolute()
         if not exists(path):
-            raise HostError(f"there is no {place}")
+            raise HostError(f"{place} does not exist")
         if path == config:
             yield str(fragment)
         elif is_directory(path) and without_links(path) == without_links(config.parent):

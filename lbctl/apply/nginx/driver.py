@@ -43,7 +43,7 @@ Outcome = Literal["applied", "same", "refused", "unconfirmed", "absent"]
 applied: new workers serve it. same: it runs already. refused: the previous configuration still runs. unconfirmed: it is
 on disk and the command succeeded, but no visible nginx reads the file. absent: it is on disk, and no nginx runs.
 """
-_NO_PROGRAM = "the program nginx is not on this machine, so the configuration cannot be tested"
+_NO_PROGRAM = "the program nginx is not installed on this machine, so the configuration cannot be tested"
 _POLL_INTERVAL = 0.01
 _TEST_TIMEOUT = 60.0
 _COMMAND_TIMEOUT = 30.0

@@ -60,7 +60,9 @@ def compare(compiled: Compiled, server: ServeClient, form: str) -> bool:
         key=lambda item: (item.who, item.path),
     )
     if status.snapshot.origin != "files":
-        click.echo("lbctl: the files of serve have errors: it uses the last valid fleet from its state", err=True)
+        click.echo(
+            "lbctl: serve's files have errors, so it uses the last valid fleet from its state directory", err=True
+        )
     _print(differences, form)
     return bool(differences)
 
@@ -90,7 +92,7 @@ def _lines(sides: Iterable[tuple[str, list[Ahead]]]) -> Iterator[str]:
             reason = f"  ({item.why})" if item.why else ""
             yield f"  {item.path}: {_shown(item.live)} → {_shown(item.files)}{reason}"
         if len(items) > _MAX_ITEMS:
-            yield f"  … and {len(items) - _MAX_ITEMS} more (-o json has all)"
+            yield f"  … and {len(items) - _MAX_ITEMS} more (-o json shows all)"
 
 
 def _cells(item: Ahead) -> tuple[str, ...]:

@@ -166,4 +166,4 @@ def _at(item: SettingChange, sources: SourceMap) -> str | None:
 def _capped(rows: Sequence[str], indent: int = 2, most: int = _MAX_LINES) -> Iterator[str]:
     yield from rows[:most]
     if len(rows) > most:
-        yield f"{' ' * indent}… and {len(rows) - most} more (-o json has all)"
+        yield f"{' ' * indent}… and {len(rows) - most} more (-o json shows all)"

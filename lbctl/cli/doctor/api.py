@@ -45,7 +45,7 @@ def api(server: ServeClient, needed: bool) -> ApiCheck:
     failure = _connection_failure(server.url)
     if failure:
         if not needed:
-            return ApiCheck(DoctorResult(what, "skipped", f"serve does not run there ({failure})"))
+            return ApiCheck(DoctorResult(what, "skipped", f"serve is not running there ({failure})"))
         todo = "start `lbctl serve`, or correct --server"
         return ApiCheck(DoctorResult(what, "failed", failure, todo, absent=True))
     try:
@@ -63,7 +63,7 @@ def api(server: ServeClient, needed: bool) -> ApiCheck:
 def _version_check(what: str, status: AnyVersionStatus) -> DoctorResult:
     version = status.version
     if version != __version__:
-        finding = f"lbctl {version} runs there, but this is {__version__}"
+        finding = f"lbctl {version} runs there, but this is lbctl {__version__}"
         return DoctorResult(what, "warn", finding, "install the same version, then restart serve")
     if not status.ready:
         return DoctorResult(what, "warn", f"not ready: {status.waiting}", "lbctl status")

@@ -50,7 +50,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
     finally:
         await client.close()
     if missing:
-        return DoctorResult(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
+        return DoctorResult(what, "failed", f"the account lacks the permission to {', '.join(missing)}", _NO_PERMISSION)
     return DoctorResult(what, "ok", "the API server answers and permits list and watch")
 
 

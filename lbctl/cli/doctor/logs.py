@@ -25,8 +25,8 @@ def logs(topology: Topology) -> Iterator[DoctorResult]:
 def _log(what: str, proxy: Proxy, path: str) -> DoctorResult:
     if path.startswith("/dev/"):
         if not in_system_directory(proxy.config or ""):
-            return DoctorResult(what, "ok", "standard output, which is not a socket of systemd here")
-        finding = "a systemd service cannot open it, because it is a socket there: the proxy does not start"
+            return DoctorResult(what, "ok", "standard output, which is not a systemd socket here")
+        finding = "in a systemd service it is a socket, which the proxy cannot open, so the proxy does not start"
         return DoctorResult(what, "warn", finding, "remove `access_log.path`, or set a file")
     directory = Path(path).parent
     try:
@@ -37,4 +37,4 @@ def _log(what: str, proxy: Proxy, path: str) -> DoctorResult:
         is_there = False
     if is_there:
         return DoctorResult(what, "ok", f"{directory} exists")
-    return DoctorResult(what, "warn", f"{directory} does not exist: the proxy does not start", f"mkdir {directory}")
+    return DoctorResult(what, "warn", f"{directory} does not exist, so the proxy does not start", f"mkdir {directory}")

@@ -45,7 +45,7 @@ def files(listeners: Sequence[Listener]) -> DoctorResult:
     if _at_least(soft, need):
         return DoctorResult("open files", "ok", f"{finding}; the fleet's connections need {need}")
     finding = f"{finding}; the fleet's connections need {need}"
-    todo = f"ulimit -n {need}; for a service LimitNOFILE={need}"
+    todo = f"run `ulimit -n {need}`, or set LimitNOFILE={need} for a service"
     return DoctorResult("open files", "warn" if _at_least(hard, need) else "failed", finding, todo)
 
 

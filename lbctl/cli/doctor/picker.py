@@ -16,7 +16,7 @@ from lbctl.ir.proxies import picker_http
 from lbctl.ir.topology import Topology
 from lbctl.targets.picker import missing_key
 
-_HINT = "see `lbctl status` and the log of serve"
+_HINT = "see `lbctl status` and the log of `serve`"
 
 
 def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> DoctorResult | None:
@@ -30,15 +30,15 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
         return _without_report(bind, url, is_served=status is not None) if bind is not None else None
     what = f"picker {reported.listens}"
     if status is not None and status.dry_run:
-        return DoctorResult(what, "skipped", "serve runs with --dry-run and starts no picker")
+        return DoctorResult(what, "skipped", "serve runs with --dry-run and does not start a picker")
     if not reported.running:
         reason = reported.reason or "it is starting"
         return DoctorResult(what, "failed", f"not running: {reason}", _HINT, absent=True)
     if not is_loopback(urlsplit(url).hostname or ""):
-        return DoctorResult(what, "ok", "runs, as serve reports")
+        return DoctorResult(what, "ok", "running, according to serve")
     problem = _problem(picker_http(picker_address(what, reported.listens)))
     if problem:
-        message = f"serve reports that it runs, but {problem}"
+        message = f"serve reports that the picker is running, but {problem}"
         return DoctorResult(what, "warn", message, f"if {url} is on another machine, run doctor there")
     return DoctorResult(what, "ok", "answers")
 
@@ -64,12 +64,12 @@ def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult
     """Check the picker of the files, about which no serve reports anything."""
     what = f"picker {bind}"
     if is_served:
-        message = "the running serve needs no picker, so it runs other files"
+        message = "the running serve does not need a picker, so it uses different files"
         return DoctorResult(what, "warn", message, "lbctl status")
     problem = _problem(picker_http(bind))
     if problem:
         return DoctorResult(what, "skipped", f"not running ({problem})")
-    message = f"answers, but no serve answers at {url}: it may be the picker of another fleet"
+    message = f"a picker answers, but serve does not answer at {url}: the picker may belong to another fleet"
     return DoctorResult(what, "warn", message, "set --server, or another port in control.picker.bind")
 
 

@@ -54,10 +54,10 @@ def _state(what: str, place: Path, needed: bool) -> DoctorResult:
     if not os.access(place, os.R_OK | os.X_OK) or not _can_be_written(place):
         user = place.stat().st_uid
         if user != os.geteuid():
-            finding = f"it belongs to {user_name(user)}: only serve of that user can use it"
+            finding = f"it belongs to {user_name(user)}: only a serve process of that user can use it"
             todo = f"run doctor as {user_name(user)} to check it, or choose another directory with --state"
             return DoctorResult(what, "failed" if needed else "skipped", finding, todo)
-        finding = "this user cannot write there"
+        finding = "this user cannot write to it"
         return DoctorResult(
             what, "failed" if needed else "warn", finding, "change its owner, or choose another directory with --state"
         )
@@ -102,8 +102,8 @@ def _database(what: str, place: Path) -> DoctorResult:
         return DoctorResult(what, "failed", finding, "install the lbctl that wrote it")
     damaged = sorted(item.name for item in place.glob(f"{DATABASE}.damaged-*Z"))
     if damaged:
-        finding = f"the database was damaged: {', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} kept"
-        todo = "see the log of serve for lost data, then remove the file"
+        finding = f"the database was damaged; serve kept the damaged data in {', '.join(damaged)}"
+        todo = "see the log of `serve` for lost data, then remove the file"
         return DoctorResult(what, "warn", finding, todo)
     return DoctorResult(what, "ok", "writable and private")
 
@@ -142,7 +142,10 @@ def _file(what: str, key: str, place: Path) -> DoctorResult | None:
             data = opened.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         return DoctorResult(
-            what, "failed", f"{show(str(place))}: {reason_of(error).lower()}", "create it, readable for this user"
+            what,
+            "failed",
+            f"{show(str(place))}: {reason_of(error).lower()}",
+            "create the file and make it readable for this user",
         )
     if key in ("ca", "client_ca") and (problem := authority_problem(data)):
         return DoctorResult(
@@ -154,7 +157,9 @@ def _file(what: str, key: str, place: Path) -> DoctorResult | None:
         )
     if key in _SECRET and stat.S_IMODE(mode) & 0o077:
         finding = f"{show(str(place))} can be read by other users (mode {stat.S_IMODE(mode):04o})"
-        return DoctorResult(what, "warn", finding, f"chmod 600 {place}; the proxy's user must still read it")
+        return DoctorResult(
+            what, "warn", finding, f"run `chmod 600 {place}`; the proxy's user must still be able to read it"
+        )
     return None
 
 
@@ -171,5 +176,8 @@ def _pairs(files: list[_Named]) -> Iterator[DoctorResult]:
             continue
         if len(data) == _PAIR and (problem := pair_problem(*data)):
             yield DoctorResult(
-                f"{what}.certificate", "failed", problem, "use a matching pair in PEM, with a key without a password"
+                f"{what}.certificate",
+                "failed",
+                problem,
+                "use a matching certificate and key in PEM format; the key must not have a password",
             )

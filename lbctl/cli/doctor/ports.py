@@ -71,7 +71,7 @@ def port(bound: BoundAddress) -> DoctorResult:
     if error.errno == errno.EACCES:
         return DoctorResult(what, "ok", "free; ports below 1024 need root privileges")
     if error.errno == errno.EADDRNOTAVAIL:
-        return DoctorResult(what, "warn", "this machine has no such address", "run doctor where the proxy runs")
+        return DoctorResult(what, "warn", "this machine does not have this address", "run doctor where the proxy runs")
     return DoctorResult(what, "warn", reason_of(error).lower(), "check the address")
 
 
@@ -83,8 +83,10 @@ def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | Non
     with suppress(OSError, ValueError):
         low, high = map(int, _RANGE.read_text(encoding="ascii").split())
         if bound.path.endswith(".agent_check.bind") and low <= bound.address.port <= high:
-            finding = f"free, but among the ports {low} to {high} that this machine uses for outgoing connections"
-            return DoctorResult(what, "warn", finding, f"choose ports below {low}: it needs one port for each replica")
+            finding = f"free, but this machine uses the ports {low} to {high} for outgoing connections"
+            return DoctorResult(
+                what, "warn", finding, f"choose ports below {low}: the agent check needs one port for each replica"
+            )
     return None
 
 
@@ -95,7 +97,7 @@ def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
             what,
             "warn",
             "in use by a program of another user",
-            f"see `ss -ltnp 'sport = :{bound.address.port}'` as root",
+            f"run `ss -ltnp 'sport = :{bound.address.port}'` as root",
         )
     name = _program_name(pid)
     if name in bound.programs:
@@ -106,7 +108,7 @@ def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
 def _socket_file(what: str, path: Path) -> DoctorResult:
     folder = path.parent
     if not is_directory(folder):
-        return DoctorResult(what, "warn", f"there is no directory {folder}", f"mkdir -p {folder}")
+        return DoctorResult(what, "warn", f"the directory {folder} does not exist", f"mkdir -p {folder}")
     return DoctorResult(what, "ok", "exists" if exists(path) else "its directory exists")
 
 

@@ -87,7 +87,7 @@ def _version_check(
     """Compare a program's version with the version in the fleet, and with the oldest supported version."""
     oldest = target(kind).versions[0]
     if version[: len(oldest)] < oldest:
-        todo = f"lbctl renders for {version_text(oldest)} and later"
+        todo = f"lbctl supports {version_text(oldest)} and later"
         return DoctorResult(kind, "failed" if driven else "warn", finding, todo)
     newest = max((item for item in proxies), key=lambda item: item.version, default=None)
     if newest is not None and version[: len(newest.version)] < newest.version:

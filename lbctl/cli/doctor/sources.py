@@ -102,7 +102,7 @@ def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -
         failures = [item for item in problems if item]
         shown = list(dict.fromkeys(failures))[:_SHOWN]
         what = f"pools.{pool}.telemetry {kind}"
-        summary = f"{len(problems) - len(failures)} of {len(problems)} give signals"
+        summary = f"{len(problems) - len(failures)} of {len(problems)} provide signals"
         if not failures:
             yield DoctorResult(what, "ok", summary)
             continue

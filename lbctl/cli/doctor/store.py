@@ -30,7 +30,7 @@ _NAME = "doctor"
 _ETCD_QUOTA = 2 << 30
 """Default quota of etcd in bytes."""
 _NO_PERMISSION = "grant the account the Role in docs/how-to/deploy-in-kubernetes.md"
-_FULL = "see docs/reference/stores.md for what grows and its limits"
+_FULL = "see docs/reference/stores.md for the causes of growth and the limits"
 
 
 def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
@@ -41,7 +41,9 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
     what = f"store {store.url}"
     try:
         if missing := asyncio.run(_missing_rights(store)):
-            yield DoctorResult(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
+            yield DoctorResult(
+                what, "failed", f"the account lacks the permission to {', '.join(missing)}", _NO_PERMISSION
+            )
             return
         opened = open_shared(store, _NAME)
         leader, members, usage = asyncio.run(_read(opened))
@@ -67,8 +69,8 @@ def _signatures(store: SignedStore) -> Iterator[DoctorResult]:
         advice = "find the other writer, or use the same control.store.key_file for all members"
         yield DoctorResult("content of the store", "failed", finding, advice)
     if store.keys.keys and store.keys.accepts_unsigned:
-        finding = f"content without a signature is accepted: the key file has the line `{UNSIGNED}`"
-        yield DoctorResult("keys of the store", "warn", finding, "remove the line once all members have the file")
+        finding = f"content without a signature is accepted, because the key file contains the line `{UNSIGNED}`"
+        yield DoctorResult("keys of the store", "warn", finding, "remove the line when all members have the file")
     elif store.keys.keys:
         yield DoctorResult("keys of the store", "ok", "content without a valid signature is rejected")
 

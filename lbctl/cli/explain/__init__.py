@@ -210,7 +210,7 @@ def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[t
     for name, item in row.signals.items():
         yield "signal", f"{name} = {item.value:.6g} {item.unit}, {age(item.age)} old"
     if not row.signals:
-        yield "signal", "none was read yet"
+        yield "signal", "no signal has been read yet"
     if row.sampled_by:
         yield "scraped by", row.sampled_by
     yield "evidence", f"{age(row.evidence_age)} old" if row.evidence_age is not None else "none"
@@ -243,11 +243,11 @@ def _override_lines(row: schema.Decision | Undecided) -> Iterator[tuple[str, str
 def _ramp(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
     """Yield the lines about slow start, which lbctl implements for the picker and for proxies without slow start."""
     if row.picker_ramp < 1:
-        yield "slow start", f"the picker uses {row.picker_ramp:.0%} of its weight so far"
+        yield "slow start", f"the picker uses {row.picker_ramp:.0%} of the weight so far"
     if row.ramp < 1:
         yield (
             "slow start",
-            f"nginx has {row.ramp:.0%} of the weight so far; Envoy and HAProxy apply slow start themselves",
+            f"nginx uses {row.ramp:.0%} of the weight so far; Envoy and HAProxy apply slow start themselves",
         )
 
 

@@ -119,9 +119,9 @@ def _pool(pools: tuple[ir.Pool, ...], name: str) -> ir.Pool:
         raise click.ClickException(f"unknown pool {name}" + (f" ({near})" if near else ""))
     if pool_of_name.balance.pick is None:
         message = (
-            f"pool {name} has the algorithm {pool_of_name.balance.algorithm}: its proxies choose replicas themselves"
+            f"pool {name} uses the algorithm {pool_of_name.balance.algorithm}: its proxies choose replicas themselves"
         )
-        raise click.ClickException(f"{message}; `lbctl explain route` shows how a request gets to the pool")
+        raise click.ClickException(f"{message}; `lbctl explain route` shows how a request reaches the pool")
     return pool_of_name
 
 

@@ -50,7 +50,7 @@ def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, p
 
 
 def _value(in_files: str, on_instance: str) -> str:
-    return in_files if in_files == on_instance else f"{on_instance} on each instance (together {in_files})"
+    return in_files if in_files == on_instance else f"{on_instance} on each instance ({in_files} in total)"
 
 
 def _applicable(listener: Listener, route: Route, pools: Iterable[Pool]) -> Iterator[tuple[Path, str]]:

@@ -55,7 +55,8 @@ def _lines(row: Row) -> Iterator[str]:
         yield f"  answer     {row['status']}: {row['why']}"
     yield from (f"             {text}" for text in row.get("losses", ()))
     for item in row["also"]:
-        yield f"  matches    {item['route']} too ({item['match']}); {row['route']} wins by its {item['decided_by']}"
+        winner = f"{row['route']} takes precedence by its {item['decided_by']}"
+        yield f"  also       {item['route']} matches ({item['match']}); {winner}"
     for item in row["missed"]:
         yield f"  not        {item['route']}: {'; '.join(map(_failed, item['failed']))}"
     if "choice" in row:
@@ -69,7 +70,7 @@ def _lines(row: Row) -> Iterator[str]:
 def _failed(item: Row) -> str:
     name = f"{item['kind']} {item['name']}" if item["name"] else item["kind"]
     actual = "there is none" if item["actual"] is None else f"it is {item['actual']}"
-    return f"needs {name} {item['wanted']}, {actual}"
+    return f"requires {name} {item['wanted']}, but {actual}"
 
 
 def _probability(item: Row) -> str:

@@ -116,7 +116,7 @@ def listener_of(compiled: Compiled, name: str | None, parts: SplitResult) -> Lis
             click.echo(f"lbctl: {notice}", err=True)
         return candidates[0]
     binds = ", ".join(f"{item.name} ({item.bind})" for item in listeners.values()) or "none"
-    raise click.UsageError(f"several listeners can get this request: choose one with --listener: {binds}")
+    raise click.UsageError(f"several listeners can receive this request: choose one with --listener: {binds}")
 
 
 def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Proxy]:

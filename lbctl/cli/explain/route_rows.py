@@ -73,7 +73,11 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
         owners = {("listeners", listener.name), ("routes", name), *(("pools", pool) for pool in pools_of(route))}
         losses = [item for item in prepared.losses if item.path[:2] in owners or item.path[:1] == ("defaults",)]
         protection_losses = [str(item) for item in losses if item.code in _PROTECTING]
-        return row | {"status": 503, "why": "closed: this proxy cannot protect the route", "losses": protection_losses}
+        return row | {
+            "status": 503,
+            "why": "rejected, because this proxy cannot protect the route",
+            "losses": protection_losses,
+        }
     return row | _action(compiled, prepared.view.proxy, listener, route, request)
 
 
@@ -81,7 +85,7 @@ def _action(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, 
     action = route.action
     if isinstance(action, Respond):
         what = "the list of models" if action.lists_models else repr(action.body)
-        why = f"the proxy answers itself: {what}"
+        why = f"the proxy itself returns {what}"
         return {"status": action.status, "why": why, "policy": policy(compiled, proxy, listener, route, ())}
     if isinstance(action, Redirect):
         return {"status": 301 if request.method in ("GET", "HEAD") else 308, "why": "redirected to https"}
@@ -99,15 +103,17 @@ def _choice(compiled: Compiled, route: Route, action: Forward, chosen: PoolChoic
     sticky = action.sticky
     explanations = {
         "pin": "a pin selects it",
-        "kept": f"the cookie {sticky.name if sticky else ''} keeps the client's variant",
-        "kept_by_hash": f"the header {sticky.name if sticky else ''} selects it by a hash",
+        "kept": f"the cookie {sticky.name if sticky else ''} keeps the client on its pool",
+        "kept_by_hash": f"selected by a hash of the header {sticky.name if sticky else ''}",
         "draw": "chosen at random by share"
         + (f", then kept by the cookie {sticky.name}" if sticky and sticky.kind == "cookie" else ""),
         "only": "the route's only pool",
     }
-    additions = [f"a copy of {action.mirror.percent:g}% to {action.mirror.pool}"] if action.mirror else []
-    additions += [f"to {action.fallback} if no replica is available"] if action.fallback else []
-    additions += [f"never outside {', '.join(route.regions)}"] if route.regions else []
+    additions = (
+        [f"a copy of {action.mirror.percent:g}% of the requests goes to {action.mirror.pool}"] if action.mirror else []
+    )
+    additions += [f"falls back to {action.fallback} if no replica is available"] if action.fallback else []
+    additions += [f"only in {', '.join(route.regions)}"] if route.regions else []
     return {"by": chosen.by, "reason": explanations[chosen.by], "at": str(place), "then": additions}
 
 

@@ -43,14 +43,14 @@ def _read(url: str) -> SourceReading:
         page = within(_TIMEOUT, lambda: _page(url, shown))
     except (TimeoutError, TooLargeError):
         limits = f"{_TIMEOUT:g} s and {_MAX_BYTES >> 20} MiB"
-        raise click.ClickException(f"--calibrate: {shown} does not complete its page within {limits}") from None
+        raise click.ClickException(f"--calibrate: {shown} did not return its complete page within {limits}") from None
     except requests.RequestException as error:
         raise click.ClickException(f"--calibrate: {shown} cannot be read: {innermost_reason(error)}") from None
     reading = calibrate.reading(page, time.monotonic())
     if reading is None:
         raise click.ClickException(
-            f"--calibrate: {shown} does not have the counters of iterations, tokens and inter-token times; "
-            f"it must be the page of {', '.join(calibrate.KINDS)}"
+            f"--calibrate: {shown} does not have the counters of iterations, tokens and inter-token times; use the "
+            f"metrics page of one of {', '.join(calibrate.KINDS)}"
         )
     return reading
 
@@ -62,5 +62,5 @@ def _page(url: str, shown: str) -> bytes:
         session.trust_env = False
         with session.get(url, timeout=_TIMEOUT, allow_redirects=False, stream=True) as response:
             if response.status_code != 200:
-                raise click.ClickException(f"--calibrate: {shown} answers {response.status_code}")
+                raise click.ClickException(f"--calibrate: {shown} returned status {response.status_code}")
             return whole_of(response.iter_content(1 << 16), _MAX_BYTES)

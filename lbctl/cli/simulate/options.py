@@ -116,7 +116,7 @@ def check(options: SimulationOptions) -> None:
     if wrong := [name for name, value in numbers.items() if value is not None and not math.isfinite(value)]:
         raise click.UsageError(f"--{wrong[0]}: not a number")
     if sum(value is not None for value in (options.engine, options.model, options.calibrate)) > 1:
-        raise click.UsageError("--engine, --model and --calibrate: use only one of them for the costs of engines")
+        raise click.UsageError("--engine, --model and --calibrate: use only one of these options for engine costs")
 
 
 def synthetic_load(options: SimulationOptions) -> Trace:
@@ -128,7 +128,10 @@ def synthetic_load(options: SimulationOptions) -> Trace:
     except QuantityError as error:
         raise click.UsageError(f"{error}; {error.hint}") from None
     if not 0 < rate * seconds <= _MAX_REQUESTS:
-        raise click.UsageError(f"--rate and --duration: {rate * seconds:g} requests; use 1 to {_MAX_REQUESTS:,}")
+        raise click.UsageError(
+            f"--rate and --duration result in {rate * seconds:g} requests; the number must be from 1 to "
+            f"{_MAX_REQUESTS:,}"
+        )
     assert options.prompt is not None
     assert options.answer is not None
     burst = 1.0 if options.burst is None else options.burst
@@ -169,7 +172,9 @@ def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str,
         except ValueError:
             raise click.UsageError(f"--slow: {text!r} is not REPLICA=FACTOR[@SECONDS]") from None
         if not (_MIN_SPEED <= number <= 100 or (at and number == 0)) or not 0 <= time < 1e9:
-            raise click.UsageError(f"--slow: {text!r}: a factor from {_MIN_SPEED:g} to 100, or 0 with @SECONDS")
+            raise click.UsageError(
+                f"--slow: {text!r}: the factor must be from {_MIN_SPEED:g} to 100, or 0 with @SECONDS"
+            )
         if at:
             changes.append(SpeedChange(time, name, number))
             continue
@@ -253,7 +258,7 @@ def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
             f"--gpu: {name!r} is not in the GPU table; {did_you_mean(name, throughputs) or 'see lbctl gpus'}"
         )
     if not 1 <= number <= 1024:
-        raise click.UsageError(f"--gpu: {text!r}: 1 to 1024 GPUs for each replica")
+        raise click.UsageError(f"--gpu: {text!r}: the number of GPUs per replica must be from 1 to 1024")
     model = pool.replicas[0]
     replica = Replica(text, model.address, throughputs[name] * number, gpu=name, gpu_count=number)
     alone = capacity.with_replicas(pool, 1)
@@ -293,7 +298,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
             raise click.UsageError(f"--lose: pool {pool.name} has no replica in zone {zone!r}; {known}")
         if not lost:
             known = _known(text, [item.name for item in pool.replicas])
-            raise click.UsageError(f"--lose: pool {pool.name} has no {text}; {known} (or largest, or zone=Z)")
+            raise click.UsageError(f"--lose: pool {pool.name} has no replica {text}; {known} (or largest, or zone=Z)")
         if all(item.drain for item in lost):
             raise click.UsageError(f"--lose {text}: {_DRAINED}")
     if lose.count("largest") > 1:
@@ -302,7 +307,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
         names = ", ".join(item.name for item in capacity.serving(pool).replicas)
         raise click.UsageError(
             f"--lose: without {lost_text(lose)} pool {pool.name} has no replica that gets requests; "
-            f"leave one of them: {names}"
+            f"keep one of these: {names}"
         )
 
 

@@ -171,7 +171,7 @@ class _Search:
 def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) -> str:
     rest = f" without {lost_text(options.lose)}" if options.lose else ""
     if answer.value is None:
-        return f"{answer.row}: nothing meets {options.slo}{rest}. {load_sentence(answer.load, 'the engines')}"
+        return f"{answer.row}: no result meets {options.slo}{rest}. {load_sentence(answer.load, 'the engines')}"
     if options.find == "rate":
         given, whose = study.trace.rate, "trace" if options.trace_file else "load"
         multiple = f"{answer.value / given:.2f} × the {whose}'s {given:.3g}/s"
@@ -182,5 +182,6 @@ def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) ->
     cost = f", for {answer.cost:,.2f} per hour" if answer.cost is not None else ""
     sentence = f"{answer.row}: {what} {options.slo}{rest}{cost}. {load_sentence(answer.load, who)}"
     if answer.unused_faults:
-        sentence += f" Without effect, because they are not among these replicas: {', '.join(answer.unused_faults)}."
+        unused = ", ".join(answer.unused_faults)
+        sentence += f" These options have no effect, because their replicas are not included: {unused}."
     return sentence

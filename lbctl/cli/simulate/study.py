@@ -302,7 +302,7 @@ def _retry(topology: Topology, pool: Pool) -> Retry:
 # ── Engines ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_DEFAULT_ENGINE = "Llama-2-70B on 8 H100 with vLLM, an assumption"
+_DEFAULT_ENGINE = "assumed to be Llama-2-70B on 8 H100 with vLLM"
 """Engine of a `CostModel` without arguments."""
 _PROPORTIONAL = "Engines: the strongest replica is {}; the others are in proportion to their capacity."
 
@@ -319,7 +319,7 @@ def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Dia
             f"--calibrate gives --engine {shown} ({fitted.samples} intervals, median error {100 * fitted.error:.1f} %)",
             err=True,
         )
-        return ReplicaEngines(fitted.cost, largest, {}, None, _PROPORTIONAL.format("the one of --calibrate"))
+        return ReplicaEngines(fitted.cost, largest, {}, None, _PROPORTIONAL.format("the engine of --calibrate"))
     text = options.engine or ""
     if text and "=" not in text:
         file = engine_file.read(text, diagnostics) or engine_file.EngineFile()
@@ -344,7 +344,7 @@ def _engine(text: str) -> CostModel:
         with suppress(ValueError):
             number = engine_file.cost(key, float(value))
         if number is None:
-            raise click.UsageError(f"--engine: {key} is {engine_file.wanted(key)}, not {value!r}")
+            raise click.UsageError(f"--engine: {key} must be {engine_file.wanted(key)}, not {value!r}")
         values[key] = number
     whole: dict[str, Any] = {key: int(value) if key in engine_file.WHOLE else value for key, value in values.items()}
     return replace(CostModel(), **whole)

@@ -31,7 +31,7 @@ def load_sentence(load: float, who: str) -> str:
     if load >= 1:
         return f"{percent} (Σλ ≥ Σμ): queues grow without bound."
     if load >= load_bound.BUSY:
-        return f"{percent} (Σλ < Σμ); queues are long from {100 * load_bound.BUSY:.0f} % on."
+        return f"{percent} (Σλ < Σμ); queues are long at {100 * load_bound.BUSY:.0f} % and above."
     return f"{percent} (Σλ < Σμ)."
 
 
@@ -60,7 +60,7 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
     worst = rest[-1]
     if worst.unanswered > best.unanswered + 0.001:
         least_text, most = _percent(best.unanswered), _percent(worst.unanswered)
-        head = f"{best.row} leaves the fewest requests unanswered: {least_text}; {worst.row} {most}"
+        head = f"{best.row} leaves the fewest requests unanswered: {least_text}; {worst.row} leaves {most}"
     elif worst.ttft.p99 < _EQUAL * best.ttft.p99:
         lacking = f"; each leaves {_percent(best.unanswered)} unanswered" if best.unanswered else ""
         return (
@@ -92,7 +92,8 @@ def drained_sentence(summaries: Sequence[Summary]) -> str:
     """Return which replicas are drained; empty if there are none."""
     names = dict.fromkeys(f"{item.fleet}/{name}" if item.fleet else name for item in summaries for name in item.drained)
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"Drained, so without requests and not in BUSY: {', '.join([*names][:_MAX_NAMES])}{more}." if names else ""
+    shown = f"{', '.join([*names][:_MAX_NAMES])}{more}"
+    return f"Drained replicas, which get no requests and are not included in BUSY: {shown}." if names else ""
 
 
 def _figures(item: Summary) -> str:
@@ -103,14 +104,20 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
     """Return the reason for the difference, as far as the figures show it."""
     mine, others = loads[best.fleet], loads[worst.fleet]
     if mine < 0.95 * others:
-        return f"Its fleet has more capacity: the load is {100 * mine:.0f} %, the other's {100 * others:.0f} %."
+        return (
+            f"Its fleet has more capacity: the load is {100 * mine:.0f} % of its capacity, and {100 * others:.0f} % of "
+            "the other's."
+        )
     if best.cache_hits is not None and worst.cache_hits is not None and best.cache_hits > worst.cache_hits + 0.03:
         return (
             f"It finds {_percent(best.cache_hits)} of prompt tokens in prefix caches, the other "
             f"{_percent(worst.cache_hits)}."
         )
     if worst.spread > best.spread + 0.03:
-        return f"It keeps engines busy for {_busy(best)} of the time, the other less evenly: {_busy(worst)}."
+        return (
+            f"It keeps engines busy for {_busy(best)} of the time; the other keeps them busy less evenly: "
+            f"{_busy(worst)}."
+        )
     if worst.preempted > 1.2 * best.preempted + 10:
         return f"It preempted {best.preempted:,} sequences because the cache was full, the other {worst.preempted:,}."
     names = dict.fromkeys((*best.share, *worst.share))
@@ -120,13 +127,15 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
     )
     is_alike = abs(share - other) * len(names) < _SAME_SHARE
     given = (
-        "Both send every replica about as many requests"
+        "Both send about the same number of requests to every replica"
         if is_alike
         else f"It sends {_percent(share)} of the requests to {name}, the other {_percent(other)}"
     )
     if _busy(best) != _busy(worst):
-        return f"{given}; engines are busy for {_busy(best)} of the time with it, for {_busy(worst)} with the other."
-    when = ": only the arrival times there differ" if is_alike else ""
+        return (
+            f"{given}; engines are busy for {_busy(best)} of the time with it, and for {_busy(worst)} with the other."
+        )
+    when = "; only the arrival times at the replicas differ" if is_alike else ""
     return f"{given}, and engines are busy for {_busy(best)} of the time with both{when}."
 
 

@@ -32,12 +32,12 @@ def command(remote: ServeClient) -> int:
 
     \b
     Keys:
-      q               quit
-      left, right     sort by the previous or next column
-      letter          sort by the column of this letter; press again to reverse
-      p               show one pool after another, then all
-      space           pause
-      up, down        previous or next page
+      q               Quit.
+      left, right     Sort by the previous or next column.
+      letter          Sort by the column of this letter, or reverse the order.
+      p               Show one pool after another, then all pools.
+      space           Pause.
+      up, down        Show the previous or next page.
     """
     look = _look(remote)
     if not sys.stdout.isatty() or not sys.stdin.isatty():

@@ -110,7 +110,7 @@ def test_rollback_that_loses_many_replicas_needs_confirmation(capsys: pytest.Cap
         assert _cli(control, "rollback", "--allow-shrink", "--wait") == 0
         _reaches(envoy, "a")
         assert _cli(control, "rollback", "--wait") == 0
-        assert "which equals the files" in capsys.readouterr().err
+        assert "which is identical to the files" in capsys.readouterr().err
         _reaches(envoy, "a", "b", "c")
         assert control.status["fleet"]["valid"], "the files are served again, so nothing is rolled back"
 

@@ -96,7 +96,7 @@ def test_row_reports_that_the_comparison_closed_the_route(
     errors = capsys.readouterr().err
     assert f"the comparison closed the route: {reason}" in errors
     assert f"closed in the comparison: {reason}" in errors
-    assert "left out of the comparison: logs (" in errors
+    assert "not included in the comparison: logs (" in errors
     assert "agrees" in errors
 
 

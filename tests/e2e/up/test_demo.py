@@ -48,7 +48,7 @@ def test_demo_reports_faults_and_canaries(folder: Up, kind: Kind) -> None:
     faults = {fault["kind"]: fault for fault in report["faults"]}
     assert set(faults) == {"throttle", "stale", "kill", "wedge"}
     assert faults["wedge"]["share_lowered_after_seconds"] is not None, report
-    assert "serve gave it less after" in done.stderr
+    assert "serve reduced its share after" in done.stderr
     assert all(replica["observed"] is not None for replica in report["replicas"]), report
     good, bad = report["rollouts"]
     assert (good["name"], good["phase"], good["last_evaluation"]["verdict"]) == ("good", "promoted", "good"), report
@@ -99,7 +99,7 @@ def test_missing_proxy_is_reported_with_a_fix(folder: Up) -> None:
     nowhere = {f"LBCTL_{name}": "/nowhere" for name in ("ENVOY", "HAPROXY", "NGINX")}
     done = subprocess.run(DEMO, env=os.environ | nowhere, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (4, "")
-    assert "there is no proxy on this machine" in done.stderr
+    assert "no proxy is installed on this machine" in done.stderr
     assert "pip install" in done.stderr
 
 

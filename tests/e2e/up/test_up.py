@@ -122,7 +122,7 @@ def test_next_start_has_the_same_key_and_hides_it(site: Site, replica: Replica) 
 
     _kill(site.run, "serve")
     assert site.run.wait() == 1
-    assert "serve ended by itself by signal SIGKILL" in site.run.err.read_text()
+    assert "serve exited unexpectedly by signal SIGKILL" in site.run.err.read_text()
     assert site.run.processes() == {}
 
 
@@ -142,7 +142,7 @@ def test_envoy_fleet_gets_its_key_file_and_one_more_envoy(site: Site, replica: R
 
     _kill(site.run, "envoy -c")
     assert site.run.wait() == 1
-    assert "envoy ended by itself by signal SIGKILL" in site.run.err.read_text()
+    assert "envoy exited unexpectedly by signal SIGKILL" in site.run.err.read_text()
     assert site.run.processes() == {}
 
 

@@ -72,7 +72,7 @@ def test_up_on_a_terminal_prompts_and_colours_logs(run: Up) -> None:
     ):
         terminal.await_text("there is no fleet.yaml here", TIMEOUT)
         terminal.press(f"{server.url}\n")
-        terminal.await_text("(to act: --token-file", TIMEOUT)  # the last line of its first output
+        terminal.await_text("(for changes, add --token-file", TIMEOUT)  # the last line of its first output
         (port,) = URL.findall(terminal.text)
         (key,) = re.findall(r"key +(sk-\S+)", terminal.text)
         assert Client(int(port)).get("/v1/models", {"authorization": f"Bearer {key}"}).ok

@@ -79,7 +79,7 @@ def test_bootstrap_has_the_admin_address_of_the_node(
     assert bootstrap["admin"]["address"]["socket_address"]["port_value"] == 9901
     assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other")
     assert run(["bootstrap", "--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other"]) == 0
-    warning = "no entry in `proxies` matches the node 'other': serve will not send it any resources"
+    warning = "no entry in `proxies` matches the node 'other': serve will not send this node any resources"
     assert warning in capsys.readouterr().err
     file.write_text(fleet_text(proxies={"edge": {**edge, "instances": 2}}), encoding="utf-8")
     assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "edge-1")
@@ -159,7 +159,7 @@ def test_without_directory_certificates_are_read_once(
 ) -> None:
     assert run(["bootstrap", *(item.format(**certificates) for item in TLS_OPTIONS)]) == 0
     captured = capsys.readouterr()
-    assert "renewed ones need a restart" in captured.err
+    assert "renewed certificates need a restart" in captured.err
     assert certificates["certificate"] in captured.out
 
 
@@ -175,7 +175,7 @@ def test_relative_paths_start_at_the_working_directory(
 def test_missing_ca_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bootstrap", "--tls-ca", str(tmp_path / "ca.crt")]) == 64
     captured = capsys.readouterr()
-    assert f"there is no file {tmp_path}/ca.crt" in captured.err
+    assert f"the file {tmp_path}/ca.crt does not exist" in captured.err
     assert captured.out == ""
 
 
@@ -238,10 +238,10 @@ def test_server_ca_verifies_an_api_with_a_private_authority(
     pair = authority.issue("api", ["127.0.0.1"])
     with api_of_serve({"xds": f"127.0.0.1:{free_port()}"}, pair) as url:
         run([*command, "--server", url, "--server-ca", str(authority.ca)])
-        assert f"the serve at {url} has no socket" in capsys.readouterr().err
+        assert f"serve at {url} has no socket" in capsys.readouterr().err
         monkeypatch.setenv("LBCTL_SERVER_CA", str(authority.ca))
         run([*command, "--server", url])
-        assert f"the serve at {url} has no socket" in capsys.readouterr().err
+        assert f"serve at {url} has no socket" in capsys.readouterr().err
 
 
 def test_tcp_address_is_used_with_a_warning_without_socket(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_tcp_address_is_used_with_a_warning_without_socket(capsys: pytest.Captur
         assert run(["bootstrap", "--server", url]) == 0
     out, err = capsys.readouterr()
     assert "port_value: 18777" in out
-    assert f"the serve at {url} has no socket that this user may connect to" in err
+    assert f"serve at {url} has no socket that this user can connect to" in err
     assert "its load reports are ignored" in err
 
 
@@ -261,14 +261,14 @@ def test_unreachable_serve_is_reported_with_its_url(
     monkeypatch.setenv("LBCTL_SERVER", url)
     run(["xds", "get", "--timeout", "0.1"])
     err = capsys.readouterr().err
-    assert f"no serve answers at {url} (if control.api.bind is not the default, use --server or --fleet)" in err
+    assert f"serve does not answer at {url} (if control.api.bind is not the default, use --server or --fleet)" in err
     assert run(["xds", "get", "--server", url]) == 4, "one that is named must answer"
     assert url in capsys.readouterr().err
 
 
 def test_serve_on_another_machine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bootstrap", "--server", "http://10.0.0.1:18080"]) == 64
-    assert "is not on this machine" in capsys.readouterr().err
+    assert "is on a different machine" in capsys.readouterr().err
 
 
 def test_bootstrap_imports_neither_grpc_nor_the_model() -> None:

@@ -24,7 +24,7 @@ WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.get
 
 COMMANDS = {
     "doctor fleet.yaml": (4, "closed/state: permission denied"),
-    "bootstrap --xds 127.0.0.1:18000 --tls-ca closed/ca": (64, "--tls-ca: there is no file "),
+    "bootstrap --xds 127.0.0.1:18000 --tls-ca closed/ca": (64, "--tls-ca: the file "),
     "diff closed/fleet.yaml": (1, "closed/fleet.yaml:1:1: error LB002: cannot be read: permission denied"),
     "render -t nginx -d closed/out fleet.yaml": (1, ": Permission denied"),
     "serve fleet.yaml": (1, " cannot be used: permission denied"),

@@ -161,7 +161,7 @@ def test_suitable_machine_passes_all_checks(doctor: Doctor) -> None:
     assert {what: row["state"] for what, row in rows.items() if row["state"] not in ("ok", "skipped")}.keys() <= {
         "clock"
     }
-    assert rows["pools.pool.telemetry vllm"]["message"] == "1 of 1 give signals"
+    assert rows["pools.pool.telemetry vllm"]["message"] == "1 of 1 provide signals"
     assert rows["lbctl"]["message"].startswith(__version__)
 
 
@@ -223,7 +223,7 @@ DRIVEN = {
             "warn",
             "is 1.25",
         ),
-        ("echo nginx version: nginx/1.18.0 >&2", {}, 0, "warn", "lbctl renders for 1.22 and later"),
+        ("echo nginx version: nginx/1.18.0 >&2", {}, 0, "warn", "lbctl supports 1.22 and later"),
         ("echo hello", {}, 0, "warn", "does not report its version"),
         ("exec sleep 30", {}, 0, "warn", "does not report its version"),
     ],
@@ -304,7 +304,7 @@ def test_address_of_another_machine_is_a_warning(doctor: Doctor) -> None:
     given = local_fleet()
     given["listeners"]["gateway"]["bind"] = "192.0.2.1:8443"
     row = doctor(given)["listeners.gateway.bind 192.0.2.1:8443"]
-    assert (row["state"], row["message"]) == ("warn", "this machine has no such address")
+    assert (row["state"], row["message"]) == ("warn", "this machine does not have this address")
 
 
 # ── The machine ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -322,7 +322,7 @@ def test_limit_of_open_files_is_compared_with_connections(
     row = doctor(given)["open files"]
     assert (doctor.code, row["state"]) == (code, state)
     assert row["message"] == f"1000, can be raised to {hard}; the fleet's connections need 5536"
-    assert row["todo"] == "ulimit -n 5536; for a service LimitNOFILE=5536"
+    assert row["todo"] == "run `ulimit -n 5536`, or set LimitNOFILE=5536 for a service"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_clock_is_compared_with_telemetry_sources(
 @pytest.mark.parametrize(
     ("config", "path", "state", "words"),
     [
-        ("/etc/nginx/nginx.conf", "/dev/stdout", "warn", "a systemd service cannot open it"),
+        ("/etc/nginx/nginx.conf", "/dev/stdout", "warn", "in a systemd service it is a socket"),
         ("/srv/nginx.conf", "/dev/stdout", "ok", "standard output"),
         ("/etc/nginx/nginx.conf", "/nowhere/at/all/edge.log", "warn", "/nowhere/at/all does not exist"),
         ("/etc/nginx/nginx.conf", f"/{300 * 'x'}/edge.log", "warn", "xxx does not exist"),
@@ -449,7 +449,7 @@ def test_one_source_of_several_without_metrics_is_a_warning(doctor: Doctor) -> N
         given["pools"]["pool"]["replicas"] = [{"name": f"r{n}", "address": f"127.0.0.1:{n + 1}"} for n in range(2)]
         row = doctor(given)["pools.pool.telemetry vllm"]
     assert (doctor.code, row["state"]) == (0, "warn")
-    assert row["message"].startswith("1 of 2 give signals; ")
+    assert row["message"].startswith("1 of 2 provide signals; ")
 
 
 def test_hanging_sources_time_out_in_parallel(doctor: Doctor) -> None:
@@ -465,7 +465,7 @@ def test_hanging_sources_time_out_in_parallel(doctor: Doctor) -> None:
     assert len(set(answers.requested)) == 40
     assert seconds < 40, "one after the other they would take 80 s"
     assert doctor.code == 4
-    assert row["message"].startswith("0 of 40 give signals")
+    assert row["message"].startswith("0 of 40 provide signals")
     assert "no complete response within 2 s" in row["message"]
 
 
@@ -474,7 +474,7 @@ def test_page_shared_by_replicas_is_requested_once(doctor: Doctor) -> None:
     with server(answers) as port:
         given = local_fleet(port)
         given["pools"]["pool"]["replicas"] = [{"name": f"r{n}", "address": f"127.0.0.1:{n + 1}"} for n in range(5)]
-        assert doctor(given)["pools.pool.telemetry vllm"]["message"] == "5 of 5 give signals"
+        assert doctor(given)["pools.pool.telemetry vllm"]["message"] == "5 of 5 provide signals"
     assert answers.requested == ["/metrics"]
 
 
@@ -487,7 +487,7 @@ def status(version: str = __version__, *, ready: bool = True) -> dict[str, str]:
     ("pages", "code", "state", "words"),
     [
         (status(), 0, "ok", f"lbctl {__version__} answers"),
-        (status("0.0.1"), 0, "warn", f"lbctl 0.0.1 runs there, but this is {__version__}"),
+        (status("0.0.1"), 0, "warn", f"lbctl 0.0.1 runs there, but this is lbctl {__version__}"),
         (status(ready=False), 0, "warn", "not ready: no fleet yet"),
         ({"/healthz": "", "/api/v1/status": "<html>"}, 4, "failed", "is not an lbctl serve"),
     ],
@@ -538,7 +538,7 @@ def test_agent_check_on_ephemeral_ports_is_a_warning() -> None:
 
     assert state_and_fix(free_port()) == (
         "warn",
-        f"choose ports below {low}: it needs one port for each replica",
+        f"choose ports below {low}: the agent check needs one port for each replica",
     )
     below = next(port for port in range(low - 1, 1024, -1) if not bind_error(Address("127.0.0.1", port)))
     assert state_and_fix(below)[0] == "ok"
@@ -568,7 +568,8 @@ def test_missing_rights_of_the_account_are_listed(doctor: Doctor, tmp_path: Path
         server.forbidden = {"nodes"}
         rows = doctor(fleet_from_kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
         assert (
-            rows["pools.pool.discovery.kubernetes ml/vllm"]["message"] == "the account may not list nodes, watch nodes"
+            rows["pools.pool.discovery.kubernetes ml/vllm"]["message"]
+            == "the account lacks the permission to list nodes, watch nodes"
         )
         assert doctor.code == 3
 
@@ -607,7 +608,7 @@ def test_answering_picker_is_ok_if_serve_reports_it(doctor: Doctor) -> None:
         what = f"picker 127.0.0.1:{port - 1}"
         row = doctor(fleet_with_picker(port))[what]
         assert row["state"] == "warn"
-        assert "it may be the picker of another fleet" in row["message"]
+        assert "the picker may belong to another fleet" in row["message"]
         with server(serve_with_picker(port)) as api:
             row = doctor(None, "--server", f"http://127.0.0.1:{api}")[what]
             assert (doctor.code, row["state"], row["message"]) == (0, "ok", "answers")
@@ -617,7 +618,7 @@ def test_unreachable_picker_that_serve_reports_is_a_warning(doctor: Doctor) -> N
     port = free_port()
     with server(serve_with_picker(port)) as api:
         row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
-    message = f"serve reports that it runs, but 127.0.0.1:{port}: connection refused"
+    message = f"serve reports that the picker is running, but 127.0.0.1:{port}: connection refused"
     assert (doctor.code, row["state"], row["message"]) == (0, "warn", message)
     assert "is on another machine" in row["todo"]
 
@@ -634,7 +635,7 @@ def test_stopped_picker_is_reported_with_the_reason(doctor: Doctor) -> None:
     with server(Answers({"/api/v1/status": json.dumps(OWN)})) as api:
         row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[what]
     assert (doctor.code, row["state"]) == (0, "warn")
-    assert "it runs other files" in row["message"]
+    assert "it uses different files" in row["message"]
 
 
 def test_missing_picker_is_skipped_without_serve(doctor: Doctor) -> None:
@@ -653,7 +654,7 @@ def test_wrong_or_hanging_server_at_the_picker_is_reported(doctor: Doctor, monke
             monkeypatch.setattr("lbctl.cli.doctor.picker.ANSWER_TIMEOUT", 0.2)
         with server(answers) as port, server(serve_with_picker(port)) as api:
             row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
-        expected = f"serve reports that it runs, but {message.replace('PORT', str(port))}"
+        expected = f"serve reports that the picker is running, but {message.replace('PORT', str(port))}"
         assert (row["state"], row["message"]) == ("warn", expected)
 
 

@@ -116,7 +116,7 @@ def test_missing_rights_of_the_account_are_listed() -> None:
     finally:
         server.api.forbidden.clear()
     assert result.state == "failed"
-    assert result.message.startswith("the account may not create leases, get leases test-")
+    assert result.message.startswith("the account lacks the permission to create leases, get leases test-")
 
 
 def test_full_store_is_a_warning_or_a_failure(

@@ -31,7 +31,7 @@ def test_new_key_is_printed_with_its_line(capfd: pytest.CaptureFixture[str]) -> 
     assert key not in message
     assert f": {(plain := new_key(capfd, 'acme', '--plain'))[0]}: acme\n" in plain[1]
     assert plain[0] != key
-    hashed = "the line contains a hash for HAProxy; nginx and Envoy need --plain"
+    hashed = "the line contains a hash, which only HAProxy supports; nginx and Envoy need --plain"
     assert hashed in message
     assert hashed not in plain[1]
 

@@ -146,7 +146,7 @@ def test_other_fleet_at_the_address_of_the_file_is_named(
 ) -> None:
     other = tmp_path / "other.yaml"
     assert run(["status", "--fleet", str(other)]) == 0
-    warning = f"lbctl: warning: --fleet: the serve at {running} runs {tmp_path}/fleet.yaml, not {other}\n"
+    warning = f"lbctl: warning: --fleet: serve at {running} runs {tmp_path}/fleet.yaml, not {other}\n"
     assert capsys.readouterr().err == warning
 
 
@@ -160,15 +160,14 @@ def test_other_fleet_at_the_default_address_is_refused(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert (
-        f"no running serve of {other} is known, and the serve at {running} runs {tmp_path}/fleet.yaml (start"
-        in shown.err
+        f"no running serve is known for {other}, and serve at {running} runs {tmp_path}/fleet.yaml (start" in shown.err
     )
     monkeypatch.setattr("lbctl.serve.settings.last_api", lambda _: running)
     other.write_text("version: 1\n")
     assert run(["status", "--fleet", str(other)]) == 4, "the default state, which the file does not name either"
     (tmp_path / "fleet.yaml").unlink()
     assert run(["status", "--fleet", str(other)]) == 0, "a container, for example, whose paths are not those of here"
-    assert "warning: --fleet: the serve at" in capsys.readouterr().err
+    assert "warning: --fleet: serve at" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("host", "is_sent"), [("127.0.0.1", False), ("0.0.0.0", True)])
@@ -218,7 +217,7 @@ def test_doctor_advises_no_chown_of_another_users_state(
     monkeypatch.setattr(places.os, "geteuid", lambda: os.getuid() + 1)
     check = places.state(tmp_path, needed=needed)
     assert (check.state, "chown" in check.todo) == (state, False)
-    assert check.message.endswith("only serve of that user can use it")
+    assert check.message.endswith("only a serve process of that user can use it")
 
 
 @pytest.mark.parametrize("listens", [None, AnyVersionListens(), AnyVersionListens(xds="")])

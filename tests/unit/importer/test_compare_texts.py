@@ -72,7 +72,7 @@ def test_type_and_name_of_envoy_are_shown(tmp_path: Path) -> None:
     other = "  - {name: other, address: {pipe: {path: /run/x}}}\n  clusters:"
     text = envoy_text(filters=f'- {{name: cache, typed_config: {{"@type": type.googleapis.com/{kind}}}}}')
     left_out, closed = lines("envoy", text.replace("  clusters:", other, 1), tmp_path)
-    assert left_out == "left out of the comparison: listeners that are not in the fleet (other)"
+    assert left_out == "not included in the comparison: listeners that are not in the fleet (other)"
     assert f"`{kind}` is not a filter that the comparison supports" in closed
 
 
@@ -80,7 +80,7 @@ def test_item_of_a_list_has_no_name(tmp_path: Path) -> None:
     text = envoy_text()
     manager = text[text.index("    - filters:") : text.index("  clusters:")]
     shown = lines("envoy", text.replace("  clusters:", f"{manager}  clusters:", 1), tmp_path)
-    assert shown == ["left out of the comparison: additional filter chains"]
+    assert shown == ["not included in the comparison: additional filter chains"]
 
 
 PLACES = {

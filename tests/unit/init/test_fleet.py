@@ -104,9 +104,13 @@ ML = fake.v2("mlserver", "iris")
 @pytest.mark.parametrize(
     ("hosts", "sources", "remark"),
     [
-        ([[ML]], 1, '8082/metrics"}   # its usual port, not asked'),
-        ([[ML, fake.DCGM], [ML]], 2, "# Sources at a usual port were not asked: `init --from` takes these URLs too."),
-        ([[ML, ML]], 0, "# MLServer has its metrics at port 8082 by default, and several of it are on one"),
+        ([[ML]], 1, '8082/metrics"}   # default port, not queried'),
+        (
+            [[ML, fake.DCGM], [ML]],
+            2,
+            "# Sources at default ports were not queried. To query them, add their URLs to `init --from`.",
+        ),
+        ([[ML, ML]], 0, "# MLServer exposes metrics at port 8082 by default, and several servers share a host."),
     ],
 )
 def test_assumed_metrics_port_has_a_comment(hosts: list[list[Answers]], sources: int, remark: str) -> None:
@@ -191,7 +195,7 @@ def test_key_file_gives_access_to_the_models(tmp_path: Path, capsys: Output) -> 
         assert "replica-key: error LB961" in capsys.readouterr().err
         assert not fleet.exists()
         assert run(["init", "--from", server.url]) == 0
-        assert "vLLM, models unknown: it needs a key, which --api-key-file gives\n" in capsys.readouterr().err
+        assert "vLLM, models unknown: the server requires a key (use --api-key-file)\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"two words\n", b"\xff\n"])
@@ -215,8 +219,8 @@ def test_unsuitable_proxy_is_an_error(tmp_path: Path, capsys: Output) -> None:
         command = ["init", "-f", str(file), "--from", *[server.url for server in servers], "--proxy"]
         assert run([*command, "nginx"]) == 1
         err = capsys.readouterr().err
-        assert "lbctl: Envoy expresses all of it\n" in err
-        assert "lbctl: nginx does not suit: nginx reads the model from the header x-model alone" in err
+        assert "lbctl: Envoy supports the whole fleet\n" in err
+        assert "lbctl: nginx is not suitable: nginx reads the model only from the header x-model" in err
         assert "\nerror LB971 routes." in err
         assert not file.exists()
         assert run([*command, "haproxy"]) == 0
@@ -298,7 +302,7 @@ def test_default_fleet_is_short_and_without_findings(capsys: Output) -> None:
     assert run(["init"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("# yaml-language-server: $schema=./lbctl.schema.json\n")
-    assert "for caches: pick" in text
+    assert "for prefix caches: pick" in text
     assert 50 <= len(text.splitlines()) <= 90
     assert not findings(text)
     assert not re.search(r"\b(?!127\.)\d+\.\d+\.\d+\.\d+:", text.replace("0.0.0.0", ""))

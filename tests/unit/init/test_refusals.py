@@ -83,16 +83,19 @@ def error_for(url: str, patience: float = 1.0) -> str:
         (hang, "no complete response within 1 s"),
         (drip, "no complete response within 1 s"),
         (flood, "a response larger than 4 MiB"),
-        (nested, "none of its answers is one of a model server that init knows"),
+        (nested, "init does not recognise its responses as those of a model server"),
         (squeezed, "an encoding that was not requested"),
-        (answering(404), "none of its answers"),
-        (answering(401), "it needs a key: give it with --api-key-file"),
-        (answering(301, Location="http://169.254.169.254/latest/meta-data/"), "it redirects, and init does not follow"),
+        (answering(404), "init does not recognise its responses"),
+        (answering(401), "it requires a key: use --api-key-file"),
+        (
+            answering(301, Location="http://169.254.169.254/latest/meta-data/"),
+            "it redirects, and init does not follow redirects",
+        ),
         (fake.answering(fake.HTML), "an HTML page"),
         (fake.answering({"/api/version": {"version": "4", "ray_version": "2.49.0"}}), "this is Ray's dashboard"),
-        (answering_everywhere({"name": ["triton"], "status": ["Healthy"], "data": 1}), "none of its"),
-        (answering_everywhere({}), "none of its answers"),
-        (answering_everywhere([[], {}, None]), "none of its answers"),
+        (answering_everywhere({"name": ["triton"], "status": ["Healthy"], "data": 1}), "not recognise its"),
+        (answering_everywhere({}), "init does not recognise its responses"),
+        (answering_everywhere([[], {}, None]), "init does not recognise its responses"),
     ],
     ids=["hang", "drip", "flood", "nested", "squeezed", "404", "401", "redirect", "html", "ray", "lists", "{}", "[]"],
 )
@@ -129,7 +132,9 @@ def test_errors_of_all_urls_are_reported(tmp_path: Path, capsys: Output) -> None
 
 def test_exporter_without_a_server_is_refused() -> None:
     with serving(fake.DCGM) as (exporter,):
-        assert error_for(exporter.url) == "DCGM exporter, and none of the URLs is a server on that host"
+        assert error_for(exporter.url) == (
+            "this is the DCGM exporter of a host, but none of the URLs is a model server on that host"
+        )
 
 
 SECRETS = ("http://user:hunter2@127.0.0.1:8000", "http://127.0.0.1:8000/?token=hunter2", "http://127.0.0.1/#hunter2")
@@ -153,7 +158,7 @@ def test_invalid_urls_are_reported_without_requests(capsys: Output) -> None:
 
 def test_urls_without_from_are_a_usage_error(capsys: Output) -> None:
     assert run(["init", "http://127.0.0.1:1"]) == 64
-    assert "use --from before URLs" in capsys.readouterr().err
+    assert "put --from before the URLs" in capsys.readouterr().err
 
 
 def test_requests_contain_nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -133,10 +133,10 @@ def test_calibration_without_prompts_keeps_the_proportions() -> None:
 
 def test_too_few_readings_and_a_restart_are_errors() -> None:
     readings = readings_of(SLOW, 60.0, 0.5)
-    with pytest.raises(ValueError, match="3 are needed: send the replica requests"):
+    with pytest.raises(ValueError, match="3 are needed: send requests to the replica"):
         calibrate.fit(readings[-2:])
     back = [*readings[-6:], replace(readings[0], at=99.0)]
-    with pytest.raises(ValueError, match="it was restarted while it was watched"):
+    with pytest.raises(ValueError, match="it was restarted during the observation"):
         calibrate.fit(back)
 
 

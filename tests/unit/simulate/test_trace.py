@@ -55,9 +55,9 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "1: the first line names no known columns, but nothing"),
+        ("", "1: the first line does not name known columns: nothing"),
         (HEAD, "it has no requests"),
-        ("a,b\n1,2\n", "1: the first line names no known columns, but a, b"),
+        ("a,b\n1,2\n", "1: the first line does not name known columns: a, b"),
         ("time,prompt\n1,2\n", "1: the column answer is missing"),
         (HEAD + "0,1,1\n1,2\n", "3: it has 2 columns, not 3"),
         (HEAD + "0,1,1\n1,,2\n", "3: '' is not a number of tokens"),
@@ -68,7 +68,10 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         (HEAD + "1700000000000,1,1\n1700000000.5,1,1\n", "3: it arrives 1.6983e+09 s before the row above it"),
         (HEAD + "0,1.5,1\n", "2: '1.5' is not a number of tokens"),
         (HEAD + "0,inf,1\n", "2: 'inf' is not a number of tokens"),
-        (HEAD + "0,1,1\n1700000000,1,1\n", "3: it arrives 1.7e+09 s after the first row; at most 1e+09 are played"),
+        (
+            HEAD + "0,1,1\n1700000000,1,1\n",
+            "3: it arrives 1.7e+09 s after the first row; lbctl replays at most 1e+09 s",
+        ),
         (HEAD + "5,1,1\n3,1,1\n", "3: it arrives 2 s before the row above it"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "2: 'yesterday' is not a date and time"),
         ('{"timestamp": 0}\n', "1: it has no input_length, output_length"),
@@ -128,7 +131,7 @@ def test_epoch_milliseconds_in_a_csv_are_a_warning(tmp_path: Path) -> None:
     assert trace is not None
     assert list(trace.times) == pytest.approx([0.0, 0.2, 1.5], abs=1e-6)
     (warning,) = diagnostics
-    assert str(warning).startswith(f"{file}:2:1: warning LB033: 1700000000000 can only be milliseconds of the epoch")
+    assert str(warning).startswith(f"{file}:2:1: warning LB033: 1700000000000 can only be milliseconds since the epoch")
     assert "divide them by 1000" in warning.hint
 
 
@@ -143,7 +146,7 @@ def test_epoch_seconds_in_json_lines_are_a_warning(tmp_path: Path) -> None:
         assert trace.times[1] == pytest.approx(0.001, abs=1e-6)
         messages = [str(item) for item in diagnostics]
         assert len(messages) == warnings, first
-        assert all("warning LB033: 1700000000 looks like seconds of the epoch" in item for item in messages)
+        assert all("warning LB033: 1700000000 looks like seconds since the epoch" in item for item in messages)
 
 
 def test_a_pause_of_more_than_a_day_is_one_warning(tmp_path: Path) -> None:
@@ -160,7 +163,7 @@ def test_a_pause_of_more_than_a_day_is_one_warning(tmp_path: Path) -> None:
 def test_reading_stops_after_20_rows_with_errors(tmp_path: Path) -> None:
     messages = error_messages(tmp_path, HEAD + "x,1,1\n" * 1000).splitlines()
     assert len(messages) == 21
-    assert messages[-1] == "21: 20 rows have errors; the rest is not read"
+    assert messages[-1] == "21: 20 rows have errors; lbctl did not read the rest"
 
 
 def test_a_url_a_directory_or_a_huge_file_is_rejected(tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def test_a_url_a_directory_or_a_huge_file_is_rejected(tmp_path: Path) -> None:
     with huge.open("wb") as file:
         file.truncate(10 << 30)
     for name, expected in {
-        "https://example.com/trace.csv": "this is a URL",
+        "https://example.com/trace.csv": "a trace must be a file, not a URL",
         str(tmp_path): "not a regular file",
         str(tmp_path / "nowhere"): "cannot be read: No such file",
         "/dev/zero": "not a regular file",

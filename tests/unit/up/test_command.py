@@ -60,14 +60,14 @@ def test_fleet_with_driven_proxies_is_not_run(here: Path, capfd: pytest.CaptureF
     nginx = {"kind": "nginx", "config": "/etc/nginx/nginx.conf", "reload": {"command": ["nginx", "-s", "reload"]}}
     write(here, proxies={"edge": nginx, "up": {"kind": "envoy", "nodes": ["edge-*"]}})
     text = errors_of_up(capfd, 1)
-    assert "fleet.yaml:17:5: error LB970 proxies.edge: `up` runs its own proxy, and `serve` would drive" in text
-    assert "error LB970 proxies.up: the proxy that `up` adds to the fleet has this name too" in text
+    assert "fleet.yaml:17:5: error LB970 proxies.edge: `up` runs its own proxy, but `serve` would also manage" in text
+    assert "error LB970 proxies.up: the proxy that `up` adds to the fleet has the same name" in text
     assert not (here / "state").exists()
 
 
 def test_defaults_without_a_key_check_are_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(here, defaults={"route": {"timeouts": {"idle": "1m"}}})
-    assert "fleet.yaml:16:3: error LB970 defaults: no route asks for a key" in errors_of_up(capfd, 1)
+    assert "fleet.yaml:16:3: error LB970 defaults: no route requires an API key" in errors_of_up(capfd, 1)
 
 
 def test_missing_proxy_is_reported_with_its_installation(
@@ -78,7 +78,7 @@ def test_missing_proxy_is_reported_with_its_installation(
         monkeypatch.setenv(name, "/nowhere")
     text = errors_of_up(capfd, 4)
     assert [word in text for word in ("pip install", "apt-get install haproxy", "apt-get install nginx")] == [True] * 3
-    assert "there is no HAProxy on this machine" in errors_of_up(capfd, 4, "--proxy", "haproxy")
+    assert "no HAProxy is installed on this machine" in errors_of_up(capfd, 4, "--proxy", "haproxy")
 
 
 def test_unsuitable_proxy_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def test_request_has_an_address_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_access_log_is_named(tmp_path: Path) -> None:
-    assert "  requests   tail -f /tmp/up/envoy.log   (a line" in banner_for(tmp_path, {"path_prefix": "/v1/"})
+    assert "  requests   tail -f /tmp/up/envoy.log   (one line" in banner_for(tmp_path, {"path_prefix": "/v1/"})
 
 
 def test_only_a_new_key_is_shown(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_only_a_new_key_is_shown(tmp_path: Path) -> None:
     existing = banner_for(tmp_path, v1, auth=auth, keys=KeyFiles({}, {"everything": file}))
     assert '/v1/models -H "authorization: Bearer $KEY"\n' in existing
     make = f"KEY=$(lbctl key new local --plain -f {file})"
-    assert f"  key        unknown, since {file} has no key in the clear; make one: {make}\n" in existing
+    assert f"  key        unknown, because {file} contains only hashes; create a key: {make}\n" in existing
     file.write_text(f"# ours\nsk-known: local\nsha256:{'0' * 64}: local\n")
     existing = banner_for(tmp_path, v1, auth=auth, keys=KeyFiles({}, {"everything": file}))
-    assert f"  key        one of those in {file}; another: {make}\n" in existing
+    assert f"  key        use a key from {file}, or create one: {make}\n" in existing
 
 
 def guarded(loaded: Loaded) -> Topology:
@@ -92,10 +92,10 @@ def guarded(loaded: Loaded) -> Topology:
 
 def test_key_check_names_the_routes_that_it_does_not_reach(tmp_path: Path) -> None:
     fleet = fleet_of(pool())
-    sentence = "no route of this fleet asks for a key, so `up` checks one on all of them"
+    sentence = "no route in this fleet requires an API key, so `up` requires one on all routes"
     assert guard_message(guarded(load_fleet(tmp_path, fleet))) == sentence
     fleet["routes"]["models"] = {"match": {"path": "/v1/models"}, "respond": {"models": True}}
     assert guard_message(guarded(load_fleet(tmp_path, fleet))) == sentence, "the list of models needs the key too"
     fleet["routes"]["ready"] = {"match": {"path": "/ready"}, "respond": {"status": 200}}
     message = guard_message(guarded(load_fleet(tmp_path, fleet)))
-    assert message == f"{sentence}, except those that the proxy answers itself: ready"
+    assert message == f"{sentence}, except routes that the proxy answers itself: ready"

@@ -15,7 +15,7 @@ from tests.support.fleets import fleet_of, load_fleet, pool
 def test_functions_of_serve_are_not_a_loss(tmp_path: Path, kind: str) -> None:
     checked = pool(health={"active": {"http": {"path": "/health"}}}, slow_start={"window": "30s"})
     loaded = load_fleet(tmp_path, fleet_of(checked))
-    assert suitability(loaded, kind).summary == "expresses all of it"
+    assert suitability(loaded, kind).summary == "supports the whole fleet"
 
 
 def test_model_in_the_body_is_an_obstacle_for_nginx(tmp_path: Path) -> None:
@@ -38,6 +38,6 @@ def test_missing_protection_is_an_obstacle(tmp_path: Path) -> None:
     assert [item.severity for item in nginx.obstacles] == ["error"]
     assert [item.code for item in nginx.losses] == [item.code for item in haproxy.losses] == ["LB439"]
     assert haproxy.obstacles == ()
-    assert haproxy.summary == "expresses all of it but LB439 (`lbctl rule CODE`)"
+    assert haproxy.summary == "supports the whole fleet except LB439 (`lbctl rule CODE`)"
     assert best([haproxy, nginx, suitability(loaded, "envoy")]) == suitability(loaded, "envoy")
     assert best([nginx]) is None

@@ -58,7 +58,7 @@ def test_all_equal_replicas_are_named(fleet_file: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plain"], "plain has the algorithm least_request: its proxies choose replicas themselves"),
+        (["plain"], "plain uses the algorithm least_request: its proxies choose replicas themselves"),
         (["lama"], "did you mean 'llama'?"),
         (["llama", "--body", "/nowhere"], "/nowhere"),
     ],

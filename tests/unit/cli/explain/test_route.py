@@ -128,9 +128,9 @@ def test_limit_is_shown_as_each_instance_has_it(explain: Explain) -> None:
     (row,) = explain.rows("GET", "/")
     policy = {item["path"]: item["value"] for item in row["policy"]}
     (shown,) = [value for path, value in policy.items() if ".rate_limit[0]" in path]
-    assert shown == "by all: 7/s, burst 7 on each instance (together by all: 20/s, burst 20)"
+    assert shown == "by all: 7/s, burst 7 on each instance (by all: 20/s, burst 20 in total)"
     (breaker,) = [value for path, value in policy.items() if path.endswith("circuit_breaker.max_requests")]
-    assert breaker == "171 on each instance (together 512)"
+    assert breaker == "171 on each instance (512 in total)"
     (idle,) = [value for path, value in policy.items() if path.startswith("routes.") and path.endswith("timeouts.idle")]
     assert idle == "5m"
 
@@ -191,7 +191,7 @@ def test_text_output_has_a_line_for_each_fact(explain: Explain) -> None:
     text = explain.text("POST", CHAT, "-H", "x-version: v2")
     assert f"route      chat  {explain.path}:9:5" in text
     assert "because of POST *.example.com/v1/chat/…" in text
-    assert "matches    wide too (/v1/…); chat wins by its host" in text
+    assert "also       wide matches (/v1/…); chat takes precedence by its host" in text
     assert f"pool       a pin selects it  {explain.path}:13:9" in text
     assert f"routes.chat.timeouts.idle: 7m  {explain.path}:3:28" in text
     assert "routes.chat.timeouts.request: unlimited  default" in text

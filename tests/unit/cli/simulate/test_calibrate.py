@@ -73,7 +73,7 @@ def test_idle_replica_cannot_be_calibrated(tmp_path: Path, capsys: pytest.Captur
     with busy_replica(0.0) as port:
         url = f"http://127.0.0.1:{port}/metrics?token=secret"
         assert run([*synthetic(tmp_path), "--calibrate", url, "--calibrate-for", "500ms"]) == 1
-        assert "send the replica requests, and watch it for longer" in capsys.readouterr().err
+        assert "send requests to the replica, and observe it for longer" in capsys.readouterr().err
         health = f"http://127.0.0.1:{port}/health?token=secret"
         assert run([*synthetic(tmp_path), "--calibrate", health, "--calibrate-for", "500ms"]) == 1
     err = capsys.readouterr().err

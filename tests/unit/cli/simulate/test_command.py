@@ -57,7 +57,7 @@ def test_find_reports_rate_or_replicas_that_meet_a_limit(
     many = result(capsys, arguments, *chosen, "--find", "replicas", "--speedup", "4")["found"]["nginx:least_request"]
     assert few < many
     assert run([*arguments, "--find", "rate", "--slo", "ttft p50 < 1ms", "--policy", "nginx:random"]) == 1
-    assert "nothing meets" in capsys.readouterr().out
+    assert "no result meets" in capsys.readouterr().out
 
 
 def test_lost_or_slow_replica_increases_latency(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,11 +144,11 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
     [
         (["--policy", "envoy:leastrequest"], "envoy:least_request"),
         (["--pool", "q"], "no pool 'q'"),
-        (["--lose", "nobody"], "has no nobody; big, middle, small (or largest, or zone=Z)"),
-        (["--lose", "big", "--lose", "mid"], "has no mid; did you mean 'middle'?"),
+        (["--lose", "nobody"], "has no replica nobody; big, middle, small (or largest, or zone=Z)"),
+        (["--lose", "big", "--lose", "mid"], "has no replica mid; did you mean 'middle'?"),
         (["--lose", "zone=c"], "has no replica in zone 'c'; a, b"),
         (["--lose", "zone=a", "--lose", "small"], "without zone a and small pool p has no replica that gets requests"),
-        (["--lose", "zone=a", "--lose", "zone=b"], "leave one of them: big, middle, small"),
+        (["--lose", "zone=a", "--lose", "zone=b"], "keep one of these: big, middle, small"),
         (["--lose", "largest", "--lose", "largest"], "removes one replica, even if repeated (name the second one)"),
         (["--lose", "big", "--kill", "big@20"], "--kill big: --lose big removes it from the start (omit one"),
         (["--lose", "zone=a", "--join", "big@20"], "--join big: --lose zone=a removes it from the start"),
@@ -158,8 +158,8 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
         (["--price", "L40S=1", "--price", "L40S=2"], "--price: L40S is set twice"),
         (["--slow", "bigg=1"], "big"),
         (["--slow", "big=fast"], "REPLICA=FACTOR"),
-        (["--slow", "big=1e-320"], "a factor from 0.0001 to 100"),
-        (["--slow", "big=1e-320@5"], "a factor from 0.0001 to 100"),
+        (["--slow", "big=1e-320"], "the factor must be from 0.0001 to 100"),
+        (["--slow", "big=1e-320@5"], "the factor must be from 0.0001 to 100"),
         (["--engine", "z=1"], "not one of a, b, c"),
         (["--engine", "a=-1"], "above 0"),
         (["--engine", "sequences=1e9"], "from 1 to 65,536"),
@@ -175,7 +175,7 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
         (["--gpu", "L40S"], "--gpu requires --find replicas"),
         (["--model", "gpt"], "there is no engine for 'gpt'"),
         (["--model", "llama-2-70b"], "a replica without a gpu"),
-        (["--engine", "a=1", "--model", "llama-2-70b"], "use only one of them"),
+        (["--engine", "a=1", "--model", "llama-2-70b"], "use only one of these options"),
         (["--price", "L40S"], "TYPE=PRICE"),
         (["--calibrate", "file:///etc/passwd"], "not the URL of a metrics page"),
         (["--find", "rate", "--slo", "soon"], "not a limit"),

@@ -39,8 +39,8 @@ def test_found_replicas_are_the_strongest_and_faults_count(tmp_path: Path, capsy
     assert run([*command, "--kill", "a@1"]) == 0
     out = capsys.readouterr().out
     assert "1 replica meets" in out
-    assert "Without effect, because they are not among these replicas: a." in out
-    assert "Engines: the strongest replica is Llama-2-70B on 8 H100 with vLLM, an assumption" in out
+    assert "These options have no effect, because their replicas are not included: a." in out
+    assert "Engines: the strongest replica is assumed to be Llama-2-70B on 8 H100 with vLLM" in out
 
 
 def test_result_is_below_the_capacity_for_short_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ def test_drained_replica_is_listed_and_not_in_busy(tmp_path: Path, capsys: pytes
     assert run(command) == 0
     out = capsys.readouterr().out
     assert f" {100 * least:.0f}–{100 * most:.0f}% " in out
-    assert "Drained, so without requests and not in BUSY: middle." in out
+    assert "Drained replicas, which get no requests and are not included in BUSY: middle." in out
     assert f"{100 * least:.0f}–{100 * most:.0f} %" in (tmp_path / "out.svg").read_text()
     assert run(synthetic(tmp_path)) == 0
     assert "Drained" not in capsys.readouterr().out
@@ -192,7 +192,7 @@ def test_gpu_search_supports_only_loss_of_the_largest_replica(
     safe = result(capsys, command, *slo, "--lose", "largest")
     assert (safe["found"][name], safe["load"]) == (alone + 1, None)
     assert run([*command, "--slo", "ttft p50 < 1ms", "--lose", "largest"]) == 1
-    assert f"{name}: nothing meets ttft p50 < 1ms without the largest replica" in capsys.readouterr().out
+    assert f"{name}: no result meets ttft p50 < 1ms without the largest replica" in capsys.readouterr().out
     for more in (["--kill", "a@20"], ["--join", "a@20"], ["--slow", "a=0.5"], ["--lose", "a"], ["--lose", "zone=a"]):
         assert run([*command, *slo, *more]) == 64
         message = " ".join(capsys.readouterr().err.split())
@@ -246,15 +246,15 @@ def test_engines_are_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixt
     file.write_text("a: -1\nz: 1\ngpus: {L4: 5}\ncache: 1.5\n")
     assert run([*command, "--engine", str(file)]) == 1
     err = capsys.readouterr().err
-    assert f"{file}:1:4: error LB032: a is a number of seconds above 0" in err
-    assert f"{file}:2:1: error LB032: 'z' is no cost of an engine" in err
-    assert f"{file}:3:12: error LB032: L4 is a map of costs" in err
-    assert f"{file}:4:8: error LB032: cache is a whole number from 1 to 100,000,000" in err
+    assert f"{file}:1:4: error LB032: a must be a number of seconds above 0" in err
+    assert f"{file}:2:1: error LB032: 'z' is not an engine cost" in err
+    assert f"{file}:3:12: error LB032: L4 must be a map of costs" in err
+    assert f"{file}:4:8: error LB032: cache must be a whole number from 1 to 100,000,000" in err
     assert run([*command, "--engine", str(tmp_path / "none.yaml")]) == 1
     assert "none.yaml: error LB032: it cannot be read" in capsys.readouterr().err
     file.write_text(f"a: 0.03\n# {'x' * (1 << 20)}\nz: 1\n")
     assert run([*command, "--engine", str(file)]) == 1
-    assert f"{file}: error LB032: it has more than 1 MiB" in capsys.readouterr().err
+    assert f"{file}: error LB032: it is larger than 1 MiB" in capsys.readouterr().err
 
 
 def test_model_selects_the_engines_of_the_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_lowest_percentile_wins_in_any_order() -> None:
         (
             {},
             {"spread": 0.5, "utilisation": {"r": 0.2, "s": 0.7}},
-            "busy for 50–60% of the time, the other less evenly: 20–70%",
+            "busy for 50–60% of the time; the other keeps them busy less evenly: 20–70%",
         ),
         ({}, {"preempted": 900}, "It preempted 0 sequences because the cache was full, the other 900"),
         (
@@ -49,18 +49,18 @@ def test_lowest_percentile_wins_in_any_order() -> None:
         (
             {"share": {"r": 1.0, "s": 0.0}, "utilisation": {"r": 0.9, "s": 0.0}, "spread": 0.9},
             {},
-            "the other 50.0%; engines are busy for 0–90% of the time with it, for 50–60% with the other.",
+            "the other 50.0%; engines are busy for 0–90% of the time with it, and for 50–60% with the other.",
         ),
         ({"share": {"t": 1.0}}, {}, "It sends 100.0% of the requests to t, the other 0%, and engines"),
         (
             {"utilisation": {"r": 0.4, "s": 0.6}, "spread": 0.2},
             {},
-            "Both send every replica about as many requests; engines are busy for 40–60% of the time with it,",
+            "Both send about the same number of requests to every replica; engines are busy for 40–60% of the time",
         ),
         (
             {},
             {"share": {"r": 0.504, "s": 0.496}},
-            "engines are busy for 50–60% of the time with both: only the arrival times there differ.",
+            "engines are busy for 50–60% of the time with both; only the arrival times at the replicas differ.",
         ),
     ],
 )
@@ -71,7 +71,7 @@ def test_reason_names_the_difference(best: dict[str, object], worst: dict[str, o
 
 def test_failed_requests_take_precedence_over_latency() -> None:
     text = recommendation_text(replace(ITEM, shed=0.05, failed=0.01), OTHER)
-    assert "envoy:random leaves the fewest requests unanswered: 0%; nginx:random 6.0%" in text
+    assert "envoy:random leaves the fewest requests unanswered: 0%; nginx:random leaves 6.0%" in text
 
 
 def test_equal_rows_are_not_ranked() -> None:
@@ -96,7 +96,7 @@ def test_overloaded_fleet_is_not_recommended() -> None:
 
 def test_load_sentence_depends_on_the_utilisation() -> None:
     assert load_sentence(0.5, "the engines") == "The load is 50 % of the capacity of the engines (Σλ < Σμ)."
-    assert "queues are long from 80 % on" in load_sentence(0.85, "the engines")
+    assert "queues are long at 80 % and above" in load_sentence(0.85, "the engines")
     assert "(Σλ ≥ Σμ): queues grow without bound" in load_sentence(1.0, "the engines")
 
 

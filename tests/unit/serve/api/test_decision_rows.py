@@ -203,7 +203,7 @@ def test_explain_shows_the_ramped_weight_of_nginx() -> None:
     assert [weights[name].quantised["nginx"] for name in ("r00000", "r00001")] == [100, 50]
     assert weights["r00000"].quantised["envoy"] == weights["r00001"].quantised["envoy"]
     lines = dict(_lines(rows[1], rows))
-    assert lines["slow start"] == "nginx has 50% of the weight so far; Envoy and HAProxy apply slow start themselves"
+    assert lines["slow start"] == "nginx uses 50% of the weight so far; Envoy and HAProxy apply slow start themselves"
     assert "nginx: 50 of 150" in lines["quantised"]
     assert "slow start" not in dict(_lines(rows[0], rows))
 
@@ -216,7 +216,7 @@ def test_explain_shows_slow_start_progress_of_the_picker() -> None:
         decision_rows.decision(each, weights[each.replica], (), ACKNOWLEDGED, 0.0)
         for each in decisions(Talk(item).state, NAME)
     )
-    assert dict(_lines(second, (first, second)))["slow start"] == "the picker uses 40% of its weight so far"
+    assert dict(_lines(second, (first, second)))["slow start"] == "the picker uses 40% of the weight so far"
     assert "slow start" not in dict(_lines(first, (first, second)))
 
 
