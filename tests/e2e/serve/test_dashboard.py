@@ -106,7 +106,7 @@ def test_drain_dialog_needs_a_reason_and_a_token(page: Page, control: ControlPla
     page.click(".panel .buttons button")
     assert "gets no new requests and finishes its current ones" in page.text("#dialog")
     page.click("#dialog button[type=submit]")
-    assert "give a reason in a few words" in page.text("#dialog")
+    assert "enter a short reason" in page.text("#dialog")
     page.fill("#dialog input[name=reason]", "a broken fan")
     for wrong, words in (("not-a-token", "this operation needs the token"), (READER, "bob allows read access only")):
         page.fill("#dialog input[name=token]", wrong)
@@ -300,7 +300,7 @@ def test_views_say_that_they_load_before_data_arrives(page: Page, control: Contr
         page.wait(f"document.querySelector('#view-{view} .empty')?.innerText === 'Loading…'")
     page.call("Network.setBlockedURLs", urls=[])
     page.wait("document.querySelector('#link').dataset.link === 'live'")
-    page.wait("document.querySelector('#view-proxies .empty').innerText === 'No proxy is connected or driven.'")
+    page.wait("document.querySelector('#view-proxies .empty').innerText === 'No proxy is connected or managed.'")
     page.problems.clear()
 
 

@@ -7,7 +7,7 @@ const TTL = {
   name: "ttl",
   label: "Ends after",
   placeholder: "never; 30m, 2h, 1d",
-  check: (text) => (Number.isNaN(seconds(text)) ? "a duration: 90s, 30m, 2h, 1d" : ""),
+  check: (text) => (Number.isNaN(seconds(text)) ? "enter a duration, for example 90s, 30m, 2h or 1d" : ""),
 };
 const hold = (body, reason, ttl) => write("POST", "/api/v1/overrides", { ...body, reason, ttl: seconds(ttl) });
 const release = (body) => write("DELETE", "/api/v1/overrides", body);
@@ -15,8 +15,8 @@ const release = (body) => write("DELETE", "/api/v1/overrides", body);
 export function drain(row, store) {
   const others = (store.byPool.get(row.pool) ?? []).filter((item) => item.name !== row.name && item.share > 0).length;
   const rest = others
-    ? `its ${percent(row.share)} of the pool go to ${plural(others, "other replica")}`
-    : "no other replica of the pool gets requests, so they will fail or use the fallback";
+    ? `its share of ${percent(row.share)} goes to ${plural(others, "other replica")}`
+    : "no other replica of the pool gets requests, so new requests will fail or use the fallback";
   return {
     title: `Drain ${row.name}`,
     verb: "Drain",
@@ -32,7 +32,7 @@ export function undrain(row) {
     title: `Undrain ${row.name}`,
     verb: "Undrain",
     noReason: true,
-    effect: `${row.name} of the pool ${row.pool} gets requests again, with slow start if the pool has it.`,
+    effect: `${row.name} of the pool ${row.pool} gets requests again, with slow start if the pool uses it.`,
     run: () => release({ kind: "drain", pool: row.pool, replica: row.name }),
   };
 }
@@ -47,7 +47,7 @@ export function setWeight(row) {
         name: "value",
         label: "Weight",
         value: String(row.weight),
-        check: (text) => (Number(text) > 0 ? "" : "a number above 0; to send no requests, drain the replica"),
+        check: (text) => (Number(text) > 0 ? "" : "enter a number above 0 (to send no requests, drain the replica)"),
       },
       TTL,
     ],
@@ -92,8 +92,8 @@ export function reload(shrink) {
     verb: "Reload",
     noReason: true,
     effect: shrink
-      ? `The files are read again. Confirm these removals: ${shrink}`
-      : "The files are read again, and published if they are valid. Resources that Envoys have rejected are sent once more.",
+      ? `serve reads the files again. Confirm these removals: ${shrink}`
+      : "serve reads the files again, and publishes them if they are valid. It also sends resources that Envoys have rejected again.",
     fields: shrink ? [{ name: "allow", label: "Publish the files with these removals", type: "checkbox" }] : [],
     run: ({ allow }) => write("POST", "/api/v1/reload", { allow_shrink: Boolean(allow) }),
     done: ({ result, refused }) => [`The files were read: ${result}.`, refused].filter(Boolean).join(" "),
@@ -108,7 +108,7 @@ export function rollback(entry) {
     verb: "Roll back",
     effect: `The fleet of ${dateAndClock(entry.at)} (${plural(entry.pools, "pool")}, ${plural(entry.replicas, "replica")}) is published again until the files change. Certificates and keys keep their current content.`,
     fields: [
-      { name: "allow", label: "Even if it removes more replicas or keys than max_shrink allows", type: "checkbox" },
+      { name: "allow", label: "Publish it even if it removes more replicas or keys than max_shrink allows", type: "checkbox" },
     ],
     run: ({ reason, allow }) =>
       write("POST", "/api/v1/rollback", { digest: entry.digest, reason, allow_shrink: Boolean(allow) }),
@@ -127,7 +127,7 @@ export function rollback(entry) {
 }
 const ROLLED_BACK = ["rolled_back", "published", "unchanged"];
 
-const wholeNumber = (text) => (/^\d{1,9}$/.test(text.trim()) ? "" : "a whole number from 0");
+const wholeNumber = (text) => (/^\d{1,9}$/.test(text.trim()) ? "" : "enter a whole number, 0 or more");
 
 export function setSplit({ route, shares }, rollout) {
   const pools = Object.keys(shares);
@@ -160,7 +160,7 @@ export function unsetSplit({ route }, rollout) {
     title: `Remove the split override of ${route}`,
     verb: "Remove the override",
     noReason: true,
-    effect: `${route} has the split of ${rollout ? "its rollout, or of the files," : "the files"} again.`,
+    effect: `${route} returns to the split of ${rollout ? "its rollout or of the files" : "the files"}.`,
     run: () => release({ kind: "split", route }),
   };
 }
@@ -176,7 +176,7 @@ export function setShare(item) {
         label: "Percent",
         value: String(item.percent ?? 0),
         check: (text) =>
-          text.trim() && Number(text) >= 0 && Number(text) <= 100 ? "" : "a number from 0 to 100",
+          text.trim() && Number(text) >= 0 && Number(text) <= 100 ? "" : "enter a number from 0 to 100",
       },
     ],
     run: ({ reason, percent: share }) =>
@@ -191,7 +191,7 @@ const ROLLOUT = {
       `${item.to} gets ${item.steps[0].percent} % of ${item.route}, the first of ${plural(item.steps.length, "step")}.`,
   ],
   promote: ["Promote", (item) => `${next(item)} The hold of the current step ends early.`],
-  pause: ["Pause", (item) => `${item.to} keeps its ${item.percent} % of ${item.route} until an operator resumes.`],
+  pause: ["Pause", (item) => `${item.to} keeps its ${item.percent} % of ${item.route} until an operator resumes the rollout.`],
   resume: [
     "Resume",
     (item) => `The rollout of ${item.route} continues at ${item.steps[item.step - 1].percent} %${hold_of(item)}.`,

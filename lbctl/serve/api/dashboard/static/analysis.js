@@ -36,8 +36,8 @@ export function fill(element, analysis) {
   const waits = analysis.waits_for ? `It waits for ${analysis.waits_for}. ` : "";
   setText(
     sentence,
-    `${waits}In this step the error rate of the new side is ${counts(analysis.new)}, of the old side ${counts(analysis.old)}. ` +
-      `${counted ? `Evaluations: ${counted}` : "No evaluation yet"}; ${plural(analysis.failures, "bad one")} in a row, ${analysis.max_failures} end the rollout.`,
+    `${waits}In this step, the error rate is ${counts(analysis.new)} on the new side and ${counts(analysis.old)} on the old side. ` +
+      `${counted ? `Evaluations: ${counted}` : "No evaluation yet"}; ${plural(analysis.failures, "bad evaluation")} in a row; ${analysis.max_failures} in a row end the rollout.`,
   );
   keyed(
     strip,

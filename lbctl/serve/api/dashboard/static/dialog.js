@@ -15,7 +15,7 @@ export function perform(action) {
         name: "token",
         label: "Token",
         type: "password",
-        check: (text) => (text.trim() ? "" : "an action needs a token"),
+        check: (text) => (text.trim() ? "" : "enter a token"),
       };
   const reason = action.noReason
     ? null
@@ -23,7 +23,7 @@ export function perform(action) {
         name: "reason",
         label: "Reason",
         placeholder: "for the audit log and your colleagues",
-        check: (text) => (text.trim() ? "" : "give a reason in a few words"),
+        check: (text) => (text.trim() ? "" : "enter a short reason"),
       };
   return ask({ ...action, fields: [reason, ...(action.fields ?? []), token].filter(Boolean) });
 }
@@ -128,7 +128,7 @@ function refuseToken(inputs, form, problem) {
       name: "token",
       label: "Token",
       type: "password",
-      check: (text) => (text.trim() ? "" : "an action needs a token"),
+      check: (text) => (text.trim() ? "" : "enter a token"),
     });
     inputs.push(token);
     form.insertBefore(token.label, problem);

@@ -14,7 +14,7 @@ export const STATES = {
   drained: "gets no requests",
   ejected: "gets no requests because of failures",
   down: "a check fails, or lbctl cannot connect",
-  removed: "no proxy has it any longer",
+  removed: "no longer in any proxy",
 };
 
 export function percent(value) {

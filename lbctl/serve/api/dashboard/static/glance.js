@@ -49,7 +49,7 @@ export function tilesOf(store) {
       Object.keys(STATES)
         .filter((state) => state !== "in" && counts[state])
         .map((state) => `${counts[state]} ${state}`)
-        .join(", ") || "all get their share",
+        .join(", ") || "all replicas get their share",
       fine === rows.length ? "good" : "warn",
     ],
     [
@@ -133,7 +133,7 @@ export function alertsOf(status) {
       !status.fleet.valid &&
       !isRolledBack(status) && [
         "bad",
-        status.fleet.refused ?? "The files are refused.",
+        status.fleet.refused ?? "serve rejected the files.",
         ["Reload", () => actions.reload("")],
       ],
     status.fleet.shrink.length && [
@@ -141,7 +141,7 @@ export function alertsOf(status) {
       status.fleet.shrink.map((item) => item.text).join("; "),
       ["Reload", () => actions.reload(status.fleet.shrink.map((item) => item.message).join("; "))],
     ],
-    status.snapshot?.from === "state" && ["warn", "The last valid fleet from the state is published, not the files."],
+    status.snapshot?.from === "state" && ["warn", "serve publishes the last valid fleet from its state directory, not the files."],
     status.served?.rollback && [
       "warn",
       `Rolled back by ${status.served.rollback.author}${status.served.rollback.reason ? ` (${status.served.rollback.reason})` : ""}: an earlier fleet is published until the files change.`,

@@ -127,7 +127,7 @@ export class Heat {
         at: at * 1000,
         values: history.replicas.map((row) => row.values[index]),
       }));
-      setText(this.about, this.columns.length ? "" : "No history yet: the first sample comes within seconds.");
+      setText(this.about, this.columns.length ? "" : "No history yet. The first sample appears within seconds.");
     } catch (error) {
       setText(this.about, error.message);
     }

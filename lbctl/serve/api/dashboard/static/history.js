@@ -33,7 +33,7 @@ export class History {
     if (this.element.hidden) return;
     try {
       this.entries = (await read("/api/v1/history")).entries.toReversed();
-      setText(this.about, "The fleets that this control plane has published, the newest first.");
+      setText(this.about, "Fleets that this control plane has published, newest first.");
     } catch (error) {
       setText(this.about, `The history cannot be read: ${error.message}`);
     }

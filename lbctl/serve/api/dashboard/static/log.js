@@ -17,8 +17,8 @@ export class Log {
     this.store = store;
     this.audit = [];
     this.audited = false;
-    this.list = h("ol", { class: "log", "aria-label": "Decisions and actions, the newest first" });
-    this.about = h("p", { class: "muted", text: "Events of this control plane, and the audit log: the newest first." });
+    this.list = h("ol", { class: "log", "aria-label": "Decisions and actions, newest first" });
+    this.about = h("p", { class: "muted", text: "Events of this control plane and entries of the audit log, newest first." });
     element.append(this.about, this.list);
     this.update = eachFrame(() => this.draw());
     this.due = 0;
@@ -36,7 +36,7 @@ export class Log {
     try {
       this.audit = (await read(`/api/v1/audit?last=${AUDIT_ROWS}`)).records;
       this.audited = true;
-      setText(this.about, "Events of this control plane, and the audit log: the newest first.");
+      setText(this.about, "Events of this control plane and entries of the audit log, newest first.");
     } catch (error) {
       this.audited = false;
       setText(this.about, `The audit log cannot be read: ${error.message}`);

@@ -95,7 +95,7 @@ function tell() {
   const next = lost.until === Infinity ? "" : ` Next attempt in ${span((lost.until - Date.now()) / 1000)}.`;
   setText(
     byId("banner"),
-    `Disconnected since ${clock(lost.since)}: ${lost.message}. The page shows the state of ${store.at ? clock(store.at) : "no time yet"}.${next}`,
+    `Disconnected since ${clock(lost.since)}: ${lost.message}. ${store.at ? `This page shows the state at ${clock(store.at)}.` : "This page has no data yet."}${next}`,
   );
   byId("banner").hidden = false;
 }
@@ -106,7 +106,7 @@ addEventListener("pagehide", () => connection.leave());
 addEventListener("pageshow", ({ persisted }) => persisted && connection.retry());
 
 async function unlock(message) {
-  if (await askToken(`${message} It is kept only in this tab.`)) connection.retry();
+  if (await askToken(`${message} The token is kept only in this tab.`)) connection.retry();
 }
 
 // ── The bar ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +134,7 @@ byId("access").addEventListener("click", async () => {
   if (hasToken()) setToken("");
   else
     await askToken(
-      "An action needs a token of the role operate. It is kept only in this tab, until you close the tab or forget the token here.",
+      "An action needs a token with the role operate. The token is kept only in this tab, until you close the tab or choose “Forget token”.",
     );
 });
 onToken(() => {

@@ -123,7 +123,7 @@ export class Panel {
       this.state,
       control
         ? `Weights: ${control.mode}${control.reason ? `, ${control.reason}` : ""}`
-        : "Weights are the capacities: no telemetry.",
+        : "Weights equal the capacities, because the pool has no telemetry.",
     );
     this.table([
       ["Model", pool?.model ?? UNKNOWN],

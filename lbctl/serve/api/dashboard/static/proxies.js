@@ -30,7 +30,7 @@ export class Proxies {
   update() {
     const { proxies, status } = this.store;
     this.empty.hidden = proxies.length > 0;
-    setText(this.empty, this.store.emptyText("No proxy is connected or driven."));
+    setText(this.empty, this.store.emptyText("No proxy is connected or managed."));
     this.table.hidden = !proxies.length;
     const version = status?.snapshot?.version;
     keyed(

@@ -111,11 +111,11 @@ export class Rollouts {
 
 function sentence(item, now) {
   const left = item.next_at ? Math.max(0, (Date.parse(item.next_at) - now) / 1000) : null;
-  const hold = item.hold_waits_for ? `its hold waits for ${item.hold_waits_for}` : "an operator has to promote it";
+  const hold = item.hold_waits_for ? `its hold waits for ${item.hold_waits_for}` : "an operator must promote it";
   const when = left === null ? hold : `the next step is in ${span(left)}`;
   return (
     {
-      waiting: "It has not begun.",
+      waiting: "The rollout has not started.",
       progressing: `Step ${item.step} of ${item.steps.length}: ${item.to} gets ${item.percent} %; ${when}.`,
       paused: `Paused at ${item.percent} %, step ${item.step} of ${item.steps.length}.`,
       promoted: `All steps are done: ${item.to} gets ${item.percent} %.`,
