@@ -201,7 +201,7 @@ def _unknown(answers: ServerResponses) -> str:
         return "it redirects, and init does not follow redirects: use the address of the server itself"
     if any(response.status in _REFUSALS for response in answered):
         return "it requires a key: use --api-key-file"
-    return "init does not recognise its responses as those of a model server"
+    return "its responses do not match a model server that init supports"
 
 
 def _text(data: Any, key: str) -> str:

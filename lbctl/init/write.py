@@ -17,8 +17,8 @@ from lbctl.init.routes import RouteDraft
 _HEAD = """\
 # yaml-language-server: $schema=./lbctl.schema.json
 # `lbctl init` derived this fleet from the responses of its servers. Next steps:
-#   lbctl lint FILE     report configuration that is valid but risky for inference
-#   lbctl up FILE       run the fleet with a proxy on this machine
+#   lbctl lint FILE     Report configuration that is valid but risky for inference.
+#   lbctl up FILE       Run the fleet with a proxy on this machine.
 # To configure your own proxies, use `lbctl render` or `lbctl serve`.
 # `lbctl schema > lbctl.schema.json` creates the schema in the first line. Editors then complete and check the keys.
 version: 1
