@@ -1,14 +1,14 @@
 """The agent-check server: answers HAProxy's agent checks, one line for each connection, without the Runtime API.
 
-HAProxy first sends the name and address of the replica it asks for, as they are in the file that it runs. An answer is
-therefore never another replica's, whichever file runs and however the ports have moved since: a removed replica is
-answered with maintenance, and a new one waits until the new file runs. A question without a name is answered by its
-port, as long as that port has belonged to one replica since this process started. `status` reports replicas that
-HAProxy does not ask for.
+HAProxy first sends the name and address of a replica, as they are in the file that it runs. The response is therefore
+always for the correct replica, even if HAProxy runs an older file or ports have changed. For a removed replica, the
+response is maintenance. A new replica gets no response until HAProxy runs the new file. If HAProxy sends no name, the
+port identifies the replica, if only one replica has used this port since this process started. `status` reports
+replicas for which HAProxy sends no agent checks.
 
-An answer is always complete, since HAProxy keeps what a shorter one omits: `up ready 75%`, `up drain 75%`, `down
-#reason`. The percentage is of the weight in the file, which for such a proxy is the replica's capacity. Clients are not
-authenticated: the ports are on loopback unless the fleet binds others.
+A response is always complete, because HAProxy does not change values that a response omits. Examples: `up ready 75%`,
+`up drain 75%`, `down #reason`. The percentage refers to the weight in the file, which for such a proxy is the replica's
+capacity. Clients are not authenticated: the ports are on loopback unless the fleet binds other addresses.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from lbctl.targets.haproxy import agents, servers
 from lbctl.targets.replica_weights import quantise
 
 Down = Mapping[tuple[str, str], str]
-"""Maps (pool, replica) to the reason why the replica is out."""
+"""Maps (pool, replica) to the reason why the replica gets no requests."""
 SILENCE_LIMIT = 3 * agents.INTERVAL / 1000
-"""HAProxy counts as silent after this many seconds without a question."""
+"""Seconds without an agent check after which HAProxy counts as silent."""
 _NO_CHANGE = b"\n"
-"""An empty answer, on which HAProxy changes nothing."""
+"""An empty response, for which HAProxy changes nothing."""
 _REMOVED = b"up maint\n"
 _PERCENT = re.compile(rb"(\d+)%")
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?(e[+-]\d{1,2})?")
 _REASON = re.compile(r"[^ -~]|[,;#]")
 _MAX_REASON = 80
 MAX_QUESTION_BYTES = 4096
-"""The longest question that is read."""
+"""Maximum length of a request from HAProxy, in bytes."""
 NAME_TIMEOUT = 0.5
-"""HAProxy must send the name of the replica within this many seconds."""
+"""Seconds within which HAProxy must send the name of the replica."""
 _MAX_SHOWN = 3
 
 
@@ -58,7 +58,10 @@ class AgentStatus:
 
 
 class AgentCheckServer:
-    """Listens from the first `update` until `close`, also on `older_ports`, which are in a file that may still run."""
+    """Listens from the first `update` until `close`.
+
+    It also listens on `older_ports`, which are in a file that HAProxy may still run.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class AgentCheckServer:
         clock: Callable[[], float] = time.monotonic,
         permit: Permit = always,
     ) -> None:
-        """`permit`: whether HAProxy may be given anything new; without it every answer is empty."""
+        """`permit`: whether lbctl may send new values to HAProxy. Without permission, every response is empty."""
         self._permit = permit
         self._older_ports = older_ports
         self._clock = clock
@@ -82,7 +85,7 @@ class AgentCheckServer:
         self._servers: dict[Address, asyncio.Server] = {}
 
     async def update(self, view: View, down: Down | None = None) -> tuple[str, ...]:
-        """Answer for this view from now on; return why some addresses cannot be listened on."""
+        """Respond for this view from now on. Return why the server cannot listen on some addresses."""
         answers, ports = lines(view, down or {}), agents.places(view)
         agents_of = {
             (pool, item.name): (agents.identity(pool, item), agents.full_weight(item))
@@ -105,7 +108,7 @@ class AgentCheckServer:
         return tuple([failure for each in wanted if (failure := await self._listen(each))])
 
     def status(self) -> AgentStatus:
-        """Return what the questions of the last seconds show about the file that HAProxy runs."""
+        """Return the state of the file that HAProxy runs, according to its latest agent checks."""
         now = self._clock()
         self._last_answers = {
             agent: answer for agent, answer in self._last_answers.items() if now - answer[0] <= SILENCE_LIMIT
@@ -150,7 +153,7 @@ class AgentCheckServer:
         return f"{reason}; check that it runs with the file that is rendered for this fleet"
 
     def reloaded(self) -> None:
-        """Forget all earlier questions, because HAProxy runs another file from now on."""
+        """Forget all earlier agent checks, because HAProxy runs a different file from now on."""
         self._last_answers.clear()
         self._weightless_at.clear()
         self._served_since = dict.fromkeys(self._names, self._clock())
@@ -164,7 +167,7 @@ class AgentCheckServer:
         self._servers.clear()
 
     async def _listen(self, place: Address) -> str:
-        """Listen at the address, also for a removed replica whose port a running file may have; return the failure."""
+        """Listen at the address, also for a removed replica whose port may be in a running file. Return the failure."""
         if place in self._servers:
             return ""
 
@@ -181,7 +184,7 @@ class AgentCheckServer:
         return ""
 
     async def _read_name(self, reader: asyncio.StreamReader) -> str:
-        """Return the name of the replica that HAProxy asks for, or an empty string if it sends none in time."""
+        """Return the name of the replica in HAProxy's request, or an empty string if HAProxy sends no name in time."""
         try:
             async with asyncio.timeout(NAME_TIMEOUT):
                 line = await reader.readline()
@@ -207,9 +210,9 @@ class AgentCheckServer:
         return _scaled(line, self._full_weights.get(agent, 0.0), base)
 
     def _is_removed(self, agent: str, now: float) -> bool:
-        """Return whether the replica was removed: HAProxy asks for others of its pool that the fleet has.
+        """Return whether the replica was removed: HAProxy checks other replicas of its pool that are in the fleet.
 
-        If it asks for none of them, the file is left alone, because nothing would remain of the pool.
+        If HAProxy checks none of them, the result is False, because the pool would otherwise lose all its replicas.
         """
         others = [
             each for each, (at, _) in self._last_answers.items() if each in self._names and now - at <= SILENCE_LIMIT
@@ -222,7 +225,7 @@ def _pool(agent: str) -> str:
 
 
 def _scaled(line: bytes, full_weight: float, base: str) -> bytes:
-    """Scale the answer for a file in which the replica has another capacity."""
+    """Scale the response for a file in which the replica has a different capacity."""
     if not full_weight or base == f"{full_weight:g}" or not _NUMBER.fullmatch(base) or not float(base):
         return line
     return _PERCENT.sub(lambda match: b"%d%%" % max(1, round(int(match[1]) * full_weight / float(base))), line)
@@ -235,7 +238,7 @@ def _sample(names: Iterable[str]) -> str:
 
 
 def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
-    """Map (pool, replica) to its answer for the file that is rendered from this view.
+    """Map (pool, replica) to its response for the file that is rendered from this view.
 
     A replica in several backends has one agent: its share of the whole pool applies in each of them.
     """

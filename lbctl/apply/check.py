@@ -1,9 +1,9 @@
-"""Runs the proxy's own checker on text that lbctl has rendered, and only on that.
+"""Runs the proxy's own checker, only on text that lbctl has rendered.
 
-A checker executes its input (`nginx -t` loads modules and creates logs, `haproxy -c` runs Lua), so it sees only text
-that lbctl has written and own lines, which are the operator's as the fleet is. It runs in a private temporary
-directory, without network and without root as far as the proxy allows. Its messages are reported at the YAML that the
-rejected line came from.
+A checker executes its input: `nginx -t` loads modules and creates logs, and `haproxy -c` runs Lua. It therefore gets
+only text that lbctl has written, and the operator's own lines, which are as trusted as the fleet. The checker runs in a
+private temporary directory, without network and without root, as far as the proxy allows. Its messages are reported at
+the position in the YAML from which the rejected line was rendered.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from lbctl.targets.target import Bundle, Complaint
 
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)\.(\d+)")
 _CHECK_TIMEOUT = 60
-"""The time limit of a checker, in seconds."""
+"""Time limit of a checker, in seconds."""
 _VERSION_TIMEOUT = 5
-"""The time limit for a program to print its version, in seconds."""
+"""Time limit for a program to print its version, in seconds."""
 
 
 class MissingBinaryError(Exception):
-    """The proxy's program is not on this machine, or cannot be started."""
+    """The proxy's program is not installed on this machine, or cannot be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Checked:
 
 
 def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str, within: str | None = None) -> Checked:
-    """Run the proxy's checker on the rendered configuration, a fragment within the main file `within`.
+    """Run the proxy's checker on the rendered configuration. A fragment is checked within the main file `within`.
 
-    Raises MissingBinaryError, and HostError and OSError for a main file that does not read the fragment.
+    Raises MissingBinaryError, and raises HostError or OSError if the main file does not read the fragment.
     """
     target = prepared.target
     binary = find_binary(target)
@@ -126,7 +126,7 @@ def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, checke
 
 
 def _source_paths(complaint: Complaint, bundle: Bundle) -> Iterator[d.Path]:
-    """Yield the path of the rejected line, or of the nearest line above it that came from the YAML."""
+    """Yield the config path of the rejected line, or of the nearest line above it that was rendered from the YAML."""
     for item in bundle.files:
         if complaint.line is None or complaint.file not in {None, item.name}:
             continue

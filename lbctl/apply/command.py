@@ -1,8 +1,8 @@
 """Runs a program without a shell, with limits on its time and on the size of its output.
 
-A program runs in its own session. At the timeout its whole process group is killed, because the program may wait for a
-child that hangs. The function does not wait for the end of the output pipe, so a daemon that keeps the pipe open causes
-no delay.
+Each program runs in its own session. At the timeout, the whole process group is killed, because the program may be
+waiting for a child that hangs. The function does not wait for the end of the output pipe, so a daemon that keeps the
+pipe open causes no delay.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from lbctl.base.errors import reason_of
 
 KEPT = 64 * 1024
-"""Bytes that are kept of the beginning of an output, and as many of its end."""
+"""Number of bytes that are kept from the beginning of an output, and also from its end."""
 _MAX_SHOWN = 500
-"""Characters of an output that a message repeats."""
+"""Maximum number of characters of an output that a message contains."""
 _PIECE = 64 * 1024
 _PIECES_AFTER_THE_END = 32
-"""How many more pieces are read after the program has ended; a pipe holds at most 1 MiB."""
+"""Maximum number of further reads after the program has ended. A pipe contains at most 1 MiB."""
 _KILLED = 1.0
-"""Seconds to wait for the end of a killed program; one of another user cannot be killed."""
+"""Seconds to wait for the end of a killed program. A program of another user cannot be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Done:
     """A finished program."""
 
     code: int | None
-    """None if it could not be started or did not end in time."""
+    """Exit code; None if the program could not be started or did not end in time."""
     output: str
-    """Standard output and standard error; the reason if `code` is None."""
+    """Standard output and standard error, or the reason if `code` is None."""
     started: bool = True
     """Whether the program could be started."""
 
@@ -61,7 +61,7 @@ class Done:
 
 
 async def run(command: Sequence[str], seconds: float, directory: str | None = None) -> Done:
-    """Run a program, and kill its process group after `seconds`, or when the caller is cancelled."""
+    """Run a program. Kill its process group after `seconds`, or when the caller is cancelled."""
     loop = asyncio.get_running_loop()
     reading, writing = os.pipe()
     output = _Output(reading)
@@ -95,7 +95,7 @@ async def run(command: Sequence[str], seconds: float, directory: str | None = No
 
 
 def run_blocking(command: Sequence[str], seconds: float, directory: str | None = None) -> Done:
-    """`run` for a thread without an event loop."""
+    """Like `run`, for a thread without an event loop."""
     return asyncio.run(run(command, seconds, directory))
 
 
@@ -111,7 +111,7 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 class _Output:
-    """Reads a pipe without blocking, and keeps the beginning and the end of what comes."""
+    """Reads a pipe without blocking, and keeps the beginning and the end of the output."""
 
     def __init__(self, pipe: int) -> None:
         os.set_blocking(pipe, False)
@@ -135,12 +135,12 @@ class _Output:
         return bool(piece)
 
     def read_rest(self) -> None:
-        """Read what is in the pipe after the program has ended."""
+        """Read the rest of the pipe after the program has ended."""
         for _ in range(_PIECES_AFTER_THE_END):
             if not self.read():
                 return
 
     def text(self) -> str:
-        """Return what was kept, with a line in place of what was not."""
+        """Return the kept parts, with a line in place of the omitted part."""
         omitted = f"\n… {self._omitted} bytes …\n".encode() if self._omitted else b""
         return b"".join((self._beginning, omitted, self._end)).decode(errors="replace")

@@ -1,7 +1,7 @@
-"""Writes a bundle to disk without a half-written file.
+"""Writes a bundle to disk without leaving incomplete files.
 
-Every file is first written completely next to its target, then all are renamed into place. A file whose content is
-unchanged is left alone. Secret files are readable only by their owner from their first byte on.
+Every file is first written completely next to its target. Then all files are renamed into place. Unchanged files are
+not written. Secret files are created with read access for their owner only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lbctl.targets.target import Bundle, File
 
 
 def write_bundle(bundle: Bundle, directory: str) -> None:
-    """Write the bundle. Raises OSError if the directory is not writable; nothing in it has then changed."""
+    """Write the bundle. Raises OSError if the directory is not writable; in this case, nothing in it has changed."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     changed = [item for item in bundle.files if _differs(folder / item.name, item)]

@@ -1,7 +1,7 @@
 """Finds the certificates and keys that the fleet names by relative paths, for a proxy on this machine.
 
-A path is relative to the YAML file that names it, so that file is renewed. A copy next to the proxy's configuration,
-which `lbctl render` needs, is used only if that file is missing.
+A path is relative to the YAML file that contains it, and lbctl uses the file at this path. A copy next to the proxy's
+configuration, which `lbctl render` needs, is used only if that file is missing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lbctl.ir.file_paths import with_files
 from lbctl.ir.snapshot import View
 
 Locate = Callable[[str], Path | None]
-"""Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
+"""Maps a path in the fleet to the file on this machine, or to None if there is no such file."""
 _READ_BY_PROXIES = frozenset({"certificate", "key", "ca", "crl"})
-"""The kinds of files that a proxy reads itself; the content of the others is part of its configuration."""
+"""Kinds of files that a proxy reads itself. The content of other files is part of its configuration."""
 
 
 def with_local_files(view: View, locate: Locate, config: Path) -> tuple[View, dict[str, bytes]]:
-    """Return the view with absolute paths of files, and the content of those that the proxy reads, as far as readable.
+    """Return the view with absolute paths of files, and the content of the readable files that the proxy reads.
 
     `config` is the proxy's configuration file.
     """
@@ -39,7 +39,7 @@ def with_local_files(view: View, locate: Locate, config: Path) -> tuple[View, di
 
 
 def absent_files(view: View, files: Mapping[str, Path], directory: str) -> list[str]:
-    """Return the paths of the fleet's `files` that the proxy reads from `directory` and that are not there, sorted."""
+    """Return the sorted paths of the fleet's `files` that the proxy reads from `directory` but that are absent."""
     named: set[str] = set()
 
     def collect(path: str, kind: str) -> str:

@@ -1,4 +1,7 @@
-"""The main file that includes a fragment: the host's, or a minimal one for a check. Each kind has a module."""
+"""The main file that includes a fragment: the host's main file, or a minimal file for a check.
+
+Each kind of proxy has a module.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Checkable:
 
     command: tuple[str, ...]
     originals: Mapping[str, str]
-    """Path of a copy → the path of what it is a copy of."""
+    """Path of a copy → path of the original."""
 
     def readable(self, output: str) -> str:
         """Return the checker's output with the paths of the originals."""
@@ -31,18 +34,21 @@ class Checkable:
 
 
 class Host(Protocol):
-    """The module of a kind."""
+    """The interface of the module of a kind of proxy."""
 
     def main_of(self, proxy: Proxy) -> tuple[str, ...]:
-        """Return what the proxy that reads the fragment is started with; empty if this machine does not show it."""
+        """Return the arguments of the running proxy that reads the fragment; empty if they are not visible here."""
 
     def checkable(self, binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-        """Return how to check `fragment` in the place of `config`, within `main` or a smallest main file.
+        """Return the configuration that checks `fragment` in place of `config`, within `main` or a minimal main file.
 
         `directory` is private to the check. Raises HostError and OSError.
         """
 
 
 def host(kind: str) -> Host:
-    """Return the module of a kind that has fragments. It is in the kind's package, next to this module."""
+    """Return the module of a kind of proxy that supports fragments.
+
+    The module is in the kind's package, next to this module.
+    """
     return cast("Host", import_module(f"lbctl.apply.{kind}.host"))

@@ -1,4 +1,7 @@
-"""Whether an address can be bound, and which process or user listens at a TCP port, by what /proc shows. Linux only."""
+"""Checks whether an address can be bound, and which process or user listens at a TCP port, according to /proc.
+
+Linux only.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> OSError | None:
-    """Return the error of binding the address, which is not listened on; None if it can be bound."""
+    """Return the error from binding the address, or None if it can be bound. The function does not listen on it."""
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     try:
         with socket.socket(family, kind) as probe:
@@ -32,15 +35,16 @@ def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> 
 
 
 def listening_sockets(port: int) -> set[str] | None:
-    """Return the inode numbers of the sockets that listen at the port, on any address; None if that is unknown."""
+    """Return the inode numbers of the sockets that listen at the port, on any address; None if they are unknown."""
     rows = _listening(port)
     return None if rows is None else {inode for _, inode, _ in rows}
 
 
 def listening_users(host: str, port: int) -> dict[str, int] | None:
-    """Return the inode numbers of the sockets that accept connections to an IP address, each with its user's id.
+    """Return the inode numbers and user ids of the sockets that accept connections to an IP address.
 
-    None if that is unknown."""
+    The result is None if they are unknown.
+    """
     rows, accepted = _listening(port), _accepting(host)
     return None if rows is None else {inode: user for address, inode, user in rows if address in accepted}
 
@@ -62,7 +66,7 @@ def session_listens(session: int, port: int) -> bool:
 
 
 def _listening(port: int) -> list[tuple[bytes, str, int]] | None:
-    """Return address, inode number and user of each socket that listens at the port; None if that is unknown."""
+    """Return address, inode number and user of each socket that listens at the port; None if they are unknown."""
     tables = []
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -77,13 +81,13 @@ def _listening(port: int) -> list[tuple[bytes, str, int]] | None:
 
 
 def _packed(text: str) -> bytes:
-    """Return the bytes of an address of these tables, which has 32-bit numbers in the order of the machine's bytes."""
+    """Return the bytes of an address in these tables, which contain 32-bit numbers in the machine's byte order."""
     words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)
 
 
 def _accepting(host: str) -> frozenset[bytes]:
-    """Return the addresses at which a socket may listen that accepts connections to this one."""
+    """Return the listen addresses with which a socket accepts connections to this address."""
     if ":" in host:
         return frozenset({socket.inet_pton(socket.AF_INET6, host), bytes(16)})
     packed = socket.inet_pton(socket.AF_INET, host)
@@ -104,7 +108,7 @@ def _session(pid: int) -> int | None:
 
 
 def _holds(pid: int, sockets: Collection[str]) -> bool | None:
-    """Return whether the process holds one of these sockets; None where this user may not know."""
+    """Return whether the process holds one of these sockets; None if this user is not permitted to know."""
     try:
         for descriptor in (_PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Whether this process may change a proxy now. It is asked right before each change that a proxy sees.
+"""Whether this process may change a proxy now. It is checked immediately before each change to a proxy.
 
-A process that has been stopped for a while goes on where it was, with what it had decided before; meanwhile another
-member of its control plane may lead.
+A process that was suspended continues with its earlier decisions, although another member of the control plane may be
+the leader by then.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 Permit = Callable[[], bool]
 NOT_PERMITTED = "not changed: this control plane is no longer the leader"
-"""The reason why a change was not made."""
+"""Reason why a change was not made."""
 
 
 def always() -> bool:
-    """Permit every change: there is no other control plane."""
+    """Permit every change, because there is no other control plane."""
     return True

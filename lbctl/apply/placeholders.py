@@ -1,8 +1,8 @@
 """Replaces files, addresses and host names that only production has in the text for `--check`.
 
-A pipeline has neither production's certificates nor its addresses. In the checked text, and only there, a missing file
-is a placeholder, a listen address is a socket in a private directory, and a host name is 127.0.0.1. The view is changed
-and then rendered by the same target, so everything else is what production gets.
+A pipeline has neither the certificates nor the addresses of production. In the checked text, and only there, a missing
+file is a placeholder, a listen address is a socket in a private directory, and a host name is 127.0.0.1. The view is
+changed and then rendered by the same target, so everything else is the same as in production.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 
 Locate = Callable[[str], Path | None]
-"""Maps a path as the fleet writes it to the file on this machine, or to None where there is none."""
+"""Maps a path in the fleet to the file on this machine, or to None if there is no such file."""
 
 _LOCAL_HOST = "127.0.0.1"
 _MAX_NAMES = 5
 
 
 def stand_in(view: View, prefix: Path, locate: Locate, *, keep_addresses: bool = False) -> View:
-    """Return the view with placeholders, written to `prefix`: a private directory, short enough for a socket.
+    """Return the view with placeholders, which are written to the private directory `prefix`.
 
-    With `keep_addresses` its listeners stay where they are.
+    The path must be short enough for a socket. With `keep_addresses`, the listeners keep their addresses.
     """
     files = _Files(view, prefix, locate)
     local = replace(
@@ -51,9 +51,9 @@ def stand_in(view: View, prefix: Path, locate: Locate, *, keep_addresses: bool =
 
 
 def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
-    """Return, in words, what `stand_in` replaces that the real start of the proxy needs: files, host names and `logs`.
+    """Return descriptions of the items that `stand_in` replaces but the proxy needs at its start.
 
-    `logs` are the paths of the access logs that it opens.
+    The items are files, host names and `logs`, the paths of the access logs that the proxy opens.
     """
     files: set[str] = set()
 
@@ -76,7 +76,7 @@ def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Return the names as one text, at most five of them."""
+    """Return at most five of the names as one text."""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
 
@@ -86,7 +86,10 @@ def _metrics(view: View, prefix: Path) -> Address | None:
 
 
 def _config(proxy: Proxy, prefix: Path) -> str | None:
-    """Return the path for the check of the configuration: a fragment names the files next to it by absolute paths."""
+    """Return the path for the check of the configuration.
+
+    A fragment contains absolute paths of the files next to it.
+    """
     return str(prefix / posixpath.basename(proxy.config or "")) if proxy.is_fragment else None
 
 
@@ -114,14 +117,17 @@ def _with_local_host(address: Address) -> Address:
 
 
 def _is_name(address: Address) -> bool:
-    """Return whether the host is a name; compiled IPv4 addresses are digits and dots, IPv6 ones have a colon."""
+    """Return whether the host is a name.
+
+    Compiled IPv4 addresses consist of digits and dots, IPv6 addresses have a colon.
+    """
     return bool(address.host) and ":" not in address.host and not address.host.replace(".", "").isdigit()
 
 
 class _Files:
     """Placeholders for missing files. A certificate and its key are replaced together, so that they match.
 
-    A file that is used in several ways, such as a PEM file with a certificate and its key, has the content of each.
+    A file with several uses, such as a PEM file with a certificate and its key, has the content for each use.
     """
 
     def __init__(self, view: View, prefix: Path, locate: Locate) -> None:
@@ -190,7 +196,7 @@ _JWKS = """\
 {"keys": [{"kty": "EC", "crv": "P-256",
   "x": "E-VLMQGxf7MicPyiTbCAUcS_XLmQELNwJShGSD3G0LY", "y": "LKR8YDgL6PQRdmZRflWuMEyBQBXA1bxIxknfimwDU2o"}]}
 """
-"""Generated for this purpose, valid for no name, and public because they are in this file."""
+"""Generated for this purpose, not valid for any name, and public because they are in this file."""
 
 _CONTENT = {
     "certificate": STAND_IN_CERTIFICATE,

@@ -1,9 +1,9 @@
 """Reserves ports for servers that are started later.
 
-A port that was bound and released can be given to another process, or to an outgoing connection, before the server
-binds it; two HAProxies then even share it, since both set SO_REUSEPORT. So the socket stays bound without listening:
-connections are refused, the system does not give the port to other processes, and a server that sets SO_REUSEADDR may
-listen there. nginx, HAProxy, Envoy and Python's servers do. Linux only.
+After a port was bound and released, the system can assign it to another process or an outgoing connection before the
+server binds it. Two HAProxy processes would even share the port, because both set SO_REUSEPORT. For this reason, the
+socket stays bound without listening. Connections are refused, and the system does not assign the port to other
+processes. Servers that set SO_REUSEADDR can listen there: nginx, HAProxy, Envoy and Python's servers do. Linux only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def reserve(port: int = 0, host: str = LOOPBACK, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
-    """Return a socket bound to the port (0: any that is free); closing it ends the reservation.
+    """Return a socket bound to the port (0: any free port). Closing the socket ends the reservation.
 
     Raises OSError if a socket without SO_REUSEPORT has the port.
     """
@@ -30,6 +30,6 @@ def reserve(port: int = 0, host: str = LOOPBACK, kind: socket.SocketKind = socke
 
 
 def port_of(bound: socket.socket) -> int:
-    """Return the port that the socket is bound to."""
+    """Return the port to which the socket is bound."""
     port: int = bound.getsockname()[1]
     return port

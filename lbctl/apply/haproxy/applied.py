@@ -1,4 +1,4 @@
-"""The result of an attempt to bring a HAProxy to a view."""
+"""The result of an attempt to apply a view to an HAProxy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lbctl.apply.haproxy.running import Place, Running
 from lbctl.targets.target import Complaint
 
 SOON = 1.0
-"""Seconds until leaving servers are checked again, or a proxy that did not answer is retried."""
+"""Seconds until leaving servers are checked again, or an unresponsive proxy is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedCommand:
-    """A command that HAProxy rejected, and its answer."""
+    """A command that HAProxy rejected, and its response."""
 
     command: str
     """The command as it was sent."""
@@ -27,11 +27,11 @@ class HaproxyResult:
     """The result of one attempt.
 
     `done`: HAProxy has the whole view; removed servers may still have requests (`leaving`). `reload`: the reasons why
-    the rest needs the file. `reloaded`: the file was reloaded. `restarted`: another worker answered than last time, so
-    its whole state was read anew. `retry_after`: the seconds until the next attempt is useful, None if none is needed.
-    `due`: the replicas that HAProxy will ask for shortly. `wrong`: the replicas that it should ask for and does not.
-    `failure`: the reason why the attempt ended early. `complaints`: the errors of HAProxy's checker in the rendered
-    file. `pid`: the process id of the worker.
+    the rest requires a reload of the file. `reloaded`: the file was reloaded. `restarted`: a different worker answered
+    than last time, so its whole state was read again. `retry_after`: the seconds until the next attempt is useful, None
+    if none is needed. `due`: the replicas that HAProxy will check shortly. `wrong`: the replicas that HAProxy should
+    check but does not. `failure`: the reason why the attempt ended early. `complaints`: the errors that HAProxy's
+    checker found in the rendered file. `pid`: the process id of the worker.
     """
 
     done: bool
@@ -51,7 +51,7 @@ class HaproxyResult:
 
 
 class Convergence:
-    """The intermediate state of one convergence. `rejections` maps a command to HAProxy's answer that rejects it."""
+    """The intermediate state of one attempt. `rejections` maps a command to HAProxy's response that rejects it."""
 
     def __init__(self) -> None:
         self.now: Running | None = None
@@ -63,7 +63,7 @@ class Convergence:
         self.failure = ""
 
     def fail(self, reason: str) -> None:
-        """Record why the convergence cannot continue."""
+        """Record why the attempt cannot continue."""
         self.now, self.failure = None, reason
 
     def has_slots(self, place: Place) -> bool:
@@ -71,7 +71,7 @@ class Convergence:
         return self.now is not None and any(backend == place[0] for backend, _ in self.now.slots)
 
     def applied(self, wanted_digest: str = "", retry_after: float | None = None) -> HaproxyResult:
-        """Return the result; a reload is needed where the loaded file's digest differs from `wanted_digest`."""
+        """Return the result. If the loaded file's digest differs from `wanted_digest`, a reload is needed."""
         plan, now = self.plan, self.now
         refused_commands = [
             RejectedCommand(each, answer)

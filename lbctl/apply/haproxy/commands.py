@@ -1,8 +1,8 @@
-"""Builds commands of the Runtime API, and checks each word of them.
+"""Builds commands of the Runtime API, and checks each of their words.
 
-A `;` or a line feed in a name would begin a second command, and the API executes everything it receives. Names of a
-fleet contain neither; this module enforces it where the text reaches the socket. Every function raises UnsafeError for
-a word that is not allowed.
+A `;` or a line feed in a name would begin a second command, and the API executes every command that it receives. Names
+in a fleet contain neither. This module enforces this before the text reaches the socket. Every function raises
+UnsafeError for a word that is not allowed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def add(backend: str, server: str, host: str, port: int, arguments: Sequence[str
 def enable(backend: str, server: str, *, checked: bool) -> list[str]:
     """Return the commands that enable a server after `add`.
 
-    `checked`: the server must get no request before its checks succeed, although HAProxy assumes a new one to be up. It
-    can be marked down only once it is enabled, so its weight must be 0 until then.
+    `checked`: the server must not get requests before its checks succeed, although HAProxy assumes that a new server is
+    up. A server can be marked as down only after it is enabled, so its weight must be 0 until then.
     """
     at = _at(backend, server)
     return [f"enable health {at}", f"enable server {at}", *([down(backend, server)] if checked else [])]
@@ -64,7 +64,7 @@ def down(backend: str, server: str) -> str:
 
 
 def occupant(slot: str, replica: str) -> str:
-    """Return the command that records which replica uses a slot; the slot's own name means that it is free."""
+    """Return the command that records which replica uses a slot. The slot's own name means that the slot is free."""
     for name in (slot, replica):
         if not _NAME.fullmatch(name):
             raise UnsafeError(f"not a name: {name!r}")

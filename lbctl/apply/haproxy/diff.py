@@ -1,9 +1,9 @@
 """Computes the commands that change the servers of a running HAProxy to the servers of a view. It does no I/O.
 
-Only differences are sent, in an order that leaves no pool without replicas for longer than necessary: new servers
-first, then weights, then servers that return, last servers that leave. A leaving server is put into maintenance, where
-it finishes its requests, and is deleted once it has none. A difference that no command can change is a reason to reload
-the file.
+lbctl sends only differences, in an order that never leaves a pool without replicas for longer than necessary: first new
+servers, then weights, then servers that return, and finally servers that leave. A leaving server is put into
+maintenance, finishes its requests, and is deleted when it has no more requests. A difference that no command can change
+is a reason to reload the file.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from lbctl.targets.haproxy.desired import Desired, DesiredServer
 Addresses = Mapping[str, tuple[str, ...]]
 """Maps a host name to its IPs."""
 Cut = Collection[tuple[str, str]]
-"""The (pool, replica) pairs whose drain deadline has passed."""
+"""Pairs (pool, replica) whose drain deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandPlan:
-    """The commands to send, the reasons to `reload` the file, and the unwanted servers that still have requests."""
+    """The commands to send, the reasons to `reload` the file, and removed servers that still have requests."""
 
     commands: tuple[str, ...]
-    """The commands to send, in order."""
+    """Commands to send, in order."""
     reload: tuple[str, ...]
     leaving: tuple[Place, ...]
-    """The unwanted servers that still have requests."""
+    """Removed servers that still have requests."""
 
 
 def plan(
@@ -44,8 +44,8 @@ def plan(
 ) -> CommandPlan:
     """Compute the plan.
 
-    `undeletable` servers, which HAProxy cannot delete, stay in maintenance until a reload. `unaddable` ones, which it
-    has refused to add, need a slot.
+    `undeletable` servers, which HAProxy cannot delete, stay in maintenance until a reload. `unaddable` servers, which
+    HAProxy has refused to add, need a slot.
     """
     hosts = addresses or {}
     nowhere = {(item.backend, item.name) for item in wanted.servers if _host(item, hosts) is None}
@@ -78,7 +78,7 @@ def plan(
 
 
 def _limits(wanted: Desired, now: Running) -> Iterator[str]:
-    """Yield the changed request limits; a file without their variables has the limits in its rules."""
+    """Yield the commands for changed request limits. A file without variables for them has the limits in its rules."""
     changed = [commands.limit(name, value) for name, value in wanted.limits if now.limits.get(name, value) != value]
     yield from (commands.UNLOCK, *changed) if changed else ()
 
@@ -129,7 +129,10 @@ def _cannot_add(item: DesiredServer, hosts: Addresses, unaddable: Collection[Pla
 
 
 def _address_change(item: DesiredServer, server: running.RunningServer, hosts: Addresses) -> Iterator[str]:
-    """Yield the change of address; a name with several IPs keeps the current one while it is among them."""
+    """Yield the commands for a change of address.
+
+    A name with several IPs keeps the current IP while it is one of them.
+    """
     if item.address.path:
         return
     ip = is_ip(item.address.host)
@@ -147,7 +150,10 @@ def _make_ready(item: DesiredServer, server: running.RunningServer) -> Iterator[
 
 
 def _drain(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
-    """Yield the drain; a server without weight and cookie that is not picked gets nothing new anyway."""
+    """Yield the commands for a drain.
+
+    A server without weight and cookie that the picker does not use gets no new requests anyway.
+    """
     if server.maint or (not server.weight and not server.cookie and not item.picked):
         return
     if item.state == "maint" or not server.drain:
@@ -176,7 +182,10 @@ def _replica(place: Place, now: Running) -> Place:
 
 
 def _needs_reload(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
-    """Yield what no command can change on an existing server. A server added at runtime has its own checks."""
+    """Yield differences of an existing server that no command can change.
+
+    A server added at runtime has its own checks.
+    """
     at = f"{item.backend}/{item.name}"
     if item.backup != server.backup:
         yield f"{at} changes between backup and active"

@@ -1,8 +1,9 @@
-"""Changes one running HAProxy to the state of a view, and keeps it there.
+"""Keeps one running HAProxy in the state of a view.
 
-Each attempt reads HAProxy's state, sends only the differences, and reads the state again: a rejected command or a
-reload by another program is visible there. A command counts only if the state shows its effect. Other changes are made
-by file and reload. A proxy without the API gets its weights through the agent check, or by file and reload.
+Each attempt reads HAProxy's state, sends only the differences, and reads the state again. This shows rejected commands,
+and reloads by other programs. A command counts as applied only if the state shows its effect. Other changes require a
+new file and a reload. A proxy without the API gets its weights through the agent check, or through a new file and a
+reload.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _DUE_INTERVAL = 0.3
 _STATUS_INTERVAL = 2.0
 """Seconds until the agent check's status is read again."""
 _ROUNDS = 4
-"""Servers are added, moved, drained and deleted, so at most four rounds are needed."""
+"""Maximum number of rounds: servers are added, moved, drained and deleted."""
 _SUCCESS_REPLIES = ("New server registered.", "Server deleted.")
 _HAS_CONNECTIONS = "still has connections"
 _CANNOT_DELETE = "cannot be removed at runtime"
@@ -43,7 +44,7 @@ _T = TypeVar("_T")
 
 
 class HaproxyUpdater:
-    """Updates one proxy of the fleet by its `runtime_api`, `agent_check`, `config` and `reload`, where it has them.
+    """Updates one proxy of the fleet through its `runtime_api`, `agent_check`, `config` and `reload`, if it has them.
 
     Concurrent calls run one after another.
     """
@@ -55,7 +56,7 @@ class HaproxyUpdater:
         clock: Callable[[], float] = time.monotonic,
         permit: Permit = always,
     ) -> None:
-        """`locate` finds the files of the fleet; `permit` is asked before each change."""
+        """`locate` finds the files of the fleet. `permit` is called before each change."""
         self.proxy = proxy
         self._locate = locate
         self._runtime = Runtime(proxy.runtime_api, permit=permit) if proxy.runtime_api else None
@@ -76,9 +77,9 @@ class HaproxyUpdater:
     async def apply(
         self, prepared: Prepared, cut: Cut = (), addresses: Addresses | None = None, down: Down | None = None
     ) -> HaproxyResult:
-        """Apply the live snapshot's configuration by every method that the proxy has, including file and reload.
+        """Apply the live snapshot's configuration by all methods of the proxy, including a file and a reload.
 
-        `cut`: the removed replicas whose remaining requests are ended. `addresses`: the resolved IPs of host names.
+        `cut`: the removed replicas whose remaining requests are aborted. `addresses`: the resolved IPs of host names.
         `down`: the replicas that an agent check reports as down, with the reasons.
         """
         view = _resolved_view(prepared.view)
@@ -93,9 +94,9 @@ class HaproxyUpdater:
         return config_digest.covering(TARGET.render(local), digest(contents) if contents else "")
 
     async def converge(self, view: View, cut: Cut = (), addresses: Addresses | None = None) -> HaproxyResult:
-        """Apply the view by the Runtime API alone. Raises ValueError if the proxy has none.
+        """Apply the view through the Runtime API alone. Raises ValueError if the proxy has none.
 
-        It is for a view whose rendered text has not changed, and for restoring state that HAProxy has lost.
+        Use it for a view whose rendered text has not changed, and to restore state that HAProxy has lost.
         """
         async with self._lock:
             return await self._converge(self._require_runtime(), view, "", cut, addresses)
@@ -133,13 +134,16 @@ class HaproxyUpdater:
         )
 
     async def _reload(self, bundle: Bundle, pid: int | None) -> HaproxyReload | None:
-        """Reload, or return None where that is impossible or was already done with the same file."""
+        """Reload. Return None if this is impossible, or if the same file was already reloaded."""
         if self._reloader is None or self._loaded == (without_weights(bundle), pid):
             return None
         return await self._reloader.reload(bundle)
 
     async def _write_changes(self, bundle: Bundle, applied: HaproxyResult) -> HaproxyResult:
-        """Write the file, so that the next start has the same servers; weights alone are not written."""
+        """Write the file, so that HAProxy has the same servers after its next start.
+
+        If only weights differ, write nothing.
+        """
         if self._reloader is None or self._reloader.files.difference(bundle).weights_alone:
             return applied
         written = await self._reloader.write(bundle)
@@ -152,7 +156,7 @@ class HaproxyUpdater:
         return applied if written.done else replace(applied, failure=f"{applied.failure}; {written.failure}")
 
     async def _by_file(self, prepared: Prepared, view: View, down: Down | None) -> HaproxyResult:
-        """Update the agent answers first: they fit whichever file runs, and health must not wait for a reload."""
+        """Update the agent-check responses first: they fit any file, and health changes must not wait for a reload."""
         if self._rendered is None or self._rendered[0] is not prepared:
             self._rendered = prepared, await asyncio.to_thread(self._render, view)
         bind_failures = await self._agents.update(view, down) if self._agents is not None else ()
@@ -235,7 +239,10 @@ class HaproxyUpdater:
     async def _parsed(
         self, runtime: Runtime, progress: Convergence, parse: Callable[..., _T], *arguments: object
     ) -> _T | None:
-        """Parse answers in a thread, since they may be large; None, with the failure, for what is unreadable."""
+        """Parse responses in a thread, because they may be large.
+
+        Return None if they are unreadable, and record the failure.
+        """
         try:
             return await asyncio.to_thread(parse, *arguments)
         except UnreadableAnswerError as error:
@@ -273,7 +280,7 @@ class HaproxyUpdater:
 
 
 _UNCHANGED = HaproxyReload(True)
-"""The result if nothing had to be done."""
+"""Result if no change was necessary."""
 
 
 def _reloader(
@@ -285,7 +292,7 @@ def _reloader(
 
 
 def _ports_on_disk(proxy: Proxy) -> frozenset[int]:
-    """Return the agents' ports in the existing file, which may be running."""
+    """Return the agent-check ports in the existing file, which HAProxy may be running."""
     if proxy.config is None or proxy.agent_check is None:
         return frozenset()
     try:

@@ -1,6 +1,6 @@
 """Compares, checks, replaces and restores HAProxy's files on disk.
 
-New files are written next to the old ones, checked by `haproxy -c`, and only then moved into place. This module does
+New files are written next to the old files, checked with `haproxy -c`, and only then moved into place. This module does
 not reload HAProxy.
 """
 
@@ -25,21 +25,21 @@ from lbctl.targets.target import Bundle, Complaint
 
 _WEIGHT = re.compile(r"(?m)^(    server .*? weight )[1-9]\d*\b")
 _CHECK_TIMEOUT = 60.0
-"""The time limit of the checker, in seconds."""
+"""Time limit of the checker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """Whether a bundle differs from the disk at all, and whether only in weights, none of them from or to 0."""
+    """The differences between a bundle and the files on disk."""
 
     any: bool
-    """Whether the bundle differs from the disk at all."""
+    """Whether the bundle differs from the files on disk."""
     weights_alone: bool
-    """Whether only weights differ, none of them from or to 0."""
+    """Whether only weights differ, and all of them are above 0 on both sides."""
 
 
 class Files:
-    """The files of one proxy, which has a `config`: the main file; the others are in the same directory."""
+    """The files of one proxy with a `config`, its main file. The other files are in the same directory."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -55,7 +55,7 @@ class Files:
         return FileDifference(on_disk != wanted, same_text)
 
     async def check(self, bundle: Bundle) -> tuple[Complaint, ...]:
-        """Return the errors of HAProxy's own checker; empty if it accepts the bundle."""
+        """Return the errors of HAProxy's own checker. The result is empty if it accepts the bundle."""
         binary = find_binary(TARGET)
         if binary is None:
             return (Complaint(f"the program {TARGET.binary} is not installed on this machine"),)
@@ -72,7 +72,7 @@ class Files:
         return tuple(TARGET.complaints(result.output, bundle)) or (Complaint(result.message),)
 
     def _checkable(self, binary: str, bundle: Bundle, directory: Path) -> Checkable:
-        """Write the bundle to a separate directory, and return how to check it there."""
+        """Write the bundle to a separate directory, and return the command that checks it there."""
         fragment = directory / bundle.main.name
         if not self._proxy.is_fragment:
             write_bundle(bundle, str(directory))
@@ -85,7 +85,7 @@ class Files:
         return host.checkable(binary, directory, fragment, self._proxy, host.main_of(self._proxy))
 
     def install(self, bundle: Bundle) -> Bundle:
-        """Replace the files by the bundle, and return the old ones for `restore`. Raises OSError."""
+        """Replace the files with the bundle, and return the old files for `restore`. Raises OSError."""
         named = self._named(bundle)
         on_disk = self._read(bundle)
         write_bundle(named, str(self._config.parent))

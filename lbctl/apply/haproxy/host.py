@@ -15,7 +15,7 @@ _MINIMAL = "global\n    log stderr format raw local0 notice\n"
 
 
 def main_of(proxy: Proxy) -> tuple[str, ...]:
-    """Return what the running HAProxy was started with (`-f`), else the nearest haproxy.cfg above the fragment."""
+    """Return the `-f` files of the running HAProxy, or the nearest haproxy.cfg above the fragment."""
     config = Path(proxy.config or "/").absolute()
     running = processes.files_beside(str(config))
     nearest = (str(parent / "haproxy.cfg") for parent in config.parents if is_file(parent / "haproxy.cfg"))
@@ -23,7 +23,10 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
 
 
 def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-    """Return how to check `fragment` in place of the file at `config`. Raises HostError and OSError."""
+    """Return the configuration that checks `fragment` in place of the file at `config`.
+
+    Raises HostError and OSError.
+    """
     config = Path(proxy.config or "").absolute()
     if not main:
         minimal = directory / "host.cfg"
@@ -39,7 +42,7 @@ def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: 
 def _places(
     main: Sequence[str], config: Path, fragment: Path, directory: Path, originals: dict[str, str]
 ) -> Iterator[str]:
-    """Yield the arguments of `-f`, with the fragment in the place of the file at `config`."""
+    """Yield the arguments of `-f`, with the fragment in place of the file at `config`."""
     for number, place in enumerate(main):
         path = Path(place).absolute()
         if not exists(path):
@@ -56,7 +59,7 @@ def _places(
 
 
 def _link(source: Path, config: Path, fragment: Path, copy: Path) -> None:
-    """Make a directory of links to the files of `source`, and to the fragment in the place of the one at `config`."""
+    """Create a directory of links to the files in `source`, with the fragment in place of the file at `config`."""
     copy.mkdir()
     for file in source.iterdir():
         if file.name != config.name and file.is_file():

@@ -1,4 +1,4 @@
-"""Lists the HAProxy processes of this machine."""
+"""Lists the HAProxy processes on this machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ _PROC = Path("/proc")
 def haproxies(config: str) -> frozenset[int]:
     """Return the ids of the haproxy processes that were started with this file, masters and workers.
 
-    The name of the file decides if its path cannot be compared: in a container, in a chroot, or for another user's
-    process.
+    If the path cannot be compared (in a container, in a chroot, or for another user's process), the file name decides.
     """
     return frozenset(int(process.name) for process in _processes() if _reads(process, Path(config)))
 
 
 def files_beside(config: str) -> tuple[str, ...]:
-    """Return all that the running HAProxy with this file, or with the file's directory, was given by `-f`."""
+    """Return all `-f` arguments of the running HAProxy that was started with this file or with its directory."""
     for process in _processes():
         files = [place for argument in _arguments(process) if (place := _place(process, argument)) is not None]
         if any(_is_at(file, Path(config)) for file in files):
@@ -40,7 +39,7 @@ def _reads(process: Path, config: Path) -> bool:
 
 
 def _is_at(file: Path, config: Path) -> bool:
-    """Return whether a file is `config`, a file that has replaced it, or the directory that contains it."""
+    """Return whether a path is `config`, a file that has replaced it, or the directory that contains it."""
     try:
         replaced = file.name == config.name and file.parent.samefile(config.parent)
         return replaced or file.samefile(config) or file.samefile(config.parent)
@@ -56,7 +55,10 @@ def _sees_our_files(process: Path) -> bool:
 
 
 def _place(process: Path, argument: str) -> Path | None:
-    """Return the path of an argument; None for a relative one of a process whose directory is not to be seen."""
+    """Return the path of an argument.
+
+    Return None for a relative path if the working directory of the process is not visible.
+    """
     try:
         return Path(argument) if argument.startswith("/") else (process / "cwd").readlink() / argument
     except OSError:
@@ -64,7 +66,7 @@ def _place(process: Path, argument: str) -> Path | None:
 
 
 def _arguments(process: Path) -> list[str]:
-    """Return the arguments of `-f`, each of which may have several values. Of another program: none."""
+    """Return the arguments of `-f`, each of which may have several values. The result is empty for other programs."""
     try:
         arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\x00")
     except OSError:

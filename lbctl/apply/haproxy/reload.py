@@ -1,10 +1,11 @@
-"""Reloads HAProxy: puts a checked file into place, runs the fleet's command, and verifies the result.
+"""Reloads HAProxy: installs a checked file, runs the fleet's reload command, and verifies the result.
 
-The exit code of a reload command does not prove success: HAProxy's master continues with its old worker when it cannot
-load the new configuration. The proof is a new worker: with the Runtime API, one with another process id that reports
-the new digest; without it, a new process that keeps running. Without proof the old files are restored.
+The exit code of a reload command does not prove success: if HAProxy's master cannot load the new configuration, it
+continues with its old worker. The proof is a new worker. With the Runtime API, this is a worker with a different
+process id that reports the new digest. Without the API, it is a new process that keeps running. Without this proof, the
+old files are restored.
 
-Weights and drains are in the new file, so no server state is dumped for HAProxy to load.
+Weights and drains are in the new file, so HAProxy does not need to load a dump of server states.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from lbctl.targets.target import Bundle, Complaint
 _COMMAND_TIMEOUT = 30.0
 _START_TIMEOUT = 10.0
 _STABLE_AFTER = 1.0
-"""The seconds that a new process without Runtime API must run, since HAProxy retries a used port for as long."""
+"""Seconds that a new process without the Runtime API must run, because HAProxy retries to bind a used port for this
+time."""
 _POLL_INTERVAL = 0.05
 MIN_INTERVAL = 5.0
-"""The minimal time between two reloads, in seconds, whatever their reason."""
+"""Minimum time between two reloads for any reason, in seconds."""
 RETRY_AFTER = 30.0
 """Seconds until a reload that failed is tried again."""
 
@@ -54,7 +56,7 @@ _NOT_PERMITTED = HaproxyReload(False, NOT_PERMITTED)
 
 
 class HaproxyReloader:
-    """Reloads one HAProxy, at most every few seconds, and does not repeat what was rejected."""
+    """Reloads one HAProxy, at most every few seconds, and does not retry rejected configuration."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class HaproxyReloader:
         start_timeout: float = _START_TIMEOUT,
         permit: Permit = always,
     ) -> None:
-        """`start_timeout`: seconds within which a new worker must appear. `permit` is asked before each change."""
+        """`start_timeout`: seconds within which a new worker must appear. `permit` is called before each change."""
         self._permit = permit
         self.files = Files(proxy)
         self._config = proxy.config or ""
@@ -79,8 +81,9 @@ class HaproxyReloader:
     async def reload(self, bundle: Bundle, *, weights_alone: bool = False) -> HaproxyReload:
         """Write and load the bundle.
 
-        A bundle that the checker rejected is not tried again until it differs, in more than weights where the Runtime
-        API sets those. A bundle that failed for another reason is tried again after `RETRY_AFTER` seconds.
+        A bundle that the checker rejected is tried again only if it has changed. If the Runtime API sets weights, a
+        change of weights alone does not count. A bundle that failed for another reason is tried again after
+        `RETRY_AFTER` seconds.
         """
         key = without_weights(bundle) if self._runtime else "\x00".join(item.text for item in bundle.files)
         if self._last_failure is not None and self._last_failure[0] == key:
@@ -95,12 +98,12 @@ class HaproxyReloader:
         return result
 
     async def write(self, bundle: Bundle) -> HaproxyReload:
-        """Write the bundle for HAProxy's next start alone: the running process already has its content."""
+        """Write the bundle only for HAProxy's next start: the running process already has its content."""
         installed = await self._install(bundle)
         return installed if isinstance(installed, HaproxyReload) else HaproxyReload(True)
 
     async def _install(self, bundle: Bundle) -> Bundle | HaproxyReload:
-        """Check and write the bundle, and return the files before it, or the reason why it is not written."""
+        """Check and write the bundle. Return the previous files, or the reason why the bundle was not written."""
         complaints = await self.files.check(bundle)
         if complaints:
             return HaproxyReload(
@@ -139,7 +142,7 @@ class HaproxyReloader:
         )
 
     async def _restore(self, before: Bundle, failure: str, *, reload: bool) -> str:
-        """Restore the old files; with `reload`, reload them too, since the new worker may only have been slow."""
+        """Restore the old files. With `reload`, also reload them, because the new worker may only have been slow."""
         if not before.files:
             return f"{failure}; there is no previous file to restore"
         try:
@@ -155,7 +158,7 @@ class HaproxyReloader:
         return f"{failure}; the previous file was restored{suffix}"
 
     async def _await_worker(self, old_worker: int | None, wanted: str) -> str:
-        """Wait for a worker that reports the wanted digest; return why there is none, or an empty string."""
+        """Wait for a worker that reports the wanted digest. Return why there is none, or an empty string."""
         reason = "no new process started"
         async for _ in self._poll_times(self._start_timeout):
             new = await self._reported()
@@ -166,7 +169,7 @@ class HaproxyReloader:
         return f"HAProxy did not load the new configuration: {reason} within {self._start_timeout:g} s"
 
     async def _await_other_worker(self, old_worker: int | None) -> None:
-        """Wait for another worker, so that the next commands reach the one that stays."""
+        """Wait for a new worker, so that the next commands reach the worker that stays."""
         if self._runtime is not None:
             async for _ in self._poll_times(self._start_timeout):
                 new = await self._reported()
@@ -174,7 +177,7 @@ class HaproxyReloader:
                     return
 
     async def _await_process(self, before: frozenset[int]) -> str:
-        """Wait for a new process that keeps running, as `_await_worker` does where there is no Runtime API."""
+        """Wait for a new process that keeps running: the counterpart of `_await_worker` without the Runtime API."""
         since: dict[int, float] = {}
         async for moment in self._poll_times(self._start_timeout):
             new = await asyncio.to_thread(processes.haproxies, self._config) - before

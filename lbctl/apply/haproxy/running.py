@@ -1,6 +1,6 @@
-"""Parses what a running HAProxy reports: its process, its configuration's digest and its servers.
+"""Parses the report of a running HAProxy about its process, its configuration's digest and its servers.
 
-An answer has some megabytes, so it is parsed line by line: no line or row of it is kept.
+A response can have several megabytes, so it is parsed line by line, and no line or row is kept.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from lbctl.base.errors import reason_of
 from lbctl.targets.haproxy import config_digest, slots
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
-"""The commands whose answers `read` takes, in this order; 4 selects servers alone."""
+"""Commands whose responses `read` parses, in this order. The 4 selects only servers."""
 SLOTS = f"show map {slots.MAP}"
-"""The command that shows which replica each slot has; it fails where the configuration has no slots."""
+"""Command that shows the replica of each slot. It fails if the configuration has no slots."""
 COUNTERS = f"{QUESTIONS[0]};{SLOTS};show stat -1 6 -1"
-"""The commands, asked of one worker at once, whose answer `counters` takes; 6 selects backends and servers."""
+"""Commands for one worker, sent together, whose response `counters` parses. The 6 selects backends and servers."""
 _BACKEND = "BACKEND"
-"""The name of a backend's own row."""
+"""Name of a backend's own row."""
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
@@ -30,95 +30,98 @@ _COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "s
 _STAT_HEAD = "# pxname,"
 _LINE = re.compile(r"[^\n]*+\n?")
 MAX_LINE_CHARACTERS = 64 * 1024
-"""The longest line; HAProxy's own have some hundred characters."""
+"""Maximum length of a line. HAProxy's lines have several hundred characters."""
 _MAX_ROW_LINES = 16
-"""Maximal number of lines in one row of the statistics: the report of a check may have several."""
+"""Maximum number of lines in one row of the statistics. The report of a check may have several lines."""
 _CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
 _STATE = ("scur", "qcur", "bck", "cookie", *_CONNECTIONS)
-"""The columns of the statistics that a server's state needs."""
+"""Columns of the statistics that are needed for a server's state."""
 _FAILURES = ("hrsp_5xx", "econ", "eresp")
 _ANSWERS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other")
 _OTHER_ENDS = (*_ANSWERS, "cli_abrt")
-"""Other outcomes of a request."""
+"""Counters of other outcomes of a request."""
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
-"""The exceptions that parsing something else than HAProxy's answer raises."""
+"""Exceptions that occur if the parsed text is not HAProxy's response."""
 
 Place = tuple[str, str]
-"""The name of a backend and of a server in it."""
+"""Names of a backend and of a server in it."""
 
 
 class UnreadableAnswerError(ValueError):
-    """The text is not HAProxy's answer to the command."""
+    """The text is not HAProxy's response to the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
     """A server of a running HAProxy.
 
-    `own_maint` and `own_drain` are set on this server, not on the one that it tracks. `sessions` counts the current
-    requests and its queue. `host` is an IP, empty if its name has none.
+    `own_maint` and `own_drain` are set on this server, not on the one that it tracks. `sessions` is the number of
+    current requests, including queued requests. `host` is an IP, empty if its name has none.
     """
 
     host: str
-    """The IP of the server; empty while its name has none."""
+    """IP of the server; empty while its name has none."""
     port: int
     weight: int
     """The current weight, 0…256."""
     maint: bool
-    """Whether it is in maintenance for any cause, and gets nothing."""
+    """Whether the server is in maintenance for any reason, and gets no requests."""
     own_maint: bool
     """Whether maintenance was set on this server, not on the one that it tracks."""
     drain: bool
-    """Whether it gets no new requests for any cause."""
+    """Whether the server gets no new requests for any reason."""
     own_drain: bool
     """Whether draining was set on this server, not on the one that it tracks."""
     unresolved: bool
-    """Whether it is in maintenance since its name has no address."""
+    """Whether the server is in maintenance because its name has no address."""
     sessions: int = 0
-    """The current requests, those in its queue included."""
+    """Number of current requests, including queued requests."""
     backup: bool = False
-    """Whether it is a standby."""
+    """Whether the server is a backup server."""
     cookie: bool = False
-    """Whether it has a cookie value for stickiness."""
+    """Whether the server has a cookie value for stickiness."""
     connections: int = 0
-    """The connections to it that are open, idle ones included."""
+    """Number of open connections to the server, including idle connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCounters:
-    """Counters of a worker for one server, since the worker started or the server was added."""
+    """Counters of a worker for one server since the worker started or the server was added."""
 
     ended: int
-    """Requests that were sent there and have ended, whatever came of them."""
+    """Number of requests that were sent to the server and have ended, with any result."""
     failed: int
-    """Answers of 500 and more, connections that failed, requests without a whole answer, and `repeated` ones."""
+    """Number of responses with status 500 or above, failed connections, incomplete responses, and `repeated`
+    requests."""
     sessions: int
-    """Requests that it works on now."""
+    """Number of requests in progress."""
     status: str
-    """As HAProxy writes it: `UP`, `UP 1/3`, `DOWN`, `MAINT`, `DRAIN`, `NOLB`, `no check`, and more."""
+    """Status in HAProxy's format: `UP`, `UP 1/3`, `DOWN`, `MAINT`, `DRAIN`, `NOLB`, `no check`, and more."""
     check: str
-    """The result of the last check, such as `L4CON`; `HANA` where errors of requests took the server out."""
+    """Result of the last check, such as `L4CON`; `HANA` if failed requests caused the ejection of the server."""
     last_check: str
-    """HAProxy's report of the last check."""
+    """HAProxy's description of the last check."""
     queued: int = 0
-    """Requests that wait until it may get them."""
+    """Number of requests that wait for the server."""
     unreached: int = 0
-    """Requests for which no connection was made."""
+    """Number of requests for which no connection could be established."""
     repeated: int = 0
-    """Requests that were sent again after a failure, here or to another server: each counts as one more."""
+    """Number of repetitions of requests after a failure, at this server or at another one."""
     answered: int = 0
-    """Answers with a status below 500 that have begun."""
+    """Number of responses with a status below 500 that have begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendCounters:
-    """Counters of a worker for one backend, since the worker started."""
+    """Counters of a worker for one backend since the worker started."""
 
     errors: int
-    """Requests that the client got a status of 500 or more for, from a server or from HAProxy itself."""
+    """Number of requests for which the client received a status of 500 or above, from a server or from HAProxy
+    itself."""
     unreached: int
-    """Requests for which no connection was made, those without any server to connect to included."""
+    """Number of requests for which no connection could be established, including requests without an available
+    server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +129,11 @@ class WorkerCounters:
     """The counters of one worker."""
 
     pid: int
-    """Its process id: another worker counts from 0."""
+    """Process id of the worker. A new worker counts from 0."""
     servers: Mapping[Place, ServerCounters]
     """Counters by server."""
     slots: Mapping[Place, str] = field(default_factory=dict)
-    """Slot → the replica that has it, or the slot's own name."""
+    """Slot → the replica that uses it, or the slot's own name."""
     backends: Mapping[str, BackendCounters] = field(default_factory=dict)
     """Counters by backend."""
 
@@ -139,31 +142,31 @@ class WorkerCounters:
 class Running:
     """The state of a running HAProxy.
 
-    `digest` is the configuration's, from the description, or empty. `limits` maps a variable to its value.
+    `digest` is the digest of the configuration in the description, or empty. `limits` maps a variable to its value.
     """
 
     pid: int
-    """The process id of the worker."""
+    """Process id of the worker."""
     version: str
-    """The version as HAProxy writes it."""
+    """Version in HAProxy's format."""
     digest: str
-    """The digest of the configuration from the description; empty where there is none."""
+    """Digest of the configuration in the description; empty if there is none."""
     servers: Mapping[Place, RunningServer]
-    """Backend and server → the state of the server."""
+    """(backend, server) → state of the server."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Variable → value."""
     slots: Mapping[Place, str] = field(default_factory=dict)
-    """Slot → the replica that has it, or the slot's own name."""
+    """Slot → the replica that uses it, or the slot's own name."""
 
 
 def limits(answers: Mapping[str, str]) -> dict[str, int]:
-    """Map each variable that HAProxy has to its value; `answers` maps each variable to HAProxy's answer."""
+    """Map each variable that HAProxy has to its value. `answers` maps each variable to HAProxy's response."""
     matches = ((name, _VALUE.search(answer)) for name, answer in answers.items())
     return {name: int(value[1]) for name, value in matches if value}
 
 
 def read(info: str, state: str, stat: str) -> Running:
-    """Parse the answers to `QUESTIONS`. Raises UnreadableAnswerError."""
+    """Parse the responses to `QUESTIONS`. Raises UnreadableAnswerError."""
     try:
         fields = _info(info)
         stats = {place: {name: row.get(name, "") for name in _STATE} for place, row in _stat_rows(stat)}
@@ -175,7 +178,10 @@ def read(info: str, state: str, stat: str) -> Running:
 
 
 def pid_and_digest(info: str, state: str) -> tuple[int, str]:
-    """Return the process id and the digest from the answers to the first `QUESTIONS`. Raises UnreadableAnswerError."""
+    """Return the process id and the digest from the responses to the first `QUESTIONS`.
+
+    Raises UnreadableAnswerError.
+    """
     try:
         fields = _info(info)
         return int(fields["Pid"]), _digest(fields, dict(_servers(state, {})))
@@ -184,13 +190,16 @@ def pid_and_digest(info: str, state: str) -> tuple[int, str]:
 
 
 def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
-    """Return the configuration's digest: a server's name in a fragment, else the description."""
+    """Return the digest of the configuration.
+
+    In a fragment, it is a server's name; otherwise, it is in the description.
+    """
     own = (name for section, name in servers if section == config_digest.SECTION)
     return next(own, fields.get("description", ""))
 
 
 def counters(text: str) -> WorkerCounters:
-    """Parse the answer to `COUNTERS`. Raises UnreadableAnswerError."""
+    """Parse the response to `COUNTERS`. Raises UnreadableAnswerError."""
     start = text.find(_STAT_HEAD)
     info = text[: start if start >= 0 else len(text)]
     servers: dict[Place, ServerCounters] = {}
@@ -207,7 +216,7 @@ def counters(text: str) -> WorkerCounters:
 
 
 def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:
-    """Map each slot among `servers` to its replica, or to its own name; `text` has the answer to `SLOTS`."""
+    """Map each slot in `servers` to its replica, or to its own name. `text` is the response to `SLOTS`."""
     replicas = {cells[1]: cells[2] for row in _lines(text) if len(cells := row.split()) == 3}
     return {place: replicas.get(place[1], place[1]) for place in servers if slots.is_slot(place[1])}
 
@@ -215,9 +224,10 @@ def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:
 def _counters(row: Mapping[str, str]) -> ServerCounters:
     """Return the counters of a server.
 
-    A request that is sent again counts as `wretr` at the same server, as `wredis` to another one after a failed
-    connection, and as both after a failed answer (seen with HAProxy 2.6): at least the larger of the two. It waits up
-    to a second first, in which it is sent and not in progress.
+    HAProxy counts a repeated request as `wretr` if it goes to the same server, and as `wredis` if it goes to another
+    server after a failed connection. After a failed response, it counts as both (seen with HAProxy 2.6). The number of
+    repetitions is therefore at least the larger of the two. Before the repetition, the request waits for up to one
+    second, in which it counts as sent but not as in progress.
     """
     sent, sessions = int(row["stot"] or 0), int(row["scur"] or 0)
     repeated = max(int(row["wretr"] or 0), int(row["wredis"] or 0))
@@ -255,7 +265,7 @@ def _stat_rows(text: str, start: int = 0) -> Iterator[tuple[Place, dict[str, str
 
 
 class _Rows:
-    """The lines of the statistics. Raises UnreadableAnswerError if a row is incomplete."""
+    """Yields the lines of the statistics. Raises UnreadableAnswerError if a row is incomplete."""
 
     def __init__(self, text: str, start: int) -> None:
         self._lines = _lines(text, start)
@@ -273,7 +283,7 @@ class _Rows:
 
 
 def _lines(text: str, start: int = 0) -> Iterator[str]:
-    """Yield each line with its line end. Raises UnreadableAnswerError if a line is too long."""
+    """Yield each line with its line ending. Raises UnreadableAnswerError if a line is too long."""
     for match in _LINE.finditer(text, start):
         if match.end() - match.start() > MAX_LINE_CHARACTERS:
             raise UnreadableAnswerError(f"a line of more than {MAX_LINE_CHARACTERS:,} characters")

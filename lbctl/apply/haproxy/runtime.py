@@ -1,8 +1,8 @@
 """A client of HAProxy's Runtime API, on a Unix socket or a TCP port of loopback.
 
-A failure is text in the reply and not an exception, because a restarting proxy is an ordinary event. The API has no
-authentication and separates commands by `;` and line feeds, so callers pass only commands built by `commands`. Whatever
-listens there is not trusted: answers have bounds in bytes, lines and time.
+A failure is text in the reply, not an exception, because a restart of a proxy is an ordinary event. The API has no
+authentication and separates commands by `;` and line feeds, so callers pass only commands built by `commands`. The
+process that listens at the address is not trusted: the size, the lines and the duration of a response are limited.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from lbctl.base.hosts import is_ip, is_loopback
 
 _PROMPT = b"\n> "
 MAX_ANSWER_BYTES = 10 << 20
-"""The maximal size of the answer to `query`, in bytes: enough for `show stat` with about 30,000 servers."""
+"""Maximum size of the response to `query`, in bytes: enough for `show stat` with about 30,000 servers."""
 MAX_LINES = 100_000
-"""The maximal number of lines of that answer."""
+"""Maximum number of lines in the response to `query`."""
 MAX_REPLY_BYTES = 64 * 1024
-"""The maximal size of the reply to one command of `send`, in bytes."""
+"""Maximum size of the reply to one command of `send`, in bytes."""
 _SHOWN = 1000
-"""Maximal number of characters that are kept of a reply. The reason for a rejected command is shown to operators."""
+"""Maximum number of characters of a reply that are kept. The reason for a rejected command is shown to operators."""
 _BATCH = 100
-"""The number of commands sent before their replies are read, which limits HAProxy's buffers."""
+"""Number of commands that are sent before their replies are read, to limit HAProxy's buffers."""
 
 _PIECE = 256 * 1024
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _EndlessError(Exception):
-    """An answer has more bytes than any answer of HAProxy."""
+    """A response is larger than any response from HAProxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """One text for each answered command, in order, and the reason why the others were not answered."""
+    """Replies to commands in order, and the reason why the other commands were not answered."""
 
     texts: tuple[str, ...]
     """One text for each answered command, in order."""
     failure: str = ""
-    """Why the other commands were not answered; empty where all were."""
+    """Reason why the other commands were not answered; empty if all were answered."""
 
 
 class Runtime:
     """A client of the API at `address`: a path, `ipv4@127.0.0.1:9999` or `ipv6@[::1]:9999`.
 
-    Each call may take `timeout` seconds. `permit` is asked before commands of `send`.
+    Each call can take up to `timeout` seconds. `permit` is called before the commands of `send`.
     """
 
     def __init__(self, address: str, timeout: float = 5.0, permit: Permit = always) -> None:
@@ -61,12 +61,15 @@ class Runtime:
     async def query(self, command: str) -> Replies:
         """Send one command on its own connection, and read until the connection ends.
 
-        An answer may then contain any text, such as a replica's error message.
+        The response can therefore contain any text, such as a replica's error message.
         """
         return await self._within_timeout(self._query(command))
 
     async def send(self, commands: Sequence[str]) -> Replies:
-        """Send many commands on one connection, each with its own reply; a rejected one does not stop the others."""
+        """Send several commands on one connection, each with its own reply.
+
+        A rejected command does not stop the others.
+        """
         texts: list[str] = []
         result = await self._within_timeout(self._send(commands, texts), texts)
         return Replies(tuple(texts), result.failure)

@@ -1,8 +1,8 @@
 """Assigns replicas to the spare slots of a running HAProxy.
 
-HAProxy stores the assignment in the map of the slots, so a restart of the control plane loses nothing. After a start of
-HAProxy every slot is free, because the file contains the replicas as separate servers. A free slot is used for another
-replica only when it has no request and no connection.
+HAProxy stores the assignment in a map, so it survives a restart of the control plane. After a start of HAProxy, every
+slot is free, because the file contains the replicas as separate servers. A free slot is used for another replica only
+when it has no request and no connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A server that should run, at the place that it has or shall get."""
+    """A server that should run, at its current or future place."""
 
     item: DesiredServer
     """The server; if it uses a slot, its name is the slot's name."""
@@ -27,9 +27,9 @@ class Placed:
 def place(
     wanted: Desired, now: Running, unaddable: Collection[Place] = (), nowhere: Collection[Place] = ()
 ) -> Iterator[Placed]:
-    """Yield every wanted server, with a slot where it has one or where only a slot can hold it.
+    """Yield every wanted server. It has a slot if it already uses one, or if it can only be added in a slot.
 
-    HAProxy has refused to add the `unaddable` ones; the IPs of those that are `nowhere` are unknown.
+    HAProxy has refused to add the `unaddable` servers. The IPs of servers in `nowhere` are unknown.
     """
     holders = {(backend, replica): name for (backend, name), replica in now.slots.items()}
     candidates = [item for item in wanted.servers if item.slottable and (item.backend, item.name) not in now.servers]
@@ -45,7 +45,7 @@ def place(
 
 
 def _free(now: Running, taken: Collection[Place]) -> Mapping[str, Iterator[str]]:
-    """Return backend → its free slots, the first one first."""
+    """Return backend → its free slots, in order."""
     free: dict[str, list[str]] = {}
     for (backend, name), server in now.servers.items():
         idle = server.own_maint and not server.sessions and not server.connections
@@ -59,7 +59,7 @@ def _number(name: str) -> tuple[int, str]:
 
 
 def is_taken_anew(placed: Placed, now: Running) -> bool:
-    """Return whether the replica begins to use the slot that it is placed on."""
+    """Return whether the replica starts to use its slot."""
     at = placed.item.backend, placed.item.name
     if at not in now.slots:
         return False
@@ -67,10 +67,10 @@ def is_taken_anew(placed: Placed, now: Running) -> bool:
 
 
 def take(placed: Placed, host: str | None) -> Iterator[str]:
-    """Yield the commands by which a replica takes its slot.
+    """Yield the commands that assign a slot to a replica.
 
-    A server with checks gets no request before they succeed, although HAProxy assumes a new one to be up. It can be
-    marked down only once it is enabled, so its weight is 0 until then.
+    A server with checks gets no requests before its checks succeed, although HAProxy assumes that a new server is up. A
+    server can be marked as down only after it is enabled, so its weight is 0 until then.
     """
     item = placed.item
     at = item.backend, item.name
@@ -87,7 +87,7 @@ def take(placed: Placed, host: str | None) -> Iterator[str]:
 
 
 def release(at: Place, server: running.RunningServer, now: Running) -> Iterator[str]:
-    """Yield the next command for a slot that no replica wants: it finishes its requests, then it is free."""
+    """Yield the next command for a slot that no replica needs: it finishes its requests, and is then free."""
     if not server.own_maint:
         yield commands.state(*at, "maint")
     elif not server.sessions and now.slots.get(at, at[1]) != at[1]:

@@ -1,1 +1,1 @@
-"""Updates a running nginx: configuration generations, checked reloads, slow start."""
+"""Updates a running nginx with configuration generations, checked reloads and slow start."""

@@ -1,10 +1,11 @@
 """Updates a running nginx on this machine: render, `nginx -t`, swap and reload, with a rollback on failure.
 
-nginx takes weights and drains only from its configuration. The wanted configuration is therefore written completely,
-tested next to the running one, swapped in atomically and loaded. A reload counts as successful when new workers serve.
-Otherwise the previous configuration is restored, on disk and in memory. Old workers finish their requests, including
-the requests of a drained replica, because nginx cannot end the requests of a single replica. After
-`worker_shutdown_timeout` (30 minutes) nginx ends the rest. This module never starts or stops nginx.
+nginx reads weights and drains only from its configuration. The new configuration is therefore written completely,
+tested next to the running configuration, swapped in atomically and loaded. A reload counts as successful when new
+workers serve requests. Otherwise the previous configuration is restored, on disk and in memory. Old workers finish
+their requests, including the requests of a drained replica, because nginx cannot end the requests of a single replica.
+After `worker_shutdown_timeout` (30 minutes), nginx aborts the remaining requests. This module never starts or stops
+nginx.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from lbctl.targets.prepare import Prepared, prepare
 from lbctl.targets.target import Bundle
 
 Outcome = Literal["applied", "same", "refused", "unconfirmed", "absent"]
-"""How an attempt ended.
+"""The result of an attempt.
 
-applied: new workers serve it. same: it runs already. refused: the previous configuration still runs. unconfirmed: it is
-on disk and the command succeeded, but no visible nginx reads the file. absent: it is on disk, and no nginx runs.
+applied: new workers use the configuration. same: it is already running. refused: the previous configuration is still
+running. unconfirmed: it is on disk and the command succeeded, but no visible nginx reads the file. absent: it is on
+disk, and no nginx is running.
 """
 _NO_PROGRAM = "the program nginx is not installed on this machine, so the configuration cannot be tested"
 _POLL_INTERVAL = 0.01
@@ -49,20 +51,20 @@ _TEST_TIMEOUT = 60.0
 _COMMAND_TIMEOUT = 30.0
 _START_TIMEOUT = 2.0
 _FINISH_TIMEOUT = 5.0
-"""The seconds that a started reload may still take when lbctl ends."""
+"""Maximum seconds for which lbctl waits for a started reload before it exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class NginxResult:
     """The result of one attempt.
 
-    `reason`: why it failed, with nginx's own message. `behind`: the newest fleet is rejected, and nginx runs the
-    previous one with the newest weights and drains. `seconds`: the duration. `finishing`: the number of workers of
+    `reason`: why the attempt failed, with nginx's own message. `behind`: the newest fleet is rejected, and nginx runs
+    the previous one with the newest weights and drains. `seconds`: the duration. `finishing`: the number of workers of
     earlier generations that still have requests. `at`: the time in seconds since the epoch.
     """
 
     outcome: Outcome
-    """The outcome of the attempt."""
+    """Outcome of the attempt."""
     reason: str = ""
     behind: bool = False
     seconds: float = 0.0
@@ -84,7 +86,7 @@ class _Refusal:
 
 
 def prepared(proxy: Proxy, loaded: Loaded, snapshot: Snapshot) -> Prepared:
-    """Return what `proxy` should run, with the replicas that the control plane discovered in place of their source."""
+    """Return the view for `proxy`, with discovered replicas in place of their discovery source."""
     pools = tuple(
         replace(pool, discovery=None) if pool.discovery is not None and not pool.discovery.compiled else pool
         for pool in snapshot.topology.pools
@@ -94,7 +96,7 @@ def prepared(proxy: Proxy, loaded: Loaded, snapshot: Snapshot) -> Prepared:
 
 
 class NginxUpdater:
-    """Updates one proxy. `want` sets what should run, and `run` applies it at the right times.
+    """Updates one proxy. `want` sets the wanted configuration, and `run` applies it at the right times.
 
     `locate` finds the files of the fleet.
     """
@@ -106,7 +108,7 @@ class NginxUpdater:
         clock: Callable[[], float] = time.monotonic,
         permit: Permit = always,
     ) -> None:
-        """`permit` is asked before each change."""
+        """`permit` is called before each change."""
         self._permit = permit
         assert proxy.config is not None
         self.proxy = proxy
@@ -124,15 +126,16 @@ class NginxUpdater:
 
     @property
     def accepted(self) -> View | None:
-        """The view that nginx last accepted; None before the first one."""
+        """Last view that nginx accepted; None before the first one."""
         return self._accepted
 
     # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def want(self, newest: Prepared, why: Reason | None = None, *, evidence: bool = False) -> None:
-        """Set what should run; only from the event loop. `why` is computed from the difference if it is None.
+        """Set the wanted view. Call it only from the event loop.
 
-        `evidence`: no weight differs but for what signals say of the replicas.
+        If `why` is None, it is computed from the difference. `evidence`: weights differ only because of the replicas'
+        signals.
         """
         before = self._wanted.view if self._wanted else None
         self._wanted = newest
@@ -142,7 +145,10 @@ class NginxUpdater:
         self._changed.set()
 
     async def run(self, record: Callable[[NginxResult], None]) -> None:
-        """Apply what is wanted until cancelled, and call `record` after each attempt. A started reload may finish."""
+        """Apply the wanted view until cancelled, and call `record` after each attempt.
+
+        After a cancellation, a started reload can finish.
+        """
         while True:
             await self._until_due()
             attempt = asyncio.ensure_future(self._next())
@@ -160,7 +166,7 @@ class NginxUpdater:
                     await self._changed.wait()
 
     def _seconds_until_due(self) -> float | None:
-        """Return the seconds until something is due, or None."""
+        """Return the seconds until the next action is due, or None."""
         if self._wanted is None:
             return None
         times = [self._schedule.due(), self._refusal.until if self._refusal else None]
@@ -188,7 +194,10 @@ class NginxUpdater:
     # ── What ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def converge(self, newest: Prepared) -> NginxResult:
-        """Apply now, regardless of the time since the last reload. It does nothing if this already runs."""
+        """Apply now, regardless of the time since the last reload.
+
+        If the configuration is already running, do nothing.
+        """
         async with self._lock:
             started = time.monotonic()
             refusal, view, behind = self._refusal, newest.view, False
@@ -243,23 +252,23 @@ class NginxUpdater:
     # ── nginx itself ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def is_visible(self) -> bool:
-        """Return whether a visible nginx master on this machine reads the file."""
+        """Return whether a visible nginx master process on this machine reads the file."""
         return await self._find() is not None
 
     async def _find(self) -> Master | None:
-        """Return the master that reads the file: by itself, or by the main file of the fragment's host."""
+        """Return the master process that reads the file, directly or through the main file of the fragment's host."""
         main = host.main_of(self.proxy) if self.proxy.is_fragment else ()
         config = Path(main[0]) if main else self._generations.config
         return await asyncio.to_thread(find, config, self._binary or TARGET.binary)
 
     @property
     def _binary(self) -> str | None:
-        """Return the program that the reload command names by its path, else the installed one."""
+        """Return the program whose path is in the reload command, or the installed program."""
         program = Path(self._reload.command[0])
         return str(program) if program.is_absolute() and program.name == TARGET.binary else find_binary(TARGET)
 
     async def _test(self, generation: Path, bundle: Bundle) -> str:
-        """Return why nginx rejects the files; empty if it accepts."""
+        """Return why nginx rejects the files; empty if it accepts them."""
         binary = self._binary
         if binary is None:
             return _NO_PROGRAM
@@ -267,7 +276,7 @@ class NginxUpdater:
         return _refusal(await run(TARGET.check_command(binary, str(generation), main), _TEST_TIMEOUT), bundle)
 
     async def _test_within(self, view: View) -> str:
-        """Return why nginx rejects a fragment within a copy of the main file that reads it; empty if it accepts."""
+        """Return why nginx rejects a fragment within a copy of its main file; empty if nginx accepts it."""
         binary, main = self._binary, host.main_of(self.proxy)
         if binary is None:
             return _NO_PROGRAM
@@ -316,7 +325,7 @@ class NginxUpdater:
             await asyncio.sleep(_POLL_INTERVAL)
 
     async def _initial_workers(self, master: Master) -> Workers:
-        """Return the workers before a reload, and wait a moment for the workers of an nginx that has just started.
+        """Return the workers before a reload. Wait a moment for the workers of an nginx that has just started.
 
         Its first workers would otherwise count as new ones.
         """
@@ -326,7 +335,7 @@ class NginxUpdater:
         return workers
 
     async def _reload_unseen(self) -> NginxResult:
-        """Reload although no master is visible: the command's exit code shows whether there is one."""
+        """Reload although no master process is visible. The command's exit code shows whether there is one."""
         done = await run(self._reload.command, _COMMAND_TIMEOUT)
         place = self._generations.config
         if done.code != 0:
@@ -338,7 +347,7 @@ class NginxUpdater:
 
 
 def _refusal(done: Done, bundle: Bundle) -> str:
-    """Return what `nginx -t` objects to; empty if it accepts."""
+    """Return the errors of `nginx -t`; empty if it accepts the files."""
     if done.code == 0:
         return ""
     for item in TARGET.complaints(done.output, bundle):

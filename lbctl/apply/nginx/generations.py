@@ -1,9 +1,9 @@
-"""nginx's configuration on disk: all files change in one rename, and the previous ones are kept.
+"""nginx's configuration on disk: one rename changes all files, and the previous files are kept.
 
 The directory `nginx.conf.lbctl`, next to `nginx.conf`, contains a generation of files for each configuration, and a
-link `current` to the live one. `nginx.conf` itself, and each file that it includes, is a link through `current`. nginx
-therefore always reads one complete generation, also after a crash. If a file is in the place of such a link at first,
-it is kept as `.orig`. Nothing else in the directory is changed.
+link `current` to the live one. `nginx.conf` and each file that it includes are links through `current`. Therefore,
+nginx always reads one complete generation, even after a crash. If a file exists at the path of such a link, it is kept
+as `.orig`. lbctl changes nothing else in the directory.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HOME = ".lbctl"
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """The changes of a swap, by which it can be undone.
+    """The changes made by a swap, so that it can be undone.
 
-    `before` is the generation that was live. `links` has each path that lbctl replaced by a link, with the copy of the
-    file that was there, or None.
+    `before` is the previously live generation. `links` maps each path that lbctl replaced with a link to the copy of
+    its previous file, or None.
     """
 
     before: str | None
@@ -60,7 +60,7 @@ class Generations:
         shutil.rmtree(generation, ignore_errors=True)
 
     def swap(self, generation: Path, bundle: Bundle) -> Swapped:
-        """Make the generation live; after a failure everything is as before."""
+        """Make the generation live. A failure changes nothing."""
         before = self._live()
         replaced: list[tuple[Path, Path | None]] = []
         main, *others = [item.name for item in bundle.files]
@@ -91,7 +91,10 @@ class Generations:
             self._current.unlink(missing_ok=True)
 
     def keep(self, bundle: Bundle, stamp: str) -> None:
-        """Record that nginx runs the live generation with this `stamp`, and delete all but it and its predecessor."""
+        """Record that nginx runs the live generation with this `stamp`.
+
+        Delete all generations except this one and its predecessor.
+        """
         live = self._live()
         temporary = self._running_file.with_name(".running.new")
         temporary.write_text(f"{live} {stamp}\n")
@@ -102,14 +105,14 @@ class Generations:
         self._drop_links({item.name for item in bundle.files})
 
     def running(self) -> str | None:
-        """Return the stamp that was given to `keep`, if that generation is still the live one."""
+        """Return the stamp passed to `keep`, if that generation is still live."""
         with suppress(FileNotFoundError):
             live, _, stamp = self._running_file.read_text().strip().partition(" ")
             return stamp if live == self._live() else None
         return None
 
     def holds(self, bundle: Bundle) -> bool:
-        """Return whether the live generation equals this bundle, and all links lead to it."""
+        """Return whether the live generation equals this bundle, and all links point to it."""
         main = bundle.main.name
         places = [
             (self.config if item.name == main else self.config.with_name(item.name), item) for item in bundle.files
@@ -146,7 +149,7 @@ class Generations:
         return f"{self._home.name}/current/{name}"
 
     def _back_up(self, place: Path) -> Path:
-        """Return the copy of `place`: `.orig`, or `.orig.2` and so on where that holds something else."""
+        """Return the copy of `place`: `.orig`, or `.orig.2` and so on if that file has different content."""
         if place.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
         for number in itertools.count(1):
@@ -166,7 +169,7 @@ class Generations:
         _sync(place.parent)
 
     def _drop_links(self, wanted: Iterable[str]) -> None:
-        """Delete links to files that an earlier generation included and the live one does not."""
+        """Delete links to files that an earlier generation included but the live generation does not."""
         for item in self.config.parent.iterdir():
             if item != self.config and item.name not in wanted and self._is_ours(item, item.name):
                 item.unlink()
@@ -180,7 +183,7 @@ def _symlink(target: str, place: Path) -> None:
 
 
 def _copy(place: Path, copy: Path) -> None:
-    """Copy a file, by a hard link where possible, which preserves owner and mode."""
+    """Copy a file, if possible by a hard link, which preserves owner and mode."""
     try:
         os.link(place, copy, follow_symlinks=False)
     except OSError:

@@ -1,7 +1,7 @@
 """Checks a fragment within the main file of the host's nginx, or within a minimal main file.
 
-The main file and all included files are copied to a private directory, with the new fragment in the place of the old
-one. `nginx -t` reads the copy, and no file of the host is changed.
+The main file and all included files are copied to a private directory, with the new fragment in place of the old one.
+`nginx -t` reads the copy, and the host's files are not changed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ http {
 """
 _PATTERN = re.compile(r"[*?\[]")
 _MAX_FILES = 10_000
-"""The most files that a main file may include."""
+"""Maximum number of files that a main file may include."""
 
 
 def main_of(proxy: Proxy) -> tuple[str, ...]:
-    """Return the main file that reads a fragment: `-c` in the reload command, else the nearest file above it."""
+    """Return the main file of a fragment: `-c` in the reload command, or the nearest nginx.conf above the fragment."""
     command = proxy.reload.command if proxy.reload else ()
     named = (after for flag, after in itertools.pairwise(command) if flag == "-c")
     parents = Path(proxy.config or "/").absolute().parents
@@ -40,7 +40,10 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
 
 
 def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-    """Return how to check `fragment` in place of the file at `config`. Raises HostError and OSError."""
+    """Return the configuration that checks `fragment` in place of the file at `config`.
+
+    Raises HostError and OSError.
+    """
     if not main:
         host = directory / "host.conf"
         host.write_text(_MINIMAL % fragment)
@@ -55,7 +58,7 @@ def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: 
 
 
 class HostCopy:
-    """A copy of a main file with all that it includes."""
+    """A copy of a main file and of all files that it includes."""
 
     def __init__(self, main: Path, config: Path, fragment: Path, directory: Path) -> None:
         self._main = main.absolute()
@@ -63,14 +66,17 @@ class HostCopy:
         self._fragment = fragment
         self._directory = directory
         self.originals: dict[str, str] = {}
-        """Path of a copy → the path of what it is a copy of."""
+        """Path of a copy → path of the original."""
         self.reads_fragment = False
-        """Whether an `include` leads to the fragment's place."""
+        """Whether an `include` matches the fragment's path."""
         self.has_pid = False
-        """Whether the main file names a pid file; the copy names another one."""
+        """Whether the main file sets a pid file. The copy sets a different one."""
 
     def write(self) -> Path:
-        """Write the copy and return its main file. Relative paths lead where the host's do. Raises OSError."""
+        """Write the copy and return its main file.
+
+        Relative paths refer to the same files as in the original. Raises OSError.
+        """
         self._directory.mkdir()
         for sibling in self._main.parent.iterdir():
             if sibling.name != self._main.name:
@@ -94,7 +100,7 @@ class HostCopy:
         return "".join((*parts, text[end:]))
 
     def _replacement(self, directive: list[Word]) -> str | None:
-        """Return what the second word of a directive is in the copy; None where it stays."""
+        """Return the second word of a directive in the copy; None if it does not change."""
         if len(directive) != 2:
             return None
         if directive[0].text == "pid":
@@ -122,7 +128,7 @@ class HostCopy:
         return f"{folder}/*"
 
     def _files(self, pattern: str) -> Iterator[Path]:
-        """Yield the files that nginx would read for an `include`, the fragment among them if it does not exist yet."""
+        """Yield the files that nginx would read for an `include`, including the fragment if it does not exist yet."""
         names = {str(_plain(Path(name))) for name in glob.glob(pattern)}  # noqa: PTH207 -- the pattern may be absolute
         if fnmatch.fnmatchcase(str(_plain(self._config)), str(_plain(Path(pattern)))):
             names.add(str(_plain(self._config)))

@@ -1,8 +1,8 @@
 """Observes a running nginx from outside: its master process, its workers, and its log during a reload.
 
 The exit code of a reload does not show success: a master that cannot load the configuration continues with the old one
-and logs the reason. So the workers are watched. nginx tries to bind a port five times, half a second apart, before it
-fails. This module reads /proc, so it works on Linux only.
+and logs the reason. This module therefore observes the workers. nginx tries to bind a port five times, at intervals of
+half a second, before it fails. This module reads /proc, so it works only on Linux.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ START_TIMEOUT = 10.0
 _VERSION_SECONDS = 10.0
 _MAX_READ_BYTES = 1 << 20
 _MAX_LINE_BYTES = 4096
-"""Bytes of a line of the log that are kept; nginx writes at most 2,048."""
+"""Maximum number of bytes that are kept from a line of the log. nginx writes at most 2,048."""
 _MAX_EMERGENCIES = 100
 _HANDOVER_TIMEOUT = 5.0
-"""Seconds that old workers may take to stop; after that, new ones that serve are enough."""
+"""Seconds for which old workers may continue. After that, a reload is successful if new workers serve requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Process ids of workers; the `finishing` ones are of earlier generations and still have requests."""
+    """Process ids of workers. The `finishing` workers belong to earlier generations and still have requests."""
 
     active: frozenset[int] = frozenset()
-    """The workers of the current generation."""
+    """Workers of the current generation."""
     finishing: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a reload succeeded, and in `reason` why it failed."""
+    """The result of a reload. `reason`: why it failed."""
 
     succeeded: bool
     """Whether the reload succeeded."""
@@ -52,7 +52,10 @@ class Verdict:
 
 
 def judge(before: Workers, now: Workers, log: str, waited: float) -> Verdict | None:
-    """Judge a reload after `waited` seconds by its workers and new log lines; return None while it is undecided."""
+    """Evaluate a reload after `waited` seconds by its workers and new log lines.
+
+    Return None while the result is unknown.
+    """
     errors = [match["message"] for match in map(_EMERG.search, log.splitlines()) if match]
     final_errors = [reason for reason in errors if not reason.startswith(_RETRIED)]
     if final_errors:
@@ -74,7 +77,7 @@ class Master:
         self.pid = pid
 
     def workers(self) -> Workers:
-        """Return the current workers; there are none once the master has ended."""
+        """Return the current workers; empty after the master has ended."""
         children: list[str] = []
         with suppress(OSError):
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
@@ -83,7 +86,7 @@ class Master:
         return Workers(frozenset(pid for pid, title in titles.items() if title == _WORKER), finishing)
 
     def log(self) -> Log:
-        """Return a reader of the error log from this moment on."""
+        """Return a reader of the error log that starts at its current end."""
         return Log(Path(f"/proc/{self.pid}/fd/2"))
 
 
@@ -118,9 +121,11 @@ class Log:
 
 
 def find(config: Path, binary: str) -> Master | None:
-    """Return the master that reads `config`, preferring one of this machine to one in a container, or None.
+    """Return the master process that reads `config`, or None.
 
-    `binary` prints its built-in paths for a master that was started without any on its command line.
+    A process on this machine is preferred to one in a container.
+
+    If the master was started without paths on its command line, `binary` provides its built-in paths.
     """
     built_in: dict[str, str] = {}
     pids = []
@@ -148,7 +153,7 @@ def _title(pid: int) -> str:
 
 
 def _config_of(title: str, built_in: dict[str, str]) -> str | None:
-    """Return the configuration path from the master's command line."""
+    """Return the path of the configuration from the command line of the master."""
     prefix, config = _flag("p", title) or built_in.get("prefix", ""), _flag("c", title)
     if config is None:
         config = built_in.get("conf-path")
@@ -166,7 +171,7 @@ def _paths_of(binary: str) -> dict[str, str]:
 
 
 def _resolved(path: str) -> str:
-    """Resolve links in the directory, but not in the file name: the file is one of our links."""
+    """Resolve links in the directory, but not in the file name, because the file is one of lbctl's links."""
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- no link of the file is followed
     return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
 

@@ -1,9 +1,9 @@
-"""Decides when nginx may be reloaded; each reload leaves old workers that finish their requests, so they are spaced.
+"""Decides when nginx may be reloaded. Each reload leaves old workers that finish their requests, so reloads are spaced.
 
-Weights wait for the fleet's `min_interval`, and those that only the evidence has changed until the change has lasted
-(`lbctl.control.reload_patience`). Everything else (health, drains, removals, another fleet) is applied after
-a short pause, which also batches related changes. Only the newest configuration is loaded. This module does no I/O:
-times are seconds of a monotonic clock, passed as arguments.
+Changed weights wait for the fleet's `min_interval`. If only the evidence has changed them, they also wait until the
+change has lasted (`lbctl.control.reload_patience`). All other changes (health, drains, removals, a new fleet) are
+applied after a short pause, which also batches related changes. Only the newest configuration is loaded. This module
+does no I/O: times are seconds of a monotonic clock, passed as arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lbctl.ir.weight import Weight
 
 Reason = Literal["evidence", "weights", "health", "drain", "removal", "files"]
 PAUSE = 5.0
-"""The minimal time between two urgent reloads, in seconds."""
+"""Minimum time between two urgent reloads, in seconds."""
 _FIRST_RETRY = 30.0
 _MAX_RETRY_INTERVAL = 300.0
 
@@ -30,10 +30,10 @@ class ReloadSchedule:
 
     min_interval: float
     last: float = -math.inf
-    """When the last reload was, in seconds."""
+    """Time of the last reload, in seconds."""
     wanted: Reason | None = None
     patience: ReloadPatience = field(default_factory=ReloadPatience)
-    """How long the wanted weights have differed from the running ones."""
+    """Time for which the wanted weights have differed from the running weights."""
 
     def want(self, reason: Reason) -> ReloadSchedule:
         """Return the schedule with a reload wanted for this reason, unless a more urgent one is pending."""
@@ -48,7 +48,7 @@ class ReloadSchedule:
         return replace(self, patience=self.patience.observe(_weight_pairs(running, wanted), now))
 
     def due(self) -> float | None:
-        """Return when the reload may happen, or None if none is wanted."""
+        """Return the earliest time of the reload, or None if no reload is wanted."""
         if self.wanted is None:
             return None
         if self.wanted == "evidence":
@@ -59,7 +59,7 @@ class ReloadSchedule:
         return self.last + pause
 
     def done(self, now: float, *, reloaded: bool) -> ReloadSchedule:
-        """Return the schedule after an attempt; `reloaded` is false if the configuration already ran."""
+        """Return the schedule after an attempt. `reloaded` is false if the configuration was already running."""
         if not reloaded:
             return replace(self, wanted=None)
         return replace(self, wanted=None, last=now, patience=ReloadPatience())
@@ -78,12 +78,12 @@ def _weight_pairs(running: View | None, wanted: View) -> Iterator[tuple[Weight, 
 
 
 def retry_after(refusals: int) -> float:
-    """Return the seconds until a configuration that nginx rejected this many times is tried again."""
+    """Return the seconds until a configuration is tried again that nginx has rejected this many times."""
     return min(_MAX_RETRY_INTERVAL, _FIRST_RETRY * 2.0 ** min(refusals - 1, 10))
 
 
 def reason(before: View | None, after: View) -> Reason:
-    """Return why a reload is needed; `files` if only files outside the views may have changed."""
+    """Return why a reload is needed. The result is `files` if only files outside the views may have changed."""
     if before is None or _shape(before) != _shape(after):
         return "files"
     if before.drained != after.drained:
@@ -92,14 +92,14 @@ def reason(before: View | None, after: View) -> Reason:
 
 
 def same_shape(one: View, other: View) -> bool:
-    """Return whether the views differ at most in live state: weights, drains and replicas that are out."""
+    """Return whether the views differ at most in live state: weights, drains and excluded replicas."""
     return _shape(one) == _shape(other)
 
 
 def with_live_state(good: View, wanted: View) -> View:
-    """Return `good` with the weights and drains of `wanted`, for as long as nginx rejects `wanted`.
+    """Return `good` with the weights and drains of `wanted`, for use while nginx rejects `wanted`.
 
-    Health must take effect even if the newest fleet cannot be loaded. A replica that only one of the two has is
+    Health must take effect even if the newest fleet cannot be loaded. A replica that is in only one of the two views is
     unchanged.
     """
     weights, drained = dict(good.weights), dict(good.drained)
@@ -113,7 +113,7 @@ def _shape(view: View) -> View:
 
 
 def _live_state(good: View, wanted: View, name: str) -> tuple[tuple[Weight, ...], frozenset[str]]:
-    """Return the weights and drains of a pool; a replica with another address is another replica."""
+    """Return the weights and drains of a pool. A replica with a different address is a different replica."""
     pairs = zip(wanted.pools[name].replicas, wanted.weights[name], strict=True)
     live = {(item.name, item.address): weight for item, weight in pairs}
     members = good.pools[name].replicas
