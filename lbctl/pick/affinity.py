@@ -12,11 +12,15 @@ least four fifths of it.
 Sessions and prompts belong to a tenant, so a tenant cannot find out another tenant's prompts by sending them too.
 There are few adapters, because configuration files list them. For each adapter, the memory keeps the time of the last
 request at every replica, regardless of the tenant.
+
+A process can save the memory: `take_changes` returns what is new since the last call, and `restore` accepts saved
+entries. Keys of entries are hashes of Python, so both processes need the same secret (`launch`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
@@ -27,6 +31,10 @@ LIMIT = 1_000_000
 TTL = 3600.0
 """Seconds after which an unused entry is forgotten. It may be forgotten after half of this time."""
 _MAX_HOLDERS = 4
+_GROWTH = 1.25
+"""Growth of a session's prompt, as a factor, at which its entry counts as changed."""
+BLOCK = -1
+"""Tokens of a change that concerns a block of a prompt, not a session."""
 
 
 class CachedPrefix(NamedTuple):
@@ -37,11 +45,30 @@ class CachedPrefix(NamedTuple):
     """Number of tokens of the prompt that the replica has seen."""
 
 
-class AffinityMemory:
-    """The memory of one picker."""
+@dataclass(slots=True)
+class AffinityChanges:
+    """New entries of one generation, in a form that can be saved."""
 
-    def __init__(self, limit: int = LIMIT, ttl: float = TTL) -> None:
+    generation: int
+    """Number of the generation; each is one younger than the one before."""
+    began: float
+    """Time at which the generation began."""
+    replicas: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Number → the pool and the name of a replica."""
+    entries: list[int] = field(default_factory=list)
+    """Three numbers for each entry: its key, the number of the replica, and the tokens of a session or `BLOCK`."""
+    forgotten: list[int] = field(default_factory=list)
+    """Numbers of replicas that have lost their caches."""
+
+
+class AffinityMemory:
+    """The memory of one picker. `is_saved`: whether the process calls `take_changes` from time to time."""
+
+    def __init__(self, limit: int = LIMIT, ttl: float = TTL, *, is_saved: bool = False) -> None:
         self._half, self._ttl = max(1, limit // 2), ttl
+        self._is_saved = is_saved
+        self._changes = [AffinityChanges(0, 0.0)]
+        """The changes of each generation since they were taken last, the newest generation last."""
         self._young: dict[int, tuple[int, ...]] = {}
         self._old: dict[int, tuple[int, ...]] = {}
         self._turned = 0.0
@@ -59,7 +86,7 @@ class AffinityMemory:
         self._turn(now)
         if features.session is None:
             return None
-        entry = self._get(_session_key(features))
+        entry = self._session(_session_key(features))
         if entry is None or entry[0] not in self._names:
             return None
         return CachedPrefix(self._names[entry[0]], min(entry[1], features.prompt_tokens))
@@ -70,7 +97,7 @@ class AffinityMemory:
         hashes, seen = features.prefix, None
         depths: dict[str, int] = {}
         for depth in range(len(hashes), 0, -1):
-            entry = self._get(hashes[depth - 1])
+            entry = self._block(hashes[depth - 1])
             if entry is None or entry == seen:
                 continue
             seen = entry
@@ -97,38 +124,93 @@ class AffinityMemory:
         if features.adapter is not None:
             self._adapters.setdefault((features.pool, features.adapter), {})[holder] = now
         if features.session is not None:
-            self._young[_session_key(features)] = (holder, round(features.prompt_tokens))
+            self._remember_session(_session_key(features), holder, round(features.prompt_tokens))
         for depth in stored_depths(len(features.prefix)):
             key = features.prefix[depth - 1]
-            holders = self._get(key) or ()
+            holders = self._block(key) or ()
             if holder not in holders[:1]:
-                self._young[key] = (holder, *(item for item in holders if item != holder))[:_MAX_HOLDERS]
+                self._remember_block(key, holder, holders)
+
+    def _remember_session(self, key: int, holder: int, tokens: int) -> None:
+        before = self._young.get(key)
+        if before is not None and before[0] == holder and tokens <= before[2] * _GROWTH:
+            self._young[key] = (holder, tokens, before[2])
+            return
+        self._young[key] = (holder, tokens, tokens)
+        if self._is_saved:
+            self._changes[-1].entries += (key, holder, tokens)
+
+    def _remember_block(self, key: int, holder: int, holders: tuple[int, ...]) -> None:
+        self._young[key] = (holder, *(item for item in holders if item != holder))[:_MAX_HOLDERS]
+        if self._is_saved:
+            self._changes[-1].entries += (key, holder, BLOCK)
 
     def forget(self, pool: str, replica: str) -> None:
         """Forget a replica that has restarted or left: it has lost its cache and its adapters."""
         holder = self._ids.pop((pool, replica), None)
         if holder is not None:
             del self._names[holder]
+            if self._is_saved:
+                self._changes[-1].forgotten.append(holder)
             for used in self._adapters.values():
                 used.pop(holder, None)
 
-    def _get(self, key: int) -> tuple[int, ...] | None:
+    def take_changes(self) -> list[AffinityChanges]:
+        """Return the entries that are new since the last call, the oldest generation first."""
+        taken = [part for part in self._changes if part.entries or part.replicas or part.forgotten]
+        newest = self._changes[-1]
+        self._changes = [AffinityChanges(newest.generation, newest.began)]
+        return taken
+
+    def restore(self, saved: Sequence[AffinityChanges]) -> None:
+        """Add saved entries to an empty memory, the oldest generation first. Later entries of a key replace others."""
+        for part in saved:
+            self._old, self._young, self._turned = self._young, {}, part.began
+            self._names.update({number: name for number, (_, name) in part.replicas.items()})
+            self._ids.update({replica: number for number, replica in part.replicas.items()})
+            self._next = max(self._next, *part.replicas) if part.replicas else self._next
+            for number in part.forgotten:
+                self._names.pop(number, None)
+            for at in range(0, len(part.entries), 3):
+                key, holder, tokens = part.entries[at : at + 3]
+                if tokens == BLOCK:
+                    others = self._young.get(key) or self._old.get(key) or ()
+                    self._young[key] = (holder, *(item for item in others if item != holder))[:_MAX_HOLDERS]
+                else:
+                    self._young[key] = (holder, tokens, tokens)
+            self._changes = [AffinityChanges(part.generation, part.began)]
+        self._ids = {replica: number for replica, number in self._ids.items() if number in self._names}
+
+    def _session(self, key: int) -> tuple[int, ...] | None:
         entry = self._young.get(key)
-        if entry is None:
-            entry = self._old.get(key)
-            if entry is not None:
-                self._young[key] = entry
+        if entry is None and (entry := self._old.get(key)) is not None:
+            self._remember_session(key, entry[0], entry[1])
+        return entry
+
+    def _block(self, key: int) -> tuple[int, ...] | None:
+        entry = self._young.get(key)
+        if entry is None and (entry := self._old.get(key)) is not None:
+            self._young[key] = entry
+            if self._is_saved:
+                for holder in reversed(entry):
+                    self._changes[-1].entries += (key, holder, BLOCK)
         return entry
 
     def _turn(self, now: float) -> None:
         if len(self._young) >= self._half or now - self._turned >= self._ttl / 2:
             self._old, self._young, self._turned = self._young, {}, now
+            if self._is_saved:
+                replicas = {number: replica for replica, number in self._ids.items()}
+                before = self._changes[-1]
+                self._changes = [before, AffinityChanges(before.generation + 1, now, replicas)]
 
     def _id(self, pool: str, replica: str) -> int:
         number = self._ids.get((pool, replica))
         if number is None:
             number = self._ids[pool, replica] = self._next = self._next + 1
             self._names[number] = replica
+            if self._is_saved:
+                self._changes[-1].replicas[number] = (pool, replica)
         return number
 
 

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
@@ -43,7 +44,8 @@ async def _run(connection: socket.socket, datagrams: socket.socket) -> int:
     tls = ServerTls(*settings["tls"]) if settings["tls"] else None
     try:
         places = PickerEndpoints(Address(*settings["bind"]), tls, datagrams)
-        return await PickerProcess(places, link.run, settings["id"]).run()
+        memory = Path(settings["memory"]) if settings.get("memory") else None
+        return await PickerProcess(places, link.run, settings["id"], memory=memory).run()
     except CannotBindError as error:
         await link.fail(str(error))
         return 1

@@ -32,9 +32,9 @@ class PickerDecision(NamedTuple):
 class Decider:
     """The books and the affinity memory of one process. Times are seconds on one clock."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, affinity: AffinityMemory) -> None:
         self.books = Books()
-        self._affinity = AffinityMemory()
+        self._affinity = affinity
         self._random = random
 
     def decide(self, table: PoolTable, question: PickerQuestion, now: float) -> PickerDecision:

@@ -3,19 +3,28 @@
 gRPC reads the environment when it is loaded. With its event engine, gRPC passes each read and write of a connection to
 another thread. Without the engine, the thread that waits for events does them itself, which saves a tenth of the CPU
 time of a pick.
+
+The keys of the affinity memory are Python's hashes. Their seed is in the environment, too, so that a picker that starts
+again can use the memory of the one before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 
 _DEFAULTS = {"GRPC_EXPERIMENTS": "-event_engine_listener"}
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of this process, plus the variables that a picker needs."""
-    return {**_DEFAULTS, **os.environ}
+def environment(key: str = "") -> dict[str, str]:
+    """Return the environment of this process, plus the variables that a picker needs.
+
+    `key` is the key for queries, from which the seed of hashes is derived; empty: the seed is random.
+    """
+    seed = hashlib.blake2b(key.encode(), digest_size=4, person=b"picker-memory").digest()
+    variables = {"PYTHONHASHSEED": str(int.from_bytes(seed, "big"))} if key else {}
+    return {**_DEFAULTS, **os.environ, **variables}
 
 
 def command(link: int, datagrams: int) -> tuple[str, ...]:

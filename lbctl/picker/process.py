@@ -11,6 +11,7 @@ import asyncio
 import gc
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ import grpc
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.picker import wire
 from lbctl.picker.admission import QuestionKey
 from lbctl.picker.child_link import explanation_line, report
@@ -36,6 +38,7 @@ from lbctl.picker.http_api import HttpApi, RequestEnds
 from lbctl.picker.http_certificate import HttpCertificate
 from lbctl.picker.http_protocol import HttpProtocol
 from lbctl.picker.received_tables import TableFollower
+from lbctl.picker.saved_memory import INTERVAL, SavedMemory
 from lbctl.picker.service import PickService
 from lbctl.picker.spop import FIRST_BYTE, SpopApi, SpopProtocol
 from lbctl.picker.statistics import page
@@ -80,14 +83,21 @@ class PickerEndpoints:
 class PickerProcess:
     """The parts of the process."""
 
-    def __init__(self, places: PickerEndpoints, link: Link, own: str, *, is_alone: bool = False) -> None:
+    def __init__(
+        self, places: PickerEndpoints, link: Link, own: str, *, is_alone: bool = False, memory: Path | None = None
+    ) -> None:
         """`own` is the id of this process among other pickers.
 
-        `is_alone`: whether `serve` is not the parent, and therefore reads reports by HTTP. Raises CannotBindError.
+        `is_alone`: whether `serve` is not the parent, and therefore reads reports by HTTP. `memory`: the directory with
+        the saved affinity memory; None: it is not saved. Raises CannotBindError.
         """
         self._places = places
         self._link = link
-        self.service = PickService()
+        self._affinity = AffinityMemory(is_saved=memory is not None)
+        self._saved = SavedMemory(memory, time.monotonic(), time.time()) if memory is not None else None
+        if self._saved is not None and (count := self._saved.restore(self._affinity, time.monotonic())):
+            log.event("the picker has restored its memory", entries=count)
+        self.service = PickService(affinity=self._affinity)
         self._is_alone = is_alone
         service = self.service
         self._guard = Guard(service.statistics.task_failed)
@@ -118,11 +128,14 @@ class PickerProcess:
         works = (stop.wait(), self._link(self.follower, self.service))
         tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
         tasks += [self._guard.start("sweep of lost picks", self._sweep), *self._watches]
+        if self._saved is not None:
+            tasks.append(self._guard.start("saving of the memory", self._save))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         self.exchange.close()
         await self._grpc.stop(_GRACE)
+        await self._write()
         for task in done:
             task.result()
         return 0
@@ -163,6 +176,17 @@ class PickerProcess:
             await asyncio.sleep(_SWEEP)
             self.service.sweep()
             self._certificate.renew()
+
+    async def _save(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL)
+            await self._write()
+
+    async def _write(self) -> None:
+        """Save what is new, in a thread: picks do not wait for a disk."""
+        changes = self._affinity.take_changes()
+        if changes and self._saved is not None:
+            await asyncio.to_thread(self._saved.write, changes)
 
     def _page(self) -> bytes:
         gauges = {

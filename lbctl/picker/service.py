@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import MAX_AGE, Counts
 from lbctl.pick.explain import Explanation
 from lbctl.pick.suspects import Suspects
@@ -37,13 +38,18 @@ MAX_ADDRESSES = 4
 
 
 class PickService:
-    """The service of one process. `clock` returns seconds."""
+    """The service of one process. `clock` returns seconds. `affinity` is empty, or has been restored."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, generator: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        generator: random.Random | None = None,
+        affinity: AffinityMemory | None = None,
+    ) -> None:
         self.statistics = Statistics()
         self.tables: dict[str, PoolTable] = {}
         self._clock = clock
-        self._decider = Decider(generator or random.Random())
+        self._decider = Decider(generator or random.Random(), AffinityMemory() if affinity is None else affinity)
         self.suspects = Suspects()
         """Replicas that are not picked for a short time."""
         self._open: dict[str, OpenPick] = {}

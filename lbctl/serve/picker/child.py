@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from lbctl.ir.address import Address
@@ -64,7 +65,8 @@ class PickerState:
 class PickerChild:
     """`places` returns the picker's listen address and the TLS settings of its gRPC server.
 
-    The result is None if no pool needs it.
+    The result is None if no pool needs it. `key` returns the key for picker requests. `memory` returns the directory
+    where the picker saves its affinity memory; None, or without a key: the memory is not saved.
     """
 
     def __init__(
@@ -72,8 +74,12 @@ class PickerChild:
         feed: Feed,
         places: Callable[[], tuple[Address, ServerTls | None] | None],
         reported: Callable[[PickerReport], None],
+        key: Callable[[], str] = str,
+        memory: Callable[[], Path | None] = lambda: None,
     ) -> None:
         self.state = PickerState()
+        self._key = key
+        self._memory = memory
         self._feed = feed
         self._places = places
         self._reported = reported
@@ -148,7 +154,7 @@ class PickerChild:
             process = await asyncio.create_subprocess_exec(
                 *command(theirs.fileno(), datagrams),
                 pass_fds=(theirs.fileno(), datagrams), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
-                env=environment(),
+                env=environment(self._key()),
             )  # fmt: skip
             theirs.close()
             starts, problem = self.state.starts + 1, self.state.problem
@@ -197,7 +203,9 @@ class PickerChild:
         bind, tls = places
         own = secrets.token_hex(8)
         files = [tls.certificate, tls.key, tls.client_ca, tls.client_crl] if tls else None
-        writer.write(wire.line("settings", id=own, bind=[bind.host, bind.port], tls=files))
+        memory = self._memory() if self._key() else None
+        line = wire.line("settings", id=own, bind=[bind.host, bind.port], tls=files, memory=memory and str(memory))
+        writer.write(line)
         self._writer = writer
         with suppress(ConnectionError), self._feed.subscribe((own, str(bind)), trusted=True) as subscription:
             while (lines := await subscription.next()) is not None:

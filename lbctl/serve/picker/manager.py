@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 
 from lbctl.api import schema
 from lbctl.ir.address import Address
@@ -48,7 +49,8 @@ class PickerManager:
     """`measure` returns the measurements of the fleet, `tls` the TLS settings of xDS, for a picker beyond loopback.
 
     `bind` is the address from the command line; None: the fleet decides. `requests` returns pool → the requests that
-    proxies have reported, `own_key` the key for picker requests if the fleet names none.
+    proxies have reported, `own_key` the key for picker requests if the fleet names none. `memory` returns the directory
+    for the picker's affinity memory; None: the memory is not saved.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class PickerManager:
         requests: Callable[[], Mapping[str, int]],
         *,
         own_key: Callable[[], str],
+        memory: Callable[[], Path | None],
         bind: Address | None,
         dry_run: bool,
         insecure: bool,
@@ -75,7 +78,7 @@ class PickerManager:
         self._key, self._made_key = "", ""
         self._place_changed = asyncio.Event()
         self._bind: Address | None = None
-        self._child = PickerChild(self.feed, self._places, self._reported)
+        self._child = PickerChild(self.feed, self._places, self._reported, lambda: self._key, memory)
         self.alone = PickerAlone()
         """An `lbctl picker` at the address that was not started by this process."""
         self._guard = Guard(failed, (), _FIRST_PAUSE, _MAX_PAUSE, (PickerEndedError,))

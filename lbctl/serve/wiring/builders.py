@@ -247,6 +247,7 @@ def build_picker(inputs: Inputs, loop: ControlLoop, supervisor: DriverSupervisor
         inputs.metrics.task_failed,
         lambda: traffic.ledger.requests,
         own_key=lambda: own_key(endpoints.settings.state) if endpoints.settings else "",
+        memory=lambda: endpoints.settings.state / "picker-memory" if endpoints.settings else None,
         bind=inputs.options.picker_bind,
         dry_run=inputs.options.dry_run,
         insecure=inputs.options.insecure,

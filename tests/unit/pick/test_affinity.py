@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.pick.affinity import AffinityMemory, stored_depths
+from lbctl.pick.affinity import AffinityChanges, AffinityMemory, stored_depths
 from lbctl.pick.features import Features
 
 
@@ -88,6 +90,68 @@ def test_the_memory_never_exceeds_its_limit(names: list[int], limit: int) -> Non
     for name in names:
         memory.remember(session(str(name)), "a", 0)
         assert len(memory) <= limit + 1
+
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("session"), st.integers(0, 9), st.sampled_from("abc"), st.integers(1, 900)),
+        st.tuples(st.just("prompt"), st.lists(st.integers(0, 9), min_size=1, max_size=6), st.sampled_from("abc")),
+        st.tuples(st.just("forget"), st.sampled_from("abc")),
+        st.tuples(st.just("wait"), st.integers(0, 60)),
+        st.tuples(st.just("take")),
+    ),
+    max_size=60,
+)
+
+
+@given(_STEPS, st.integers(4, 60))
+def test_a_restored_memory_knows_what_the_saved_one_knew(steps: list[tuple[Any, ...]], limit: int) -> None:
+    memory, taken, now = AffinityMemory(limit, ttl=100, is_saved=True), _Taken(), 0.0
+    for step, *values in steps:
+        if step == "session":
+            memory.remember(session(str(values[0]), values[2]), values[1], now)
+        elif step == "prompt":
+            memory.remember(prompt(*values[0]), values[1], now)
+        elif step == "forget":
+            memory.forget("p", values[0])
+        elif step == "wait":
+            now += values[0]
+        else:
+            taken.add(memory.take_changes())
+    questions = [*map(session, map(str, range(10))), *map(prompt, range(10))]
+    memory.home(session("none"), now)
+    taken.add(memory.take_changes())
+    restored = AffinityMemory(limit, ttl=100)
+    restored.restore(taken.newest())
+    for features in questions:
+        known, found = holders(memory, features, now), holders(restored, features, now)
+        assert known.keys() == found.keys(), features
+        assert all(found[name] >= tokens / 1.25 for name, tokens in known.items())
+
+
+class _Taken:
+    """Changes by generation, as files keep them: the two newest generations."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, AffinityChanges] = {}
+
+    def add(self, changes: list[AffinityChanges]) -> None:
+        for part in changes:
+            kept = self._parts.setdefault(part.generation, AffinityChanges(part.generation, part.began))
+            kept.replicas.update(part.replicas)
+            kept.entries += part.entries
+            kept.forgotten += part.forgotten
+
+    def newest(self) -> list[AffinityChanges]:
+        return [self._parts[generation] for generation in sorted(self._parts)[-2:]]
+
+
+def test_unsaved_memory_keeps_no_changes() -> None:
+    memory = AffinityMemory(limit=10)
+    for number in range(100):
+        memory.remember(session(str(number)), f"r{number}", float(number))
+        memory.forget("p", f"r{number}")
+    assert memory.take_changes() == []
 
 
 def test_stored_depths_are_few_and_include_the_last_block() -> None:

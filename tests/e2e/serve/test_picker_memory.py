@@ -1,0 +1,93 @@
+"""A picker that starts again sends sessions and prompts to the replicas that had them before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import requests
+
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import entry, fleet_of
+from tests.support.processes.picker import key_of, picker_section, pid_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
+
+SESSIONS = 300
+
+
+class _Proxy:
+    """Queries the picker as a proxy does, and reports the end of each request at once."""
+
+    def __init__(self, control: ControlPlane, port: int) -> None:
+        self._control = control
+        self._place = HOST, port + 1
+
+    def homes(self) -> list[str]:
+        """Return the replica of each prompt, and then of each session."""
+        url, key = "http://{}:{}/pick/pool".format(*self._place), key_of(self._control)
+        with closing(requests.Session()) as http, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ends:
+            ends.connect(self._place)
+
+            def replica(headers: dict[str, str], body: bytes) -> str:
+                answer = http.post(url, data=body, headers={**key, **headers}, timeout=30)
+                assert answer.status_code == 200, answer.text
+                pick = answer.headers["x-lbctl-pick-id"]
+                ends.send(b'<190>Nov 23 19:00:00 lbctl: {"pick":"%s"}' % pick.encode())
+                return answer.headers["x-lbctl-pick"]
+
+            prompts = [json.dumps({"prompt": f"{number} is a number. " * 200}).encode() for number in range(SESSIONS)]
+            homes = [replica({}, body) for body in prompts]
+            return homes + [replica({"x-session-id": f"s{number}"}, b"") for number in range(SESSIONS)]
+
+    def is_ready(self) -> bool:
+        try:
+            return requests.get("http://{}:{}/ready".format(*self._place), timeout=5).status_code == 200
+        except requests.ConnectionError:
+            return False
+
+
+def _saved_sessions(directory: Path) -> int:
+    """Return the number of sessions in the files; entries are in the order in which they were learned."""
+    keys: set[int] = set()
+    for file in directory.glob("*"):
+        for line in file.read_bytes().splitlines()[1:]:
+            entries = json.loads(line)["entries"]
+            keys.update(key for key, tokens in zip(entries[::3], entries[2::3], strict=True) if tokens >= 0)
+    return len(keys)
+
+
+def _kept(before: list[str], after: list[str]) -> float:
+    return sum(map(str.__eq__, before, after)) / len(before)
+
+
+def test_restarted_picker_knows_sessions_and_prompts() -> None:
+    with replicas("a", "b", "c", "d") as pool:
+        section = picker_section()
+        port = int(section["control"]["picker"]["bind"].rpartition(":")[2])
+        fleet = fleet_of({"replicas": list(map(entry, pool)), "balance": {"algorithm": "pick"}}, **section)
+        with controlling(fleet) as control:
+            proxy = _Proxy(control, port)
+            eventually(proxy.is_ready)
+            before = proxy.homes()
+            assert len(set(before)) == 4
+            memory = control.state / "picker-memory"
+            eventually(lambda: _saved_sessions(memory) == SESSIONS)
+            picker = pid_of(control)
+            os.kill(picker, signal.SIGKILL)
+            eventually(lambda: proxy.is_ready() and pid_of(control) != picker)
+            assert _kept(before, proxy.homes()) >= 0.95, "the picker was killed"
+            control.kill()
+            control.start()
+            eventually(proxy.is_ready)
+            assert _kept(before, proxy.homes()) >= 0.95, "serve was killed"
+            control.stop()
+            control.start()
+            eventually(proxy.is_ready)
+            assert _kept(before, proxy.homes()) >= 0.99, "serve was stopped"
+            assert [item.stat().st_mode & 0o777 for item in (memory, *memory.iterdir())] == [0o700, 0o600]

@@ -1,0 +1,121 @@
+"""The affinity memory in files: a picker that starts again finds it, and ignores files that do not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lbctl.pick.affinity import TTL, AffinityMemory
+from lbctl.pick.features import Features
+from lbctl.picker import saved_memory
+from lbctl.picker.launch import environment
+from lbctl.picker.saved_memory import SavedMemory
+
+WALL = 1_700_000_000.0
+SESSIONS = [Features("p", session=f"s{number}", prompt_tokens=100.0) for number in range(50)]
+PROMPT = Features("p", prefix=tuple(range(1000, 1020)), prompt_tokens=2000.0)
+
+
+def _saved(directory: Path, now: float = 5000.0) -> None:
+    """Save sessions 0 to 49 at replicas r0 to r4, and a prompt at r1 and then at r2, in several writes."""
+    memory, files = AffinityMemory(is_saved=True), SavedMemory(directory, now, WALL)
+    for number, features in enumerate(SESSIONS):
+        memory.remember(features, f"r{number % 5}", now)
+        files.write(memory.take_changes())
+    for replica in ("r1", "r2"):
+        memory.remember(PROMPT, replica, now)
+    files.write(memory.take_changes())
+
+
+def _restored(directory: Path, now: float = 20.0, later: float = 10.0) -> dict[str, str | None]:
+    """Return session → replica of a process that starts `later` with another monotonic clock; `prompt` → replicas."""
+    memory = AffinityMemory()
+    SavedMemory(directory, now, WALL + later).restore(memory, now)
+    homes = {str(item.session): home.replica if (home := memory.home(item, now)) else None for item in SESSIONS}
+    return homes | {"prompt": " ".join(item.replica for item in memory.holders(PROMPT, now))}
+
+
+EXPECTED = {str(item.session): f"r{number % 5}" for number, item in enumerate(SESSIONS)} | {"prompt": "r2 r1"}
+NOTHING = {str(item.session): None for item in SESSIONS} | {"prompt": ""}
+
+
+def test_another_process_restores_sessions_and_prompts(tmp_path: Path) -> None:
+    _saved(tmp_path / "memory")
+    assert _restored(tmp_path / "memory") == EXPECTED
+    assert [item.stat().st_mode & 0o777 for item in (tmp_path / "memory").iterdir()] == [0o600]
+
+
+def test_restored_memory_is_saved_again(tmp_path: Path) -> None:
+    _saved(tmp_path)
+    memory, files = AffinityMemory(is_saved=True), SavedMemory(tmp_path, 20.0, WALL)
+    files.restore(memory, 20.0)
+    memory.remember(SESSIONS[0], "new", 20.0)
+    memory.forget("p", "r1")
+    files.write(memory.take_changes())
+    gone = {name: None for name, replica in EXPECTED.items() if replica == "r1"}
+    assert _restored(tmp_path) == {**EXPECTED, **gone, "s0": "new", "prompt": "r2"}
+
+
+def test_older_generation_is_kept_in_the_other_file(tmp_path: Path) -> None:
+    memory, files = AffinityMemory(is_saved=True), SavedMemory(tmp_path, 0.0, WALL)
+    for number, features in enumerate(SESSIONS):
+        memory.remember(features, "old" if number < 25 else "young", 3000.0 + number * TTL / 75)
+        files.write(memory.take_changes())
+    homes = _restored(tmp_path, 3000.0 + TTL / 1.5, 3000.0 + TTL / 1.5)
+    assert (homes["s24"], homes["s49"]) == ("old", "young")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("later", [TTL + 1, -1.0])
+def test_memory_of_another_time_is_ignored(tmp_path: Path, later: float) -> None:
+    _saved(tmp_path)
+    assert _restored(tmp_path, later=later) == NOTHING
+
+
+def test_memory_with_another_seed_of_hashes_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _saved(tmp_path)
+    monkeypatch.setattr(saved_memory, "_hash", lambda: 1)
+    assert _restored(tmp_path) == NOTHING
+
+
+@pytest.mark.parametrize("cut", [1, 10, 100])
+def test_line_that_was_cut_by_a_crash_is_ignored(tmp_path: Path, cut: int) -> None:
+    _saved(tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-cut])
+    assert _restored(tmp_path) == (EXPECTED if cut == 1 else {**EXPECTED, "prompt": ""})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "{", "[]", "1", '{"replicas":{},"entries":[1,2],"forgotten":[]}', '{"replicas":{"x":1}}',
+        '{"replicas":{},"entries":["1",2,3],"forgotten":[]}', '{"replicas":{},"entries":[1,2,3],"forgotten":[true]}',
+        '{"replicas":[],"entries":[],"forgotten":[]}', '{"replicas":{"1":["p"]},"entries":[],"forgotten":[]}',
+    ],
+)  # fmt: skip
+def test_line_that_is_not_a_change_is_ignored(tmp_path: Path, line: str) -> None:
+    _saved(tmp_path)
+    (file,) = tmp_path.iterdir()
+    head, rest = file.read_text().split("\n", 1)
+    file.write_text(f"{head}\n{line}\n{rest}")
+    assert _restored(tmp_path) == EXPECTED
+    file.write_text(f"{line}\n{rest}")
+    assert _restored(tmp_path) == NOTHING
+
+
+def test_failed_write_is_logged_once_and_the_picker_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "memory").write_text("a file")
+    _saved(tmp_path / "memory")
+    assert [item.message for item in caplog.records] == ["the picker cannot save its memory"]
+
+
+def test_seed_of_hashes_depends_only_on_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    first, same, other = (environment(key)["PYTHONHASHSEED"] for key in ("k" * 43, "k" * 43, "l" * 43))
+    assert first == same != other
+    assert 0 <= int(first) < 2**32
+    assert "PYTHONHASHSEED" not in environment()
+    assert json.dumps(environment("k" * 43)).count("k" * 43) == 0
