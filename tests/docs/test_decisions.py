@@ -22,6 +22,6 @@ def test_index_lists_every_decision_with_title_and_status() -> None:
 def test_table_has_the_limits_of_envoys_bounded_load() -> None:
     assert "**Envoy's `bounded_load`**" in (FOLDER / "0038-documented-proxy-limitations.md").read_text()
     assert (
-        "- bounded load: by the requests that one worker thread knows"
+        "- **bounded load**: The bound considers only the requests of a single worker thread"
         in (ROOT / "docs/reference/capabilities.md").read_text()
     )
