@@ -16,7 +16,7 @@ SCALE = (
     "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two "
     "significant digits. The model, its precision and the model server change them by a third or more, so measure "
     "your own throughput and set it under `gpus:`. No source measured an A100. Therefore, every figure depends on a "
-    "ratio of specifications: H100-SXM to A100, or the GPU itself to A100."
+    "ratio of specifications, either of H100-SXM to A100 or of the GPU itself to A100."
 )
 
 MLPERF_RULE = (
@@ -34,8 +34,8 @@ MLPERF_RULE = (
 SPECIFICATION_RULE = (
     "Specification rule: 5 × √(memory bandwidth ratio × dense FP16/BF16 TFLOPS ratio) to A100-80GB "
     "(SXM: 2039 GB/s, 312 TFLOPS, from citsjtu2020/LLM-Prof). The rule does not include fp8, fp4 and software. It "
-    "differs from MLPerf by up to a factor of three: B200 27 instead of 41, L4 1.2 instead of 0.8, T4 0.9 instead "
-    "of 0.3."
+    "differs from MLPerf by up to a factor of three (B200: 27 instead of 41; L4: 1.2 instead of 0.8; T4: 0.9 "
+    "instead of 0.3)."
 )
 
 _MLPERF = "MLPerf Inference v4.1, v5.1"
@@ -82,8 +82,8 @@ _TABLE = (
         96,
         _MLPERF_4,
         "MLPerf rule for language models, relative to H100-SXM: 1.18 (6 cells, 0.89 to 1.44) × 11.41. "
-        "It combines the rows of the 96 GB and the 144 GB variants; separately, 96 GB gives 11 and 144 GB gives 14. "
-        "The memory is the smaller variant's memory.",
+        "The figure combines the rows of the 96 GB and the 144 GB variants; separately, 96 GB gives 11 and 144 GB "
+        "gives 14. The memory is the smaller variant's memory.",
     ),
     Gpu(
         "MI325X",
@@ -91,7 +91,7 @@ _TABLE = (
         256,
         "MLPerf Inference v5.1",
         "MLPerf rule for language models, relative to H100-SXM: 1.06 (2 cells, 1.04 to 1.09, "
-        "llama2-70b only) × 11.41. Rows of systems that mix it with MI300X are excluded.",
+        "llama2-70b only) × 11.41. Rows of systems that mix MI325X with MI300X are excluded.",
     ),
     Gpu(
         "H100-SXM",
@@ -107,7 +107,7 @@ _TABLE = (
         192,
         _MLPERF,
         "MLPerf rule for language models, relative to H100-SXM: 0.91 (4 cells, 0.80 to 0.99, "
-        "llama2-70b only) × 11.41. Rows of systems that mix it with MI325X are excluded.",
+        "llama2-70b only) × 11.41. Rows of systems that mix MI300X with MI325X are excluded.",
     ),
     Gpu(
         "H100-PCIe",
@@ -132,7 +132,7 @@ _TABLE = (
         24,
         _MLPERF,
         "MLPerf rule for other models, relative to L40S: 1.01 (2 cells, 0.95 to 1.08, retinanet int8 "
-        "only) × 2.74. All of its language model rows are in the open division and not comparable.",
+        "only) × 2.74. All language model rows of RTX-4090 are in the open division and not comparable.",
     ),
     Gpu(
         "L40S",

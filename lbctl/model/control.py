@@ -92,12 +92,13 @@ class Proxy(Section):
     )
     config: v.FilePath | None = Field(
         None,
-        description="Main configuration file of the proxy. `serve` writes it, and `render` uses its directory for "
-        "relative files.",
+        description="Main configuration file of the proxy. `serve` writes this file, and `render` uses its "
+        "directory for relative files.",
     )
     reload: Reload | None = Field(None, description="With `config`: `serve` writes the file and reloads the proxy.")
     runtime_api: v.AbsolutePath | None = Field(
-        None, description="HAProxy's admin socket. `serve` uses it to set weights, drains and health immediately."
+        None,
+        description="HAProxy's admin socket. `serve` uses the socket to set weights, drains and health immediately.",
     )
     user: v.Account | None = Field(
         None,
@@ -204,8 +205,8 @@ class Picker(Section):
     key_file: v.FilePath | None = Field(
         None,
         description="File with a single line: the key that proxies send with each pick request. Default: `serve` "
-        "creates a key if it writes the configuration of all proxies and has no `store`. Otherwise, it answers all "
-        "pick requests.",
+        "creates a key if it writes the configuration of all proxies and has no `store`. Otherwise, the picker "
+        "answers all pick requests.",
     )
 
 
@@ -233,7 +234,7 @@ class StoreTls(Section):
 
 class Store(Section):
     url: v.StoreUrl = Field(
-        description="`redis://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` HOST:PORT,…/NAME/DATABASE, "
+        description="URL: `redis://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` HOST:PORT,…/NAME/DATABASE, "
         "`etcd://` HOST:PORT,… or `kubernetes://` NAMESPACE/NAME. With TLS: `rediss`, `rediss+sentinel`, `etcds`."
     )
     key_prefix: v.KeyPrefix = Field(
@@ -263,7 +264,7 @@ class Control(Section):
     api: Api = Field(Api.default(), description="Endpoint for commands, the dashboard and metrics.")
     logs: Logs = Field(Logs.default(), description="Endpoint for the traffic log of nginx and HAProxy.")
     picker: Picker = Field(Picker.default(), description="Endpoint that proxies ask to pick a replica.")
-    dashboard: Dashboard = Field(Dashboard.default(), description="Dashboard at `/` of the API.")
+    dashboard: Dashboard = Field(Dashboard.default(), description="Dashboard, which the API serves at `/`.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",
         description="Directory for overrides, rollouts, the last valid files and the log of decisions. Each active "

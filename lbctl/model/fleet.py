@@ -46,7 +46,7 @@ class Fleet(Section):
     routes: dict[v.Name, Route] = Field({}, description="Rules that send requests to pools.")
     pools: dict[v.Name, Pool] = Field({}, description="Replicas that serve the same model.")
     proxies: dict[v.Name, Proxy] = Field(
-        {}, description="Proxies of this fleet. If it is not set, `render -t KIND` uses the oldest supported version."
+        {}, description="Proxies of this fleet. Without `proxies`, `render -t KIND` uses the oldest supported version."
     )
     control: Control = Field(Control.default(), description="The control plane, `lbctl serve`.")
 

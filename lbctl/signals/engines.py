@@ -27,7 +27,7 @@ TGI = MetricsTable(
     evidence="batches",
     heartbeat="steps",
     reserves_memory=True,
-    notes=("There is no time to first token. The time between tokens is a mean for each request.",),
+    notes=("The engine does not report the time to first token. The time between tokens is a mean for each request.",),
 )
 """Text Generation Inference.
 
@@ -130,10 +130,10 @@ LLAMACPP = MetricsTable(
     evidence="tokens",
     heartbeat="steps",
     removed={
-        "llamacpp:kv_cache_usage_ratio": "another metric: the server no longer reports it",
-        "llamacpp:kv_cache_tokens": "another metric: the server no longer reports it",
+        "llamacpp:kv_cache_usage_ratio": "another metric, because the server no longer reports this one",
+        "llamacpp:kv_cache_tokens": "another metric, because the server no longer reports this one",
     },
-    notes=("The server needs `--metrics`. There is no time to first token.",),
+    notes=("The server needs `--metrics`. It does not report the time to first token.",),
 )
 """llama.cpp's server, started with `--metrics`.
 
@@ -152,7 +152,7 @@ TORCHSERVE = MetricsTable(
     heartbeat="requests",
     gpus=GpuLabels(("DeviceId",)),
     notes=(
-        "There is no queue length; `ts_queue_latency_microseconds` and `QueueTime` are times.",
+        "The server does not report the queue length; `ts_queue_latency_microseconds` and `QueueTime` are times.",
         "The server needs `metrics_mode=prometheus`. GPU metrics need the system metrics collector.",
     ),
 )
@@ -177,7 +177,7 @@ TFSERVING = MetricsTable(
     evidence="batches",
     heartbeat="requests",
     notes=(
-        "Evidence needs `--enable_batching`. There is no queue length.",
+        "Evidence is available only with `--enable_batching`. The server does not report the queue length.",
         "The server needs a monitoring configuration with `prometheus_config { enable: true }`.",
     ),
 )

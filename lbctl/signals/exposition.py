@@ -133,14 +133,14 @@ def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
         return RefusedLine("a line of more than 64 KiB")
     match = grammar.fullmatch(rest)
     if match is None:
-        return RefusedLine("not a line of a metrics page")
+        return RefusedLine("not a valid line of a metrics page")
     text = match.group(1) or b""
     labels = _cached_labels(text) if len(text) <= _MAX_CACHED_BYTES else _labels(text)
     if labels is None:
-        return RefusedLine("a label occurs twice, or is not UTF-8")
+        return RefusedLine("a label occurs twice or is not UTF-8")
     value = float(match.group(2))
     if not math.isfinite(value) or value < 0:
-        return RefusedLine("a value that is not a finite number of at least 0", labels)
+        return RefusedLine("the value is not a finite number of at least 0", labels)
     return Sample(labels, value)
 
 

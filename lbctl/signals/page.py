@@ -79,7 +79,7 @@ unit differs from the signal's unit. For `ttft` and `token_latency`, the metric 
 metric in `tokens` is a counter.
 
 `prometheus` sends `query` to a server that supports PromQL (`/api/v1/query`). The result is the value of `signal`, in
-`unit`. If the result has several series, lbctl combines them according to the signal. If it has none, the signal is
+`unit`. If the result has several series, lbctl combines them according to the signal. Without a series, the signal is
 unknown. The response does not contain the age of a sample, and Prometheus repeats a sample for up to five minutes. To
 exclude old samples, extend the query:
 `x and time() - timestamp(x) < 30`.
@@ -96,7 +96,7 @@ def _devices() -> str:
 several devices are separated by `|`.
 
 The `devices` of a replica are strings: indices (`["0"]`), UUIDs (`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3
-of GPU 0). If a page names GPUs, lbctl reads only the lines of these devices. Without `devices`, it reads all lines.
+of GPU 0). If a page names GPUs, lbctl reads only the lines of these devices. Without `devices`, lbctl reads all lines.
 `match_labels: {gpu: "{device}"}` has the same effect.
 """
 
@@ -106,7 +106,9 @@ def _details(table: MetricsTable) -> str:
     notes = [f"- {note}\n" for note in table.notes]
     if table.reserves_memory:
         notes.append("- The engine reserves GPU memory when it starts, so free memory is not checked.\n")
-    notes += (f"- Newer versions do not have `{old}`. Use {_instead(new)}.\n" for old, new in table.removed.items())
+    notes += (
+        f"- Newer versions no longer report `{old}`. Use {_instead(new)}.\n" for old, new in table.removed.items()
+    )
     return "\n".join([*lines, "".join(notes)] if notes else lines)
 
 

@@ -33,7 +33,7 @@ def value(body: bytes, signal: str, unit: str | None) -> float:
     values = [plausible(signal, sample * factor) for sample in samples]
     valid = [number for number in values if number is not None]
     if len(valid) < len(values):
-        raise NoValueError("a value that is not valid for this signal")
+        raise NoValueError("the value is not valid for this signal")
     return combine(signal, MetricSeries(signal), valid)
 
 
@@ -52,10 +52,10 @@ def _data(body: bytes) -> dict[str, Any]:
     try:
         answer = parse_object(body)
     except InvalidJsonError:
-        raise NoValueError("not a response of the Prometheus API") from None
+        raise NoValueError("not a Prometheus API response") from None
     data = answer.get("data")
     if answer.get("status") != "success" or not isinstance(data, dict):
-        raise NoValueError(_shortened(answer.get("error", "not a response of the Prometheus API")))
+        raise NoValueError(_shortened(answer.get("error", "not a Prometheus API response")))
     return data
 
 
@@ -81,5 +81,5 @@ def _number(pair: Any) -> float:
     text = pair[1] if isinstance(pair, list) and len(pair) == 2 else None
     number = float(text) if isinstance(text, str) and NUMBER.fullmatch(text.encode("utf-8", "replace")) else -1.0
     if not math.isfinite(number) or number < 0:
-        raise NoValueError("a value that is not a finite number of at least 0")
+        raise NoValueError("the value is not a finite number of at least 0")
     return number

@@ -43,9 +43,12 @@ TABLE = MetricsTable(
     heartbeat="requests",
     gpus=GpuLabels(("gpu_uuid",)),
     notes=(
-        "With the TensorRT-LLM backend, progress changes with every step. A request is one execution: no evidence.",
+        (
+            "With the TensorRT-LLM backend, progress changes with every step, but there is no evidence, because a "
+            "request is one execution."
+        ),
         "With the vLLM backend, read the same page as `kind: vllm`.",
-        "Models on one page are counted together. If their mix changes, select one model with `match_labels`.",
+        "Models on one page are counted together. If the mix of models changes, select one model with `match_labels`.",
         "A response cache counts requests that took no time in the model, so the measured speed is too high.",
     ),
 )

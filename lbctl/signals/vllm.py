@@ -89,7 +89,7 @@ RAY = MetricsTable(
     evidence="tokens",
     heartbeat="requests",
     notes=(
-        "Only vLLM inside Ray provides evidence, and progress by steps. Other deployments use their capacity.",
+        "Only vLLM inside Ray provides evidence, and progress by steps. Otherwise, weights are capacities.",
         "Select the deployment with `match_labels`, because the page has all deployments of a node.",
     ),
 )
