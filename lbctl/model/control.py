@@ -234,8 +234,9 @@ class StoreTls(Section):
 
 class Store(Section):
     url: v.StoreUrl = Field(
-        description="URL: `redis://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` HOST:PORT,…/NAME/DATABASE, "
-        "`etcd://` HOST:PORT,… or `kubernetes://` NAMESPACE/NAME. With TLS: `rediss`, `rediss+sentinel`, `etcds`."
+        description="Store URL: `redis://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` "
+        "HOST:PORT,…/NAME/DATABASE, `etcd://` HOST:PORT,… or `kubernetes://` NAMESPACE/NAME. With TLS: `rediss`, "
+        "`rediss+sentinel`, `etcds`."
     )
     key_prefix: v.KeyPrefix = Field(
         "lbctl", description="Prefix of all keys. Use a different prefix for each control plane."

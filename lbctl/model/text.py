@@ -63,7 +63,7 @@ def decode(data: bytes, findings: TextFaults) -> str:
         return data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         position = _place(data[: error.start].decode().removeprefix("\ufeff"))
-        message = f"the byte 0x{data[error.start]:02X} is not UTF-8"
+        message = f"the byte 0x{data[error.start]:02X} is not valid UTF-8"
         if data.decode(errors="replace").count("\ufffd") > max(8, len(data) // 10):
             message = "the file is not text"
         raise findings.stop("LB003", message, *position, _NOT_UTF8) from None

@@ -34,9 +34,7 @@ def _header(value: object) -> str | HeaderFile:
             raise refuse(
                 "LB013", "this map does not name a file with a secret", '{prefix: "Bearer ", file: PATH}', first["loc"]
             ) from None
-    raise refuse(
-        "LB013", f"{show(value)} is not a header value", "write text, write text, or {file: PATH} for a secret"
-    )
+    raise refuse("LB013", f"{show(value)} is not a header value", "write text, or {file: PATH} for a secret")
 
 
 UpstreamHeader = Annotated[

@@ -28,7 +28,7 @@ def listener(listener: Listener) -> Iterator[Setting]:
     yield ("inspect",), size(listener.inspect)
     yield ("timeouts", "request_headers"), duration(listener.request_headers_timeout)
     yield ("timeouts", "idle"), duration(listener.idle_timeout)
-    yield ("access_log", "path"), listener.access_log.path or "the proxy's own place"
+    yield ("access_log", "path"), listener.access_log.path or "the proxy's default path"
     yield ("access_log", "format"), listener.access_log.format
     if listener.tracing:
         yield ("tracing", "otlp"), listener.tracing.otlp

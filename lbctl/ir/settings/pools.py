@@ -133,7 +133,9 @@ def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
 def _idle(connections: p.Connections) -> str:
     """Format the lifetime of idle connections. `unlimited` implies that no server closes them."""
     kept = duration(connections.idle)
-    return kept if connections.closed_by_servers or connections.idle is None else f"{kept}, servers close none"
+    return (
+        kept if connections.closed_by_servers or connections.idle is None else f"{kept}, servers close no connections"
+    )
 
 
 def _limits(pool: p.Pool) -> Iterator[Setting]:
@@ -188,7 +190,7 @@ def _active(check: p.ActiveCheck) -> Iterator[Setting]:
 def _passive(check: p.PassiveCheck) -> Iterator[Setting]:
     yield (
         ("consecutive_5xx",),
-        check.consecutive_5xx if check.is_5xx_written else f"{check.consecutive_5xx}, not written",
+        check.consecutive_5xx if check.is_5xx_written else f"{check.consecutive_5xx}, by default",
     )
     yield ("consecutive_connect_failures",), check.consecutive_connect_failures
     yield ("error_rate", "percent"), percent(check.error_percent)

@@ -43,7 +43,7 @@ def control(control: Control) -> Iterator[Setting]:
     yield ("api", "bind"), control.api_bind
     yield ("api", "token_file"), control.api_token_file
     yield from nested("api", _tls(control.api_tls))
-    yield ("logs", "bind"), control.logs_bind if control.logs_written else f"{control.logs_bind}, not written"
+    yield ("logs", "bind"), control.logs_bind if control.logs_written else f"{control.logs_bind}, by default"
     yield ("picker", "bind"), control.picker_bind
     yield ("picker", "key_file"), control.picker_key_file
     yield ("dashboard", "history"), duration(control.dashboard_history)
