@@ -1,7 +1,7 @@
 """Named resources of the five served types, serialised once, with the hash of the content as version.
 
-All streams share these values, and they are never changed: new content is a new `Resource`. Two references to the same
-object are therefore equal without a comparison of bytes.
+All streams share these values, which never change: new content is a new `Resource`. Two references to the same object
+are therefore equal without a comparison of bytes.
 """
 
 from __future__ import annotations

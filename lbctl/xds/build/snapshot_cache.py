@@ -4,7 +4,7 @@ Two proxies with the same listeners and the same part of the limits share everyt
 pool uses locality, they share that too. A resource whose inputs are equal in two snapshots stays the same object: a new
 weight rebuilds only the endpoints of the affected pool.
 
-Nothing is sent from here. A snapshot with a resource that an Envoy would reject is rejected as a whole, and the
+This module sends nothing. A snapshot with a resource that an Envoy would reject is rejected as a whole, and the
 previous snapshot stays in use.
 """
 
@@ -38,7 +38,8 @@ from lbctl.xds.resource import CDS, Resource, Resources
 
 REFUSED = "LB921"
 _OTHER_REGION = ""
-"""A region without replicas. It differs from None, because a zone of the same name in another region is not local."""
+"""A region without replicas. The value differs from None, because a zone of the same name in another region is not
+local."""
 _NACK_HINT = "it is sent again only after it changes; if the cause was elsewhere and is fixed: lbctl reload"
 
 

@@ -33,7 +33,7 @@ class Findings(NamedTuple):
     """The problems of a message, and the resources that it refers to."""
 
     problems: tuple[Diagnostic, ...]
-    """Problems of the message."""
+    """Problems with the message."""
     needs: frozenset[Reference]
     """Resources that it refers to."""
 
@@ -57,7 +57,10 @@ def _rules() -> FieldRules:
 
 
 def unsound(reason: str, path: Path) -> Diagnostic:
-    """Return LB920: Envoy would reject the message built from the value at `path`, for this reason."""
+    """Return LB920:
+
+    Return the diagnostic that Envoy would reject the message built from the value at `path`, for this reason.
+    """
     return Diagnostic(UNSOUND, f"Envoy would reject the configuration generated from this: {reason}", path=path)
 
 
@@ -89,13 +92,16 @@ def _route_action(part: Any) -> Iterator[Reference]:
 
 
 def _grpc_cluster(part: Any) -> Iterator[Reference]:
-    """Yield the cluster of a service. The control plane's cluster is part of each Envoy's bootstrap."""
+    """Yield the cluster that a gRPC service refers to.
+
+    The control plane's cluster is part of each Envoy's bootstrap.
+    """
     if part.cluster_name != CONTROL_PLANE:
         yield CDS, part.cluster_name
 
 
 def _secret(part: Any) -> Iterator[Reference]:
-    """Yield the secret. A secret without a source is part of each Envoy's bootstrap."""
+    """Yield the secret. The bootstrap of each Envoy contains the secrets without a source."""
     if part.HasField("sds_config"):
         yield SDS, part.name
 

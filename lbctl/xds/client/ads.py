@@ -45,7 +45,7 @@ _CLOSE_TIMEOUT = 0.5
 """Seconds to wait for the server to end a half-closed stream."""
 
 _Call = Any
-"""A `StreamStreamCall` of bytes. grpc's type annotations have no call without a serialiser."""
+"""A `StreamStreamCall` for bytes, because grpc's type annotations have no call without a serialiser."""
 
 
 class UnreachableError(Exception):

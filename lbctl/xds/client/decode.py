@@ -32,7 +32,7 @@ M = TypeVar("M", bound=Message)
 
 _TYPE = re.compile(r"type\.googleapis\.com/((?:[a-z][a-z0-9_]*\.)+)[A-Z][A-Za-z0-9_.]*", re.ASCII)
 _BROKEN = (ValueError, EOFError, TypeError, OverflowError, KeyError, AttributeError, struct.error, RecursionError)
-"""Exceptions that betterproto raises on bytes that are not a message of the type."""
+"""Exceptions that betterproto raises for bytes that are not a message of the type."""
 
 
 class DecodeError(Exception):
@@ -84,7 +84,7 @@ def type_name(message: Message) -> str:
 
 
 def resource_name(message: Message) -> str:
-    """Return the name by which a client subscribes to the resource."""
+    """Return the name that a client uses to subscribe to the resource."""
     if isinstance(message, ClusterLoadAssignment):
         return message.cluster_name
     return str(getattr(message, "name", ""))
@@ -99,7 +99,7 @@ def set_fields(message: Message) -> Iterator[tuple[str, object]]:
 
 
 def references(message: Message) -> Iterator[tuple[str, str]]:
-    """Return (type, name) of each resource that this one needs from the same stream: EDS, RDS and SDS."""
+    """Return (type, name) of each resource that this resource needs from the same stream: EDS, RDS and SDS."""
     for part in _within(message):
         if isinstance(part, Cluster):
             wanted = part.eds_cluster_config

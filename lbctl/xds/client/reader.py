@@ -214,7 +214,7 @@ def _received(packed: Packed, response: DiscoveryResponse, received: Mapping[byt
 def _store(response: DiscoveryResponse, wanted: _Subscription, resources: dict[str, Received]) -> ResponseChange:
     """Store the resources.
 
-    A wildcard response replaces all of them. A response by name updates only its own resources.
+    A wildcard response replaces all resources. A response by name updates only its own resources.
     """
     before, whole = wanted.resources, wanted.names is None
     wanted.resources = resources if whole else before | resources

@@ -1,4 +1,4 @@
-"""Limits the memory for subscribed names that do not exist. Each is kept until its stream ends.
+"""Limits the memory for subscribed names that do not exist. Each name is kept until its stream ends.
 
 A name that exists costs no extra memory, so an Envoy with 10,000 clusters uses almost none of the budget. Names that do
 not exist are counted at three levels. The limit of a stream stops a single client early. The limit of a peer (a host or
@@ -19,7 +19,7 @@ OVERHEAD = 150
 
 
 class ExhaustedError(StreamError):
-    """A limit is exceeded. The stream ends with RESOURCE_EXHAUSTED and this message."""
+    """A limit is exceeded. A budget is exceeded: the stream ends with RESOURCE_EXHAUSTED and this message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Budget:
     """Maps a peer to the bytes of its streams. Peers without any bytes are absent."""
 
     def add(self, peer: str, size: int) -> None:
-        """Count bytes of a peer; a negative size returns them."""
+        """Add bytes to the count of a peer; a negative size subtracts them."""
         self.used += size
         left = self.of_peers.get(peer, 0) + size
         if left:
@@ -92,7 +92,7 @@ class StreamBudget:
     def count(
         self, kind: str, names: Collection[str], versions: Mapping[str, str], existing: Mapping[str, object]
     ) -> None:
-        """Count as in `keep`, without a check. After a publication, other names may exist than before."""
+        """Update the count like `keep`, but without a check. After a publication, other names may exist than before."""
         size = sum(OVERHEAD + getsizeof(name) for name in names if name not in existing)
         size += sum(
             OVERHEAD + getsizeof(name) + getsizeof(version)

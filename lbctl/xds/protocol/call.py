@@ -55,7 +55,7 @@ class Call:
     async def write(self, message: bytes) -> None:
         """Send a message.
 
-        Raises grpc.aio.BaseError if the call has ended, including because the client does not read.
+        Raises grpc.aio.BaseError if the call has ended, even if the reason is a client that does not read.
         """
         async with self._turn:
             self._expect_reading()
@@ -82,7 +82,7 @@ class Call:
         return asyncio.get_running_loop().call_later(patience, self.end, grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
     def close(self) -> None:
-        """Record that the stream has ended. The call is not used any more."""
+        """Record that the stream has ended. The call is no longer used."""
         self.closed = True
 
     def _expect_reading(self) -> None:

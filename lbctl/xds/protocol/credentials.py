@@ -75,7 +75,7 @@ class ServerCredentials:
         return self._revocations
 
     def check(self) -> str:
-        """Reload the files if they have changed, and return their `problem`. Thread-safe."""
+        """Reload the files if they have changed, and return `problem`. Thread-safe."""
         with self._lock:
             stamp = self._read_stamp()
             if stamp != self._stamp or time.monotonic() >= self._retry_at:

@@ -1,8 +1,8 @@
 """Closes excess connections of a gRPC server that have no call, oldest first.
 
 gRPC can reject new connections at a limit, but this would lock out clients that need one. gRPC does not expose its
-connections, so the sockets of the process are examined. A new connection has no call yet. It counts after `GRACE`, so
-that a thousand Envoys can connect at the same time.
+connections, so the sockets of the process are examined. A new connection has no call yet. A connection without a call
+counts only after `GRACE`, so that a thousand Envoys can connect at the same time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_NEW = 2_048
 GRACE = 10.0
 """Seconds in which a new connection needs no call: for its TLS handshake, and until the event loop handles the call."""
 _DESCRIPTORS, _DESCRIPTORS_OF_NEW = 8, 4
-"""Divisors of the number of descriptors of the process: maximum idle connections, and the same together with new
-ones."""
+"""Divisors of the process's descriptor limit: for the maximum number of idle connections, and for idle and new
+connections together."""
 _INTERVAL = 1.0
 """Seconds between two counts of the descriptors."""
 _LOOK_INTERVAL = 30.0

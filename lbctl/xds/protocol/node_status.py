@@ -1,7 +1,9 @@
-"""The status of each node: the content sent to it and its responses. The streams write it, the API reads it.
+"""The status of each node: the content sent to it and its responses.
+
+The streams write the status, and the API reads it.
 
 A push stores only a timestamp; rows are computed when they are read. Disconnected nodes are kept for an hour, and at
-most the latest thousand, so that clients with ever new ids cannot fill the memory.
+most the latest thousand are kept, so that clients that keep changing their ids cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _Key = tuple[str, bool]
 READER = "lbctl"
 """User agent of clients that only read, such as `lbctl xds`. Their ACKs do not concern the node whose id they use."""
 READER_KIND = "reader"
-"""Kind of such a client in its row."""
+"""Kind of a read-only client in its row."""
 _KEPT_FOR = 3600.0
 _KEPT_NODES = 1000
 _KEPT_NACKS = 10
@@ -272,7 +274,8 @@ class NodeStatus:
         self._connected: dict[_Key, _Record] = {}
         self._disconnected: dict[_Key, _Record] = {}  # in the order of disconnection
         self._nacks: deque[tuple[deque[Nack], Nack]] = deque()
-        """NACKs of all nodes, oldest first, each with its node's NACKs. Some may already be dropped there."""
+        """NACKs of all nodes, oldest first, each with its node's NACKs. Some of them may already have been dropped
+        there."""
         self._nack_text = 0
         self._reports_refused: dict[object, tuple[str, str]] = {}
         """Maps an open stream of reports to the node id and the reason why its reports are not accepted."""
@@ -318,7 +321,7 @@ class NodeStatus:
     def good(self, entry: StreamEntry) -> None:
         """Record that the client has accepted everything in the snapshot last offered on this stream.
 
-        Other connections do not count: any user of this machine can connect with the id of another node.
+        Other connections do not count, because any user of this machine can connect with another node's id.
         """
         record = self._connected[entry.key]
         entry.accept()
@@ -345,10 +348,10 @@ class NodeStatus:
         ]
 
     def admins(self) -> dict[str, str]:
-        """Map node ids to the address of the admin interface, for Envoys connected by the Unix socket that state it.
+        """Map node ids to the admin address, for Envoys that are connected through the Unix socket and report it.
 
-        The statements of other clients are not used: a control plane connects only to addresses that its own user
-        names.
+        The addresses that other clients report are not used: a control plane connects only to addresses that its own
+        user sets.
         """
         return {
             node_id: entry.node.admin

@@ -1,7 +1,7 @@
 """Matches a connected node to an entry of `proxies`, which determines the node's resources.
 
-A node states its own id, and only its client certificate proves it. If an entry has a `node_san`, the certificate must
-match it. A node with another certificate is rejected and never falls back to a wider pattern.
+A node reports its own id, and only its client certificate proves the id. If an entry has a `node_san`, the certificate
+must match it. A node with another certificate is rejected and never falls back to a wider pattern.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RefusedNode:
 def assign(topology: Topology, node: XdsNode, sans: frozenset[str]) -> Proxy | RefusedNode:
     """Return the entry with the node's id, else the entry with the longest matching pattern, with the node's locality.
 
-    Entries with equal patterns are distinguished by their `node_san`, then by name. An entry without `nodes` matches
-    the node whose id is its name. `sans`: the alternative names of the client certificate; empty without a certificate.
+    If entries have equal patterns, their `node_san` decides, and then their name. An entry without `nodes` matches the
+    node whose id is its name. `sans`: the alternative names of the client certificate; empty without a certificate.
     """
     served = xds_proxies(topology, xds_kinds())
     matches = [(rank, item) for item in served.named if (rank := _rank(item, node.id))]
@@ -70,6 +70,6 @@ def _denial(proxy: Proxy, sans: frozenset[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def _pattern(text: str, any_character: str) -> re.Pattern[str]:
-    """Compile a pattern: `*` matches any characters, `?` one. In an alternative name, neither matches a `/`."""
+    """Compile a pattern: `*` matches any characters, `?` one. In an alternative name, neither of them matches a `/`."""
     whole = "".join({"*": f"{any_character}*", "?": any_character}.get(char, re.escape(char)) for char in text)
     return re.compile(whole, re.DOTALL)

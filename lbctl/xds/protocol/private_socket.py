@@ -16,7 +16,7 @@ from pathlib import Path
 from lbctl.base.errors import reason_of
 
 MAX_PATH_BYTES = 107
-"""Maximum length of a path in Linux's `sockaddr_un`, without its NUL."""
+"""Maximum length of a path in Linux's `sockaddr_un`, without the terminating NUL."""
 _BESIDE = len("/.12345678/s")
 """The length of the temporary path of the socket after its directory."""
 _MODE = 0o600
@@ -25,7 +25,7 @@ _CONNECT_TIMEOUT = 1.0
 
 
 class BindError(Exception):
-    """The address cannot be bound. The message contains it."""
+    """The address cannot be bound. The message contains the address."""
 
 
 class PrivateSocket:

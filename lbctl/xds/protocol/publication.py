@@ -43,7 +43,7 @@ class Publication:
 
     @cached_property
     def load_interval(self) -> float:
-        """The seconds between two load reports of a node."""
+        """Seconds between two load reports from a node."""
         return interval_of(self.cached_snapshot.snapshot.topology)
 
     def assign(self, identity: NodeIdentity) -> Proxy | RefusedNode:

@@ -1,9 +1,9 @@
 """One stream on which a node reports: whether its reports are accepted, and the end of the stream.
 
-Reports influence traffic, as a request to the API does. For this reason, reports are accepted only from clients that
-may receive the fleet's secrets: over the Unix socket, with a client certificate, or with `--insecure`. Reports from
-other clients, and from a node that no entry of `proxies` matches, are ignored. A node whose certificate has another
-name is rejected, as on ADS.
+Reports influence traffic, like a request to the API. For this reason, reports are accepted only from clients that may
+receive the fleet's secrets: over the Unix socket, with a client certificate, or with `--insecure`. Reports from other
+clients, and from a node that no entry of `proxies` matches, are ignored. A node whose certificate has another name is
+rejected, as on ADS.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ReportSession(ABC):
     async def _receive(self, timer: asyncio.TimerHandle) -> Status | None:
         """Process reports until the stream ends. Return the final status; None if the client ended the stream.
 
-        The first report cancels the timer. No report is kept longer than it is needed.
+        The first report cancels the timer. No report is kept longer than necessary.
         """
         try:
             message = await self._server.first_message(self._call, self._context, self.client)

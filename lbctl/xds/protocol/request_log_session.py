@@ -1,7 +1,7 @@
 """One stream of request logs: passes their latencies to the receiver, at a limited cost.
 
-A stream is read as fast as its messages can be decoded in a small share of the time. Envoy drops further log entries
-itself, without delaying a request. The remaining latencies are an equal sample of both sides of a rollout.
+Reading a stream takes at most a small share of the time. Envoy drops further log entries itself, without delaying a
+request. The remaining latencies are an unbiased sample of both sides of a rollout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RequestLogSession(ReportSession):
         self._spent = 0.0
         """Seconds spent on the last message."""
         self._failing = ""
-        """Pool whose own errors the stream contains; empty for a stream of latencies."""
+        """Pool whose Envoy-generated errors the stream contains; empty for a stream of latencies."""
 
     def _node(self, message: bytes) -> XdsNode | None:
         self._failing = request_logs.failing_pool(message)

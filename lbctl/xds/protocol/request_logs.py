@@ -1,6 +1,6 @@
-"""Request logs: an Envoy's gRPC access log, with the latencies of each replica and Envoy's own errors.
+"""Request logs: an Envoy's gRPC access log, with each replica's latencies and Envoy-generated errors.
 
-Envoy's listeners are configured to send the latencies of all requests, and Envoy's own errors for the pools that a
+Envoy's listeners are configured to send the latencies of all requests, and Envoy-generated errors for the pools that a
 rollout analyses. Envoy identifies itself and the log in the first message of a stream.
 """
 
@@ -46,7 +46,7 @@ class OwnError(NamedTuple):
 
 
 class LatencyReceiver(Protocol):
-    """Receives the latencies and Envoy's own errors from all streams."""
+    """Receives the latencies and Envoy-generated errors from all streams."""
 
     def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
         """Process these requests of a node, which are decoded lazily."""
@@ -58,7 +58,9 @@ def node_in(message: bytes) -> XdsNode | None:
 
 
 def failing_pool(message: bytes) -> str:
-    """Return the pool whose own errors this log contains, by its first message; empty for a log of latencies.
+    """Return the pool whose Envoy-generated errors this log contains, from its first message.
+
+    The result is empty for a log of latencies.
 
     An entry without a replica does not name its cluster, so each pool has a separate log. Raises StreamError.
     """
@@ -69,7 +71,7 @@ def failing_pool(message: bytes) -> str:
 def read(message: bytes, failing: str = "") -> Iterator[RequestLatency | OwnError]:
     """Yield the requests in a message that a replica answered successfully, or did not answer in time.
 
-    In the log of a `failing` pool, each entry is Envoy's own error.
+    In the log of a `failing` pool, each entry is an Envoy-generated error.
 
     Raises StreamError if the bytes are not a log message.
     """

@@ -58,7 +58,7 @@ _MAX_WAITING = 1_000
 _SPREAD = 0.8
 """The fraction of the grace period over which the ends of many streams are spread."""
 _FULL_SPREAD_STREAMS = 100
-"""Number of streams from which the whole fraction is used."""
+"""Minimum number of streams for which the whole fraction is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class XdsServer:
     async def stop(self, grace: float) -> None:
         """Stop accepting streams, and end the open ones over at most `grace` seconds.
 
-        This way the clients do not all reconnect to the next server at the same time.
+        This way, the clients do not all reconnect to the next server at the same time.
         """
         for watch in self._watches:
             watch.cancel()
@@ -318,7 +318,10 @@ class XdsServer:
 
 
 def _bind_failure(address: Address) -> str:
-    """Return `: REASON` with the system's reason why it cannot listen on the address. gRPC does not report it.
+    """Return `:
+
+    REASON` with the operating system's reason why the server cannot listen on the address. gRPC does not report the
+    reason.
 
     The result is empty if the address is available by now.
     """

@@ -43,7 +43,7 @@ _HELD = 1.0
 """Maximum seconds for which a new stream waits for an expected publication."""
 _HELD_POLL = 0.01
 _MIN_TIMER = 0.005
-"""Minimum timer in seconds for a stream on which only time has passed."""
+"""Minimum timer, in seconds, for a stream that only waits for time to pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class StreamSession:
     async def _receive(self) -> Status | None:
         """Process requests until the stream ends. Return the final status; None if the client ended the stream.
 
-        No request is kept longer than it is needed: it may be large, and the next one may never arrive.
+        No request is kept longer than necessary: it may be large, and the next request may never arrive.
         """
         try:
             message = await self._server.first_message(self._call, self._context, self.client)
@@ -194,7 +194,10 @@ class StreamSession:
             self.use_publication(self._server.publication)
 
     def last(self) -> Resources | None:
-        """Return the node's resources by this stream; None until it has everything that it subscribed to."""
+        """Return the node's resources according to this stream.
+
+        The result is None until the node has everything that it subscribed to.
+        """
         return self._stream.last()
 
     def retry_rejected(self) -> int:

@@ -1,4 +1,4 @@
-"""Tracks the clients' items of a limited resource. At the limit, the client with the most items gives one back."""
+"""Tracks the clients' items of a limited resource. At the limit, the client with the most items loses one of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Shares(Generic[T]):
-    """Items of clients. A client is one connection, so that many calls on few connections take little from others."""
+    """Items of clients.
+
+    A client is one connection, so that many calls on a few connections do not take much from others.
+    """
 
     def __init__(self) -> None:
         self._items: dict[Hashable, dict[T, None]] = {}

@@ -1,9 +1,9 @@
 """One stream: its subscriptions to all types, and the order of updates between the types.
 
 Updates are make-before-break. Clusters are sent before the listeners and routes that use them, which wait until the
-clusters are warm. Resources that the new content lacks stay until they are no longer used. A rejected update leaves the
-client at its last accepted content. This module does no I/O and reads no clock: messages and times are arguments,
-responses are results.
+clusters are warm. Resources that are missing from the new content stay until they are no longer used. A rejected update
+leaves the client at its last accepted content. This module does no I/O and reads no clock: messages and times are
+arguments, and responses are results.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Stream:
     def _used(self, kind: str, name: str, held_by_client: Resource | None) -> Resource | None:
         """Return the resource that the client uses.
 
-        Until its first ACK here, it may still use its last stream's resource.
+        Until its first ACK on this stream, it may still use the resource from its last stream.
         """
         subscription = self._subscriptions.get(kind)
         if held_by_client or self._before is None or (subscription and subscription.acked_once):
@@ -180,7 +180,7 @@ class Stream:
             self._held[kind].pop(name, None)
 
     def _hold_accepted(self, rejected: Collection[str]) -> None:
-        """Keep the accepted version of each cluster that was rejected and is to be removed."""
+        """Keep the accepted version of each rejected cluster that will be removed."""
         clusters = self._subscriptions[CDS]
         held = [name for name in rejected if name in self._held[CDS]]
         for name in held:
@@ -189,7 +189,7 @@ class Stream:
         clusters.touch(held)
 
     def _hold_claimed(self, subscription: Subscription) -> None:
-        """Hold the resources that a delta client claims and that no longer exist: they may be in use too."""
+        """Hold the resources that a delta client claims but that no longer exist: they may also be in use."""
         held = self._held.get(subscription.type_url)
         if held is None or self._offered is None:
             return
@@ -257,7 +257,7 @@ class Stream:
         return self._awaits_subscription(warming, now)
 
     def _awaits_subscription(self, warming: set[str], now: float) -> bool:
-        """Return whether the client may still subscribe to the endpoints of these clusters, which it has just accepted.
+        """Return whether the client may still subscribe to the endpoints of these recently accepted clusters.
 
         Envoy subscribes before it accepts the clusters. Other clients may do so afterwards, and some never do.
         """
@@ -285,7 +285,7 @@ class Stream:
                 endpoints.force(name)
 
     def _release(self, now: float) -> bool:
-        """Remove what has been unused for `settle` seconds, and return whether that makes a response due."""
+        """Remove the resources unused for `settle` seconds, and return whether that makes a response due."""
         self._update_settled(now)
         if not self._settled or not any(self._held.values()):
             return False

@@ -234,11 +234,11 @@ class Subscription:
         return len(rejected)
 
     def must_contain(self, name: str) -> bool:
-        """Return whether a later response must contain this name."""
+        """Return whether a future response must contain this name."""
         return name in self._must_send
 
     def lacks(self, resource: Resource) -> bool:
-        """Return whether the client is not known to have accepted exactly this content."""
+        """Return True unless the client has certainly accepted exactly this content."""
         return resource.name in self._uncertain or not self._has(resource)
 
     def held_by_client(self, name: str) -> Resource | None:
@@ -266,7 +266,7 @@ class Subscription:
     def next(self, content: Mapping[str, Resource], held: Collection[str], *, gated: bool) -> Response | None:
         """Return the next response, which counts as sent, or None. Call it only if `is_due`.
 
-        `held`: names whose removal is postponed. `gated`: whether the client keeps its content of this type, since
+        `held`: names whose removal is postponed. `gated`: whether the client keeps its content of this type, because
         resources of another type must be acknowledged first.
         """
         self.waiting = (

@@ -1,9 +1,9 @@
 """Closes the connections with the largest incomplete messages when the memory of the process grows.
 
-A call waits for its next message all its life, and gRPC keeps the received part. The number of bytes sent by a client
-is known from its socket, and the bytes of read messages are counted here. The difference is the amount that gRPC keeps.
-Only if the process has grown considerably, the clients with the largest difference lose their connections. Other
-clients are not affected.
+A call always waits for its next message, and gRPC keeps the received part. The number of bytes sent by a client is
+known from its socket, and the bytes of read messages are counted here. The difference is the amount that gRPC keeps.
+Only if the process has grown considerably, lbctl closes the connections of the clients with the largest difference.
+Other clients are not affected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FREED, _TRIM = 2.0, 0.2
 """Seconds after a close in which free memory is returned to the system, and seconds between two such actions."""
 _PRUNE = 60.0
 _SLOW = 4 << 10
-"""Bytes of a connection in `_PRUNE` seconds that count as read. Responses to pings, for example, are not messages."""
+"""Bytes of a connection in `_PRUNE` seconds that count as read. For example, responses to pings are not messages."""
 _CALL, _MESSAGE, _PART = 2_048, 128, 64
 """Allowance for the framing of messages: bytes per call and per message, and a divisor of the bytes that were read."""
 _BYTES_RECEIVED = 128
@@ -99,7 +99,7 @@ class UnreadMessages:
                 trim()
 
     def look(self, port: int) -> int:
-        """Close connections until they account for the growth of the process, or no other connection keeps much.
+        """Close connections until they account for the growth of the process, or no other connection keeps much memory.
 
         Returns the number of closed connections.
         """

@@ -26,7 +26,7 @@ KEPT_BYTES = 4 << 20
 
 
 _MAX_ERROR_CHARACTERS = 16 * 1024
-"""Maximum length of a NACK message in characters. It is stored as long as the rejected version."""
+"""Maximum length of a NACK message in characters. The message is stored as long as the rejected version."""
 
 
 class StreamError(Exception):
@@ -79,7 +79,7 @@ class XdsRequest:
 
 
 def read(message: bytes, *, delta: bool) -> XdsRequest:
-    """Decode a request. Raises `StreamError` if the bytes are not one."""
+    """Decode a request. Raises `StreamError` if the bytes are not a request."""
     try:
         return (
             _delta(DeltaDiscoveryRequest.FromString(message)) if delta else _sotw(DiscoveryRequest.FromString(message))
@@ -151,7 +151,7 @@ def set_version(resources: tuple[Resource, ...]) -> str:
 
 
 class Nonces:
-    """The nonces of one stream. Each is a greater number than the previous one."""
+    """The nonces of one stream. Each nonce is a greater number than the previous nonce."""
 
     def __init__(self) -> None:
         self.last = 0
