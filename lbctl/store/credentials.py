@@ -1,6 +1,6 @@
 """Credentials from the files in the settings of a store: its password, certificates and signing keys.
 
-None of them is ever logged or saved.
+These credentials are never logged or saved.
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ def read_keyring(store: Store) -> Keyring:
 
 
 def _scope(store: Store) -> str:
-    """Return an identifier of the control plane. It does not change if the store moves to another address."""
+    """Return an identifier for the control plane. It does not change if the store moves to another address."""
     url = urlsplit(store.url)
     return f"{url.netloc}{url.path}" if url.scheme == "kubernetes" else store.key_prefix

@@ -1,7 +1,7 @@
 """State in an etcd cluster that several control planes share, through its JSON gateway.
 
 Every change is a transaction that compares the leader's epoch and the key's version. The lease and the announcements of
-members are keys that end with a lease of etcd. etcd does not provide its clock, so an epoch is at least this member's
+members are keys that expire with an etcd lease. etcd does not expose its clock, so an epoch is at least this member's
 time in milliseconds. It is also above the last epoch that the store contains or that this member has seen, so that it
 grows even if the data was lost.
 """
@@ -121,7 +121,7 @@ class EtcdStore:
         )
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError if it is lost."""
+        """Extend the lease. Raises FencedError if the lease is lost."""
         epoch = self._epoch
         if epoch and await self._keep_alive("leader"):
             holder, rows = await self._holder()
@@ -269,7 +269,7 @@ class EtcdStore:
         return self._leases[purpose]
 
     async def _keep_alive(self, purpose: str) -> bool:
-        """Extend a lease of etcd. Returns False if it has ended."""
+        """Extend an etcd lease. Returns False if it has ended."""
         if purpose not in self._leases:
             return False
         return await self._client.call("lease/keepalive", {"ID": self._leases[purpose]}, _remaining) > 0
@@ -291,7 +291,7 @@ def _lease_id(answer: Answer) -> str:
 
 
 def _remaining(answer: Answer) -> int:
-    """Return the remaining seconds of a lease; 0 if it has ended."""
+    """Return the remaining seconds of a lease; 0 if it has expired."""
     return int(member(member(answer, "result", dict), "TTL", str) or 0)
 
 

@@ -1,7 +1,6 @@
 """The calls to etcd's JSON gateway that a store needs. Keys and values are text; numbers are encoded as strings.
 
-Responses are limited in bytes, depth and time, and their fields must have the types of etcd. All other responses are
-errors.
+Responses are limited in bytes, depth and time, and their fields must have etcd's types. All other responses are errors.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Answer = Mapping[str, Any]
 
 
 class Row(NamedTuple):
-    """A key with its value."""
+    """A key and its value."""
 
     key: str
     """Key with the prefix of the store."""
@@ -132,7 +131,7 @@ class EtcdClient:
             raise self._silent(server, error) from None
 
     async def close(self) -> None:
-        """Close the connections. Running and later calls raise StoreUnreachableError."""
+        """Close the connections. Pending and later calls raise StoreUnreachableError."""
         self._closed = True
         session, self._session = self._session, None
         if session is not None:
@@ -148,7 +147,7 @@ class EtcdClient:
         self._token = token
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Try the servers one after the other until a connection succeeds. Raises StoreError."""
+        """Try the servers one after another until a connection succeeds. Raises StoreError."""
         for _ in range(len(self._servers) - 1):
             with suppress(_NotConnectedError):
                 return await self._ask(path, body)

@@ -36,7 +36,7 @@ class FencedError(StoreError):
 
 
 class StoreUnreachableError(StoreError):
-    """The store does not answer. A later call may succeed."""
+    """The store does not respond. A later call may succeed."""
 
 
 class UnusableError(StoreError):
@@ -123,11 +123,11 @@ class StateStore(Protocol):
         ...
 
     async def acquire(self) -> Lease:
-        """Acquire the lease. Raises LeaseHeldError if another handle has it."""
+        """Acquire the lease. Raises LeaseHeldError if another handle has the lease."""
         ...
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError if it is lost."""
+        """Extend the lease. Raises FencedError if the lease is lost."""
         ...
 
     async def release(self) -> None:
@@ -153,7 +153,7 @@ class StateStore(Protocol):
     def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes (without prefixes, all entries), then every later change.
 
-        Several changes of a key may be merged into the last one. Needs no lease, and never ends by itself.
+        Several changes of a key may be merged into the last one. This needs no lease, and never ends by itself.
         """
         ...
 
@@ -204,7 +204,7 @@ class SharedStore(StateStore, Protocol):
         ...
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return the usage of the store, if it has its own limit."""
+        """Return the usage of the store, if the store has a limit."""
         ...
 
 

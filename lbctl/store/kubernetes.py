@@ -1,8 +1,8 @@
 """State in the Kubernetes API that several control planes share: a Lease, and ConfigMaps with the values.
 
 Kubernetes changes one object at a time, so the epoch is in every ConfigMap. A process that acquires the Lease writes
-its epoch into each ConfigMap before it reads them. A write of an earlier leader then finds another resourceVersion or
-another epoch, and changes nothing. A snapshot is consistent only within each ConfigMap.
+its epoch into each ConfigMap before it reads the ConfigMap. A write by an earlier leader then finds a different
+resourceVersion or epoch, and changes nothing. A snapshot is consistent only within each ConfigMap.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from lbctl.store.kubernetes_objects import MEMBERS, PARTS, ConfigMapPart
 _RESYNC = 5.0
 """Seconds without an event after which a watch reads all keys again."""
 _PAUSE = 0.2
-"""Seconds before a watch that has ended is opened again."""
+"""Seconds until a watch that has ended is opened again."""
 _TRIES = 10
-"""Maximum attempts to change an object that others change at the same time."""
+"""Maximum number of attempts to change an object that other clients change at the same time."""
 _MAX_NEWS = 16
 """Maximum number of states of parts that wait for a comparison."""
 _FORGOTTEN = 60.0
@@ -100,7 +100,7 @@ class KubernetesStore:
         return Lease(self._member, epoch, self._ttl)
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError if it is lost."""
+        """Extend the lease. Raises FencedError if the lease is lost."""
         await self._lease.renew()
         return Lease(self._member, self._lease.epoch, self._ttl)
 

@@ -79,7 +79,7 @@ class ObjectClient:
                 return None
 
     async def create(self, collection: str, name: str, body: Object, annotations: Mapping[str, str]) -> Object:
-        """Create an object. Raises ConflictError if it exists, and StoreError."""
+        """Create an object. Raises ConflictError if the object exists, and StoreError."""
         version, kind = _KINDS[collection]
         metadata = {"name": name, "labels": _LABELS, "annotations": dict(annotations)}
         created = {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
@@ -123,7 +123,7 @@ class ObjectClient:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Raise StoreError in place of the API's errors. They contain no credentials."""
+        """Raise StoreError instead of the API's errors. They contain no credentials."""
         try:
             yield
         except ClusterError as error:

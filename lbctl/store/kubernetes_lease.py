@@ -1,6 +1,6 @@
 """The Lease of a control plane in Kubernetes, with an epoch.
 
-Its expiry is determined as everywhere in Kubernetes: by this machine's clock since the last observed change, not by the
+Its expiry is determined in the usual Kubernetes way: by this machine's clock since the last observed change, not by the
 times in the Lease. The epoch is an annotation. It is at least the API server's time in milliseconds, so that it grows
 even if the Lease was deleted. Every change contains the resourceVersion that it replaces, so that only one of two
 members succeeds.
@@ -69,7 +69,7 @@ class KubernetesLease:
         return epoch
 
     async def renew(self) -> None:
-        """Extend the lease. Raises FencedError if it is lost, and StoreError."""
+        """Extend the lease. Raises FencedError if the lease is lost, and StoreError."""
         for _ in range(_TRIES):
             held = await self._read() if self.epoch else None
             if held is None or (held.instance, held.epoch) != (self._instance, self.epoch):

@@ -1,8 +1,8 @@
 """The distribution of the state over ConfigMaps, and their format.
 
 A ConfigMap has at most 1 MiB, and every watcher gets the whole object after a change. For this reason the state is
-split into several ConfigMaps of values that change together. A value is kept with its version, which is the
-resourceVersion that its write has replaced and therefore never repeats. Long values are compressed.
+split into several ConfigMaps of values that change together. A value is stored with its version. The version is the
+resourceVersion that the write has replaced, and therefore never repeats. Long values are compressed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def parsed(value: Object) -> ConfigMapPart | None:
 
 
 def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
-    """Yield name, bytes and whether they are compressed."""
+    """Yield the name, the bytes and whether the bytes are compressed."""
     for name, text in (value.get("data") or {}).items():
         yield name, (text.encode("utf-8", "surrogatepass"), False)
     for name, text in (value.get("binaryData") or {}).items():
@@ -121,7 +121,7 @@ def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
 
 
 def _entry(name: str, raw: bytes, most: int | None) -> StoreEntry:
-    """Parse a value. A foreign value is kept unchanged, with a version from its content.
+    """Parse a value. A foreign value is kept unchanged, with a version derived from its content.
 
     `most`: maximum size of a compressed value in bytes; None if the value is not compressed.
     """

@@ -1,11 +1,11 @@
 """The right to write to the store and to act.
 
 `Authority` is that right by this process's monotonic clock. A leader that cannot renew its lease stops acting before
-another process can get it, whatever the store or the clock of the machine reports. If the store does not answer, the
-last leader still decides weights and health for its own proxies: these follow from its measurements, and do not need
-the store.
+another process can get it, whatever the store or the clock of the machine reports. If the store does not respond, the
+last leader still decides weights and health for its own proxies: these decisions depend on its measurements, and do not
+need the store.
 
-`LockFile` is the lease of a state directory: one process at a time holds it, and a killed process releases it
+`LockFile` is the lease of a state directory: only one process at a time can have it, and a killed process releases it
 immediately.
 """
 
@@ -36,14 +36,14 @@ def elapsed() -> float:
 
 
 class Authority:
-    """The right to decide and to act. `clock`: seconds that also pass while the process is stopped."""
+    """The right of this process to decide and to act. `clock`: seconds that also pass while the process is stopped."""
 
     def __init__(self, clock: Callable[[], float] = elapsed) -> None:
         self.clock = clock
         self.until = -math.inf
         """Time of the clock at which the right to act ends."""
         self.isolated = False
-        """Whether this was the last leader, and the store does not answer."""
+        """Whether this process was the last leader and the store does not respond."""
 
     @classmethod
     def unlimited(cls) -> Authority:
@@ -61,24 +61,24 @@ class Authority:
         self.until = -math.inf
 
     def set_isolated(self, isolated: bool) -> None:
-        """Set whether this was the last leader, and the store does not answer."""
+        """Set whether this process was the last leader and the store does not respond."""
         self.isolated = isolated
 
     @property
     def acts(self) -> bool:
-        """Whether proxies of this machine and the store may be changed."""
+        """Whether this process may change the store and the proxies of this machine."""
         return self.clock() < self.until
 
     @property
     def decides(self) -> bool:
-        """Whether weights and health may be decided."""
+        """Whether this process may decide weights and health."""
         return self.isolated or self.acts
 
 
 class LockFile:
     """An exclusive `flock` on a directory and on a file in it with the pid of its owner.
 
-    The lock of the directory remains if the file is removed, so that no second process gets the lock then.
+    If the file is removed, the lock of the directory remains, so that no second process can get the lock.
     """
 
     def __init__(self, file: Path) -> None:
@@ -175,7 +175,7 @@ def as_store_error(directory: Path) -> Iterator[None]:
 
 
 def _names(file: Path, handle: int) -> bool:
-    """Whether the handle belongs to the file that currently has this name."""
+    """Return whether the handle belongs to the file that currently has this name."""
     try:
         return os.path.samestat(os.fstat(handle), file.stat())
     except FileNotFoundError:

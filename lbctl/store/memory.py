@@ -48,7 +48,7 @@ class MemoryStore:
         return "memory"
 
     async def acquire(self) -> Lease:
-        """Acquire the lease. Raises LeaseHeldError if another handle has it."""
+        """Acquire the lease. Raises LeaseHeldError if another handle has the lease."""
         if self.shared.leader not in (None, self):
             raise LeaseHeldError(self.location, "another part of this process")
         self.shared.leader = self
@@ -57,7 +57,7 @@ class MemoryStore:
         return self._lease
 
     async def renew(self) -> Lease:
-        """Return the lease. Raises FencedError if it is lost."""
+        """Return the lease. Raises FencedError if the lease is lost."""
         if self._lease is None or self.shared.leader is not self or self._lease.epoch != self.shared.epoch:
             raise FencedError("the lease is lost")
         return self._lease

@@ -58,7 +58,10 @@ def open_shared(store: Store, member: str) -> SignedStore:
 
 
 async def answered(work: Callable[[], Awaitable[_T]]) -> _T:
-    """Return the result of the work, which is retried until the store answers. Raises StoreError for other failures."""
+    """Return the result of the work, which is retried until the store responds.
+
+    Raises StoreError for other failures.
+    """
     reported = ""
     while True:
         try:

@@ -237,7 +237,10 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
 
 
 def _held_since(row: Mapping[str, Any]) -> float | None:
-    """Return the time at which the hold began to pass. In a state from an earlier version, it began with the step."""
+    """Return the time since which the hold has been running.
+
+    In a state from an earlier version, it began with the step.
+    """
     if "held_since" not in row:
         return _time(row["since"]) if row["phase"] == "progressing" else None
     return None if row["held_since"] is None else _time(row["held_since"])
@@ -372,7 +375,7 @@ def _is_texts(value: object) -> bool:
 
 
 def _as_text(data: bytes) -> str:
-    """Decode any bytes reversibly."""
+    """Decode arbitrary bytes reversibly."""
     return data.decode(errors="surrogateescape")
 
 

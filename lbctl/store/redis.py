@@ -89,7 +89,7 @@ class RedisStore:
         return Lease(member, epoch, self._ttl)
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError if it is lost."""
+        """Extend the lease. Raises FencedError if the lease is lost."""
         if not self._held or not await self._run(scripts.RENEW, self._held, self._milliseconds):
             self._held = ""
             raise FencedError(f"the lease of {self.location} is lost")
@@ -214,7 +214,7 @@ class RedisStore:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise StoreError in place of the client's errors. Its messages contain no password."""
+        """Raise StoreError instead of the client's errors. Its messages contain no password."""
         try:
             yield
         except StoreError:

@@ -135,7 +135,7 @@ async def disconnect(connection: Any) -> None:
 
 
 class _PasswordError(UnusableError, RedisError):
-    """The password cannot be read. As an error of the client, it also closes the unusable connection."""
+    """The password cannot be read. It is a client error, so that the unusable connection is also closed."""
 
 
 class _Password(CredentialProvider):

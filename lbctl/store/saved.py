@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 class SavedState:
-    """Saves and loads records; call `lead` first. If a method raises StoreError, it has saved nothing."""
+    """Saves and loads records. Call `lead` first. If a method raises StoreError, it has saved nothing."""
 
     def __init__(self, store: StateStore, lost: Callable[[str], None], authority: Authority | None = None) -> None:
         """Use this store. `lost` is called with a message for each record that cannot be read.
@@ -111,11 +111,11 @@ class SavedState:
         self.lease = None
 
     async def entries(self, prefixes: Iterable[str]) -> tuple[StoreEntry, ...]:
-        """Return the stored entries with these prefixes."""
+        """Return the stored entries whose keys have these prefixes."""
         return tuple([entry for prefix in prefixes for entry in await self._store.read(prefix)])
 
     def watch(self, prefixes: Iterable[str]) -> AsyncIterator[KeyChange]:
-        """Yield the entries with these prefixes, then every later change."""
+        """Yield the entries whose keys have these prefixes, then every later change."""
         return self._store.watch(*prefixes)
 
     async def save_raw(self, key: str, value: str) -> None:

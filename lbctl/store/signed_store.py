@@ -1,9 +1,9 @@
 """A shared store whose content is signed by the members of its control plane.
 
 Other parties may have write access to the server of a store. A record, an announcement or a lease without a valid
-signature is rejected: it has no effect, `refused` and the log name it, and the leader's next write replaces it. The
-same applies to a record that is older than a version that this process has read. Without a key, nothing is signed, and
-signatures are not verified.
+signature is rejected: it has no effect, `refused` and the log report it, and the leader's next write replaces it. The
+same applies to a record that is older than a version that this process has read. Without a key, lbctl neither signs
+content nor verifies signatures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lbctl.store.signing import Envelope, Keyring, Purpose
 FORMAT_KEY = "format"
 """Marker of the key space. It is not signed, so that every version can read it."""
 _WRITTEN_ONCE = ("audit/", "history/files/")
-"""Prefixes of keys whose content never changes, so that an older content cannot be replayed."""
+"""Prefixes of keys whose content never changes, so that older content cannot be replayed."""
 _MAX_REFUSED = 1000
 """Maximum number of keys whose rejection is remembered."""
 _MAX_SILENCE = 30.0
@@ -53,7 +53,7 @@ class SignedStore:
         """Wrap the store. `now` returns seconds since the epoch."""
         self.keys = keys
         self.refused: dict[str, str] = {}
-        """Maps a rejected item to the reason. The item is the key of a record, or `member NAME`."""
+        """Maps a rejected item to the reason. The item is a record's key or `member NAME`."""
         self._store = store
         self._now = now
         self._stamp = 0
@@ -105,7 +105,7 @@ class SignedStore:
         return lease
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError if it is lost."""
+        """Extend the lease. Raises FencedError if the lease is lost."""
         return await self._store.renew()
 
     async def release(self) -> None:
@@ -117,7 +117,7 @@ class SignedStore:
         return shown(await self._store.leader())
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return the usage of the store, if it has its own limit."""
+        """Return the usage of the store, if the store has a limit."""
         return await self._store.usage()
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +210,7 @@ class SignedStore:
         return entry if sealed is None else StoreEntry(entry.key, sealed.text, entry.version)
 
     def _heard_of(self, presence: Presence) -> Presence | None:
-        """Return the announcement without its signature; None if it is rejected, or no longer renewed."""
+        """Return the announcement without its signature; None if it is rejected or no longer renewed."""
         subject, sealed = _member(presence.member), signing.parse_envelope(presence.value)
         problem = self._problem(subject, "announcement", _announced(presence.member, presence.instance), sealed)
         if problem:

@@ -1,6 +1,6 @@
 """The keys that the members of a control plane share, and the texts that they sign with them.
 
-Everything in a shared store, and every request of one member to another, is signed by HMAC-SHA256. Each purpose has a
+Everything in a shared store, and every request from one member to another, is signed by HMAC-SHA256. Each purpose has a
 separate key, derived from the key in the file, so that a signature for one purpose is never valid for another. A signed
 text is `signed:1:STAMP.EPOCH:SIGNATURE:TEXT`. The stamp grows with each text that a control plane signs, so that
 replays of older texts are detected.
@@ -29,12 +29,12 @@ _FORM = re.compile(r"signed:1:([0-9]{1,17})\.([0-9]{1,17}):([0-9a-f]{64}):")
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The keys of a control plane. The first one signs, and each one verifies."""
+    """The keys of a control plane. The first key signs, and each key verifies."""
 
     scope: str = ""
     """The control plane. A signature is not valid in another control plane with the same key."""
     keys: tuple[bytes, ...] = field(default=(), repr=False)
-    """Keys; empty if nothing is signed or verified."""
+    """Keys; empty if lbctl neither signs nor verifies content."""
     accepts_unsigned: bool = True
     """Whether content without a signature is accepted."""
 
@@ -51,7 +51,7 @@ class Keyring:
         return _equal(self.sign(purpose, *parts), signature)
 
     def new_instance(self, member: str) -> str:
-        """Return a unique text, signed for this member."""
+        """Return unique text, signed for this member."""
         number = secrets.token_hex(8)
         return number + self.sign("lease", member, number)[:_SHORT]
 
@@ -94,7 +94,7 @@ def request_signature(key: bytes, *parts: str | int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The parts of a signed text, not verified."""
+    """The unverified parts of a signed text."""
 
     stamp: int
     """Milliseconds since the epoch at the time of signing, or more. It grows with each text."""

@@ -2,8 +2,8 @@
 
 The lease is a lock file: one process at a time uses the state, and the lock of a killed process is released
 immediately. A database that cannot be used is renamed, and its intact entries are copied into a new database. If the
-disk is full, the process leads with the entries that it has read, and each write first tries to open the database
-again.
+disk is full, the process becomes the leader with the entries that it has read, and each write first tries to open the
+database again.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _SIDE_FILES = ("-wal", "-shm")
 _SET_ASIDE = 3
 """Maximum number of renamed damaged databases that are kept."""
 _POLL_INTERVAL = 0.5
-"""Seconds between two reads of `watch`."""
+"""Seconds between two reads by `watch`."""
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 """SQLite's primary result codes for a disk that rejects writes."""
 
 
 class SqliteStore:
-    """A StateStore in a directory of this machine. `read` without the lease needs an existing database."""
+    """A StateStore in a directory on this machine. `read` without the lease needs an existing database."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -98,7 +98,7 @@ class SqliteStore:
         return await asyncio.to_thread(self._acquire)
 
     async def renew(self) -> Lease:
-        """Check that the lease is still valid, and return it. Raises FencedError if it is lost."""
+        """Check that the lease is still valid, and return it. Raises FencedError if the lease is lost."""
         return await asyncio.to_thread(self._renew)
 
     async def release(self) -> None:
@@ -219,7 +219,7 @@ class SqliteStore:
             database.execute("DELETE FROM entries WHERE key = ?", (key,))
 
     def _check_directory(self) -> None:
-        """Raise FencedError if the directory was removed or replaced: a write would go to a file without a name.
+        """Raise FencedError if the directory was removed or replaced: a write would go to an unlinked file.
 
         Raises StoreError if the database cannot be written yet.
         """
@@ -271,7 +271,7 @@ class SqliteStore:
 def _is_open_to_others(mode: int) -> bool:
     """Return whether a directory of this mode is writable by other users, probably by mistake.
 
-    A directory with setgid is shared with its group on purpose: Kubernetes prepares the volume of a pod with an
+    A directory with setgid is intentionally shared with its group: Kubernetes prepares the volume of a pod with an
     `fsGroup` in this way (2775), and only that pod is in the group.
     """
     by_group, by_all = mode & stat.S_IWGRP, mode & stat.S_IWOTH
@@ -333,7 +333,7 @@ def _set_aside(file: Path) -> Path:
 
 
 def _salvaged(aside: Path, database: sqlite3.Connection) -> str:
-    """Copy the intact entries of the renamed file. Returns the copied and the lost ones, for the log."""
+    """Copy the intact entries of the renamed file. Returns the copied and the lost entries, for the log."""
     if _is_irregular(aside) or not aside.is_file():
         return "empty"
     beside = [place for end in _SIDE_FILES if not (place := aside.with_name(aside.name + end)).exists()]

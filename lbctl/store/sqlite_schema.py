@@ -23,11 +23,12 @@ _OVERRIDE_KEYS = ("kind", "pool", "replica", "value", "reason", "since", "until"
 
 
 UNREADABLE = (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError)
-"""Exceptions raised for a damaged file. Python's module may even fail to decode SQLite's own messages about it."""
+"""Exceptions raised for a damaged file. Python's module may even fail to decode SQLite's own messages about the
+damage."""
 
 
 class DamagedError(Exception):
-    """This version of lbctl cannot use the file as a state. The message gives the reason."""
+    """This version of lbctl cannot use the file as its state. The message gives the reason."""
 
 
 def prepare(database: sqlite3.Connection) -> None:
