@@ -1,1 +1,4 @@
-"""The picker service: proxies and gateways query it for a replica for each request. It runs in its own process."""
+"""The picker service: for each request, proxies and gateways query it for a replica.
+
+The picker runs in a separate process.
+"""

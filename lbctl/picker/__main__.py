@@ -52,7 +52,7 @@ async def _run(connection: socket.socket, datagrams: socket.socket) -> int:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Let Linux end this process with its parent, even while it is stopped and cannot detect the end of its link."""
+    """Let Linux end this process with its parent, even if the process is stopped and cannot see its link close."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

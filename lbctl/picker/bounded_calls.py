@@ -1,11 +1,10 @@
 """Limits for the calls of all gRPC services of the picker.
 
-Each service is registered as if its calls were bidirectional streams, which makes no difference to clients. Messages
-are therefore read only when it is the turn of their call, and a client that does not read its responses is
-disconnected.
+Each service is registered as if its calls were bidirectional streams, which makes no difference to clients. Therefore,
+messages are read only when it is their call's turn, and a client that does not read its responses is disconnected.
 
 `UnfinishedQuestions` limits the number of gateway queries that wait for their body, and the bytes that they hold. At a
-limit, it ends the oldest query of the connection with the most queries. A gateway whose query ends without a response
+limit, it ends the oldest query of the connection with the most queries. If a query ends without a response, the gateway
 forwards the request as if there were no picker.
 """
 
@@ -30,7 +29,8 @@ from lbctl.xds.protocol.shares import Shares
 from lbctl.xds.protocol.unread_messages import UnreadMessages
 
 MAX_MESSAGE = 5 << 18
-"""Upper bound on a message, in bytes: a proxy buffers at most 1 MiB of a body, and a little more while it arrives."""
+"""Upper bound on a message, in bytes: a proxy buffers at most 1 MiB of a body, and slightly more while the body
+arrives."""
 MAX_READING = 12
 """Upper bound on the calls that wait for their first message at once."""
 _MAX_WAITING = 4_096
@@ -43,7 +43,7 @@ MAX_QUESTIONS = 1_024
 """Upper bound on the queries that wait for their body at once. gRPC buffers a part of a message for each."""
 MAX_HELD_BYTES = 16 << 20
 BODY_TIMEOUT = 60.0
-"""Seconds within which the body of a query must arrive, as far as it is read."""
+"""Seconds within which the part of a query's body that is read must arrive."""
 
 
 class BoundedContext:
@@ -94,7 +94,7 @@ class BoundedContext:
             del message
 
     def close(self) -> None:
-        """Note that the call has ended."""
+        """Record that the call has ended."""
         self._timer.cancel()
         self.call.close()
 
@@ -157,7 +157,7 @@ def _decoded(message: bytes, decode: Callable[[bytes], Any]) -> Any:
 
 
 async def _answered(method: Any, context: BoundedContext) -> Status | None:
-    """Serve a call. Return the status to end it with; None if it ended normally."""
+    """Serve a call. Return the status with which to end the call; None if it ended normally."""
     try:
         await _answer(method, context)
     except _MalformedError:
@@ -168,7 +168,7 @@ async def _answered(method: Any, context: BoundedContext) -> Status | None:
 
 
 async def _answer(method: Any, context: BoundedContext) -> None:
-    """Serve a call by the method of its service."""
+    """Serve a call with the method of its service."""
     encode = method.response_serializer or bytes
     if method.stream_stream is not None:
         await method.stream_stream(context.messages(), context)
@@ -217,7 +217,7 @@ class UnfinishedQuestions:
             self._end_one(f"picker requests waiting for their body take more than {self._max_held >> 20} MiB")
 
     def leave(self, client: Hashable, call: Call) -> None:
-        """Note that the query of a call is complete, or that the call has ended."""
+        """Record that the query of a call is complete, or that the call has ended."""
         if self._calls.discard(client, call):
             self._held_bytes -= self._held.pop(call)
             self._timers.pop(call).cancel()

@@ -1,7 +1,8 @@
 """One TCP connection of a proxy to the picker, whatever protocol it uses: reading, time limits, and backpressure.
 
-The first byte shows the protocol: a SPOP frame begins with the high byte of its length, which is 0, and HTTP with a
-letter. So both share one port. `connection_limits` limits the number of connections and the bytes that they hold.
+The first byte identifies the protocol: a SPOP frame begins with the high byte of its length, which is 0, and HTTP
+begins with a letter. Therefore, both protocols share one port. `connection_limits` limits the number of connections and
+the bytes that they hold.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _WITHDRAWN = 1.0
 QUESTION_TIMEOUT = 10.0
 """Seconds from the connection to its first request, and from the first byte of a request to its last."""
 IDLE_TIMEOUT = 60.0
-"""Seconds between two requests of a connection."""
+"""Seconds between two requests on a connection."""
 _CHUNK_BYTES = 64 << 10
-"""Bytes that are read at once."""
+"""Maximum number of bytes that are read at once."""
 
 
 class Reply(NamedTuple):
@@ -50,7 +51,7 @@ class WireProtocol(Protocol):
     def respond(self, received: bytearray) -> Reply | int:
         """Return the response to the first request.
 
-        While the request is incomplete, return the number of bytes that it has at least. Raises MalformedError.
+        While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
         """
 
     def rejection(self, error: MalformedError) -> bytes:
@@ -76,14 +77,14 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._needed = 0
-        """Minimum length of the request whose beginning is in `_received`, in bytes."""
+        """Minimum length, in bytes, of the request that begins in `_received`."""
         self._is_paused = False
         """Whether responses are suspended until the client has read the previous ones."""
         self._loop = asyncio.get_running_loop()
         self._deadline = 0.0
         """Time at which the connection is closed unless the client sends something, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
-        """Fires at or before the deadline: a response moves the deadline but leaves the timer as it is."""
+        """Fires at or before the deadline: a response moves the deadline but does not change the timer."""
         self._withdraw: Callable[[], None] | None = None
         """`Reply.withdraw` of the newest response."""
         self._answered_at = 0.0
@@ -106,7 +107,7 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._wait(QUESTION_TIMEOUT)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection. A client that closes it with a response unread resets it."""
+        """Forget the connection. A client that closes the connection with an unread response resets it."""
         self._limits.leave(self)
         self._received.clear()
         if self._timer is not None:
@@ -116,7 +117,7 @@ class PickerConnection(asyncio.BufferedProtocol):
             self._withdraw()
 
     def eof_received(self) -> None:
-        """Note whether the client has received the response: it may also close a connection that it no longer needs."""
+        """Record whether the client has received the response: it may also close an unneeded connection."""
         self._ended_unread = self._transport is not None and _is_unread(self._transport)
 
     def get_buffer(self, _: int) -> memoryview:

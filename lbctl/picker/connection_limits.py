@@ -1,7 +1,7 @@
 """Limits on the HTTP connections of a picker's listener, and on the bytes of incomplete queries that they hold.
 
-At a limit, the picker closes the connection that has gone without a response for the longest time. Clients that only
-hold connections, or begin queries and never complete them, therefore cannot exclude proxies: a proxy gets its response
+At a limit, the picker closes the connection that has gone without a response for the longest time. Therefore, clients
+that only keep connections open, or that never complete their queries, cannot exclude proxies: a proxy gets its response
 right after it connects.
 """
 
@@ -16,7 +16,7 @@ MAX_CONNECTIONS = 4_096
 MAX_HELD_BYTES = 16 << 20
 """Upper bound on the bytes of incomplete queries, on all connections of a listener."""
 _DESCRIPTORS = 4
-"""Divisor of the process's limit of file descriptors, for the connections of one listener."""
+"""Divisor of the process's file descriptor limit, for the connections of one listener."""
 
 
 class Closable(Protocol):
@@ -42,7 +42,7 @@ class ConnectionLimits:
         self._held_bytes = 0
 
     def clients(self) -> set[Client]:
-        """Return the clients whose connections are served, which are those with a completed TLS handshake."""
+        """Return the clients with served connections: their TLS handshakes are complete."""
         return {client for item in self._held if (client := item.client) is not None}
 
     def enter(self, new: Closable) -> None:
@@ -52,7 +52,7 @@ class ConnectionLimits:
         self._held[new] = 0
 
     def note_held(self, connection: Closable, size: int) -> None:
-        """Note the number of bytes that the connection holds."""
+        """Record the number of bytes that the connection holds."""
         if (before := self._held.get(connection)) is None or before == size:
             return
         self._held[connection] = size
@@ -61,7 +61,7 @@ class ConnectionLimits:
             self._close_oldest_holder()
 
     def note_answer(self, connection: Closable) -> None:
-        """Note that the connection got a response."""
+        """Record that the connection got a response."""
         if (size := self._held.pop(connection, None)) is not None:
             self._held[connection] = size
 

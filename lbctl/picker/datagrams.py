@@ -1,7 +1,8 @@
 """Receiver of datagrams that reads all available datagrams in each iteration of the event loop.
 
-A datagram endpoint of asyncio reads only one datagram per iteration, but an iteration responds to every connection with
-a query. Under load, ends of requests arrived faster than they were read, and the kernel dropped three out of four.
+An asyncio datagram endpoint reads only one datagram per iteration, although an iteration responds to every connection
+with a query. Under load, reports of ended requests arrived faster than they were read, and the kernel dropped three out
+of four.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def bound(address: Address) -> socket.socket:
 
 
 class DatagramReceiver:
-    """Calls `take` with the content of each datagram of a socket (see `bound`). Needs a running event loop."""
+    """Calls `take` with the content of each datagram of a socket (see `bound`). It needs a running event loop."""
 
     def __init__(self, receiving: socket.socket, take: Callable[[bytes], None]) -> None:
         self._take = take

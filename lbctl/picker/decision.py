@@ -22,11 +22,11 @@ class PickerDecision(NamedTuple):
     ordered: tuple[Candidate, ...]
     """Replicas in the order in which a proxy should try them; empty: no replica may be picked."""
     reason: str
-    """Reason as one word; `full` if all ready replicas are at their limit of requests."""
+    """Reason as one word; `full` if all ready replicas have reached their request limit."""
     features: Features
-    """Features that were read from the request."""
+    """Features read from the request."""
     tokens: float
-    """Prompt tokens that the first of `ordered` has to compute."""
+    """Number of prompt tokens that the first replica of `ordered` must compute."""
 
 
 class Decider:
@@ -49,21 +49,21 @@ class Decider:
         return explain(_read(table, question), table, self.books, self._affinity, now)
 
     def started(self, request: str, decision: PickerDecision, now: float) -> None:
-        """Note that a request goes to the first replica of a decision."""
+        """Record that a request goes to the first replica of a decision."""
         replica, read = decision.ordered[0].name, decision.features
         self.books.started(request, read.pool, replica, decision.tokens, now)
         self._affinity.remember(read, replica, now)
 
     def first_token(self, request: str) -> None:
-        """Note that the response to a request has begun."""
+        """Record that the response to a request has begun."""
         self.books.first_token(request)
 
     def finished(self, request: str) -> None:
-        """Note that a request has ended."""
+        """Record that a request has ended."""
         self.books.finished(request)
 
     def sampled(self, sample: EngineSample, now: float) -> None:
-        """Correct the books by a report of a replica's engine. An engine that has restarted has lost its cache."""
+        """Correct the books with a report from a replica's engine. An engine that has restarted has lost its cache."""
         if sample.restarted:
             self._affinity.forget(sample.pool, sample.replica)
         taken = now - sample.age

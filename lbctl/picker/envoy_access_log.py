@@ -1,9 +1,9 @@
-"""Receiver of Envoy's gRPC access log, by which Envoys report that picked requests have ended.
+"""Receiver of Envoy's gRPC access log, through which Envoys report that picked requests have ended.
 
 Each entry has the id of its pick as a tag. An Envoy opens a stream for each of its workers, and sends its node id in
-the first message of each. If all streams of an Envoy have ended and no new one begins for a short time, the Envoy
-counts as ended, together with its requests. Any client can send any node id, so a stream counts only once it has ended
-a pick of that node.
+the first message of each stream. If all streams of an Envoy have ended and no new one begins for a short time, the
+Envoy counts as ended, together with its requests. Any client can send any node id, so a stream counts only after it has
+ended a pick of that node.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Ending(Protocol):
         """Return the proxy of a request that has not ended; empty if there is none."""
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Note that the response to a request has begun."""
+        """Record that the response to a request has begun."""
 
     def finished(self, pick: str) -> None:
-        """Note that a request has ended."""
+        """Record that a request has ended."""
 
     def proxy_left(self, proxy: str) -> None:
-        """Note that a proxy has ended, and with it all its requests."""
+        """Record that a proxy has ended, together with all its requests."""
 
 
 class EnvoyEnds:

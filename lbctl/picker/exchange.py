@@ -20,7 +20,7 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 INTERVAL = 0.05
-"""Seconds between two checks of the picker's own counts for changes."""
+"""Seconds between two checks whether the picker's own counts have changed."""
 _REPEAT = 1.0
 """Seconds after which unchanged counts are sent again."""
 _PAUSE = 1.0
@@ -162,7 +162,7 @@ def _counts(requests: object, unread: object, sent: object, sent_tokens: object)
 
 
 def _count(value: object, most: int) -> int:
-    """Return the value as a count. Raises ValueError if it is not a valid count."""
+    """Return the value as a number of requests. Raises ValueError if it is not a valid count."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise ValueError
     return int(value)

@@ -1,8 +1,8 @@
 """One stream of Envoy's external processing: it maps the messages of one HTTP request to responses, without any I/O.
 
-Kubernetes gateways query the picker by this protocol. They send the whole body as a stream that the picker must send
-back in pieces (`FULL_DUPLEX_STREAMED`), or its buffered beginning, or no body. They do not name a pool, and expect the
-responses of the endpoint picker protocol: 503 if no replica is ready, 429 if all replicas are full.
+Kubernetes gateways query the picker through this protocol. They send the whole body as a stream that the picker must
+send back in pieces (`FULL_DUPLEX_STREAMED`), or its buffered beginning, or no body. They do not name a pool, and expect
+the responses of the endpoint picker protocol: 503 if no replica is ready, 429 if all replicas are full.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Picking(Protocol):
         """Return the replicas for a request, in the order in which a proxy should try them."""
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Note that the response to a request has begun."""
+        """Record that the response to a request has begun."""
 
     def finished(self, pick: str) -> None:
-        """Note that a request has ended."""
+        """Record that a request has ended."""
 
 
 class ProcessorStream:
@@ -85,7 +85,7 @@ class ProcessorStream:
                 return []
 
     def end(self) -> None:
-        """Note that the stream and its request have ended."""
+        """Record that the stream and its request have ended."""
         if self._pick:
             self._picking.finished(self._pick)
             self._pick = ""
@@ -167,7 +167,7 @@ def _subset_of(request: ProcessingRequest) -> frozenset[str] | None:
 
 
 def _answer(request: ProcessingRequest) -> ResponseStart:
-    """Return the replica that responds, from the gateway's metadata."""
+    """Return the replica that responds, as given in the gateway's metadata."""
     metadata = request.metadata_context.filter_metadata
     fields = metadata[_NAMESPACE].fields if _NAMESPACE in metadata else {}
     return ResponseStart(fields[_SERVED].string_value if _SERVED in fields else "")

@@ -65,7 +65,10 @@ class GrpcServer:
         """Number of open streams."""
 
     async def start(self, bind: Address, *, shares_port: bool = False) -> int:
-        """Listen, and return the port. `shares_port`: the parent process binds it too. Raises CannotBindError."""
+        """Listen, and return the port. `shares_port`: whether the parent process also binds the port.
+
+        Raises CannotBindError.
+        """
         options = (*_OPTIONS, ("grpc.so_reuseport", int(shares_port)))
         revoked = self._credentials.interceptors() if self._credentials else ()
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_STREAMS, interceptors=revoked)

@@ -18,7 +18,7 @@ _FIELD = b"\x0a"
 
 
 class PickerHealth:
-    """The health service. `ready` returns whether replicas can be picked; only liveness does not depend on it."""
+    """The health service. `ready` returns whether replicas can be picked; liveness does not depend on it."""
 
     def __init__(self, ready: Callable[[], bool], changed: Callable[[], AsyncIterator[None]]) -> None:
         """`changed` yields when the result of `ready` may have changed, for `Watch` streams."""

@@ -1,4 +1,4 @@
-"""The HTTP interface of the picker, and the datagrams by which HAProxy and nginx report the end of a request.
+"""The HTTP interface of the picker, and the datagrams with which HAProxy and nginx report the end of a request.
 
 nginx sends `POST /pick/POOL` with the beginning of the client's body, or `GET /pick/POOL`. Both queries have the
 client's headers, and `?regions=EU,US&region=EU&zone=a` with the regions that the route allows and the location of the
@@ -11,8 +11,8 @@ or 503 for an Envoy.
 
 Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is
 always 200, with the addresses of the replicas to try and the id of the pick, or with neither: Envoy forwards any other
-response below 500 to its client. Envoy's access log reports the end (`envoy_access_log`). If the client leaves or Envoy
-stops waiting, Envoy closes the connection of its query, which withdraws the pick.
+response below 500 to its client. Envoy's access log reports the end (`envoy_access_log`). If the client disconnects or
+Envoy stops waiting, Envoy closes the connection of its query, which withdraws the pick.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STRUCTURED = re.compile(
     rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
 )
 _LATE = "late-"
-"""Prefix of the id of a pick that its proxy did not wait for."""
+"""Prefix of a pick's id if the proxy did not wait for the pick."""
 _NO_CONNECTION = (b"SC", b"sC")
 """Termination states in HAProxy's report of a request that no replica accepted."""
 _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
@@ -55,11 +55,12 @@ class HttpApi:
     """Handler of the HTTP requests. `metrics` returns the page of the picker's own metrics.
 
     `local` maps further paths to functions from a body to a response, only for clients on this machine. They need
-    `POST`. `bind` is the address of the listener for them; None: TLS with client certificates excludes web pages.
+    `POST`. `bind` is the address of the listener for them; None: TLS with client certificates excludes requests from
+    web pages.
 
-    Queries and `local` paths need the `key`; None: TLS or the caller admits the clients.
+    Queries and `local` paths need the `key`; None: TLS or the caller authenticates the clients.
 
-    Envoy's health check reads `/ready`, and its cluster expects the same text as this class returns.
+    Envoy's health check reads `/ready`, and its cluster expects the text that this class returns.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class RequestEnds:
         """Number of datagrams that could not be parsed."""
 
     def received(self, data: bytes) -> None:
-        """End the pick that a datagram names."""
+        """End the pick whose id is in a datagram."""
         end = _end(data) if len(data) <= _MAX_DATAGRAM_BYTES else None
         if end is None:
             self.malformed += 1
@@ -162,7 +163,7 @@ class _End(NamedTuple):
     """The end of a request.
 
     `pick` is the id of its pick, empty if it had none. `unreached`: whether the proxy could not reach the picked
-    replica. `left` is the id of its pick in the pool that it left for the fallback, because no replica there was
+    replica. `left` is the id of its pick in the pool that it left for the fallback, because no replica of the pool was
     reached; empty if it did not leave a pool.
     """
 
@@ -170,11 +171,11 @@ class _End(NamedTuple):
     unreached: bool
     left: str = ""
     moved: bool = False
-    """Whether another replica got the request, because the picked one was busy or could not be reached."""
+    """Whether another replica got the request, because the picked replica was busy or could not be reached."""
 
 
 def _end(data: bytes) -> _End | None:
-    """Return the end that a syslog line reports; None if the line cannot be parsed.
+    """Return the end of a request from a syslog line; None if the line cannot be parsed.
 
     HAProxy reports the end in the structured data in front of the access log, nginx in a JSON object. HAProxy adds a
     plus sign to its number of retries if a server other than the first got the request.
@@ -207,5 +208,5 @@ def _header(request: HttpRequest, name: str) -> str:
 
 
 def _body_length(request: HttpRequest) -> int:
-    """Return the length of the client's whole body, as far as the proxy knows it."""
+    """Return the length of the client's whole body, if the proxy knows it."""
     return body_length(_header(request, "x-lbctl-body-length"), request.body)

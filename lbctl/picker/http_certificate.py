@@ -1,4 +1,4 @@
-"""TLS of the picker's HTTP server beyond loopback, where Envoys on other machines present client certificates."""
+"""TLS for the picker's HTTP server beyond loopback, where Envoys on other machines present client certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbctl.ir.proxies import ServerTls
 class HttpCertificate:
     """The TLS of a server. `context` is None if connections are plain.
 
-    A server keeps its context, but each connection gets the newest one. A certificate that does not match its key
+    A server keeps its context, but each connection uses the newest context. A certificate that does not match its key
     therefore has no effect.
     """
 
@@ -36,7 +36,7 @@ class HttpCertificate:
 
 
 def _context(tls: ServerTls) -> ssl.SSLContext:
-    """Return a context of these files. Raises OSError."""
+    """Return a TLS context from these files. Raises OSError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.client_ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED if tls.client_ca else ssl.CERT_NONE

@@ -1,7 +1,7 @@
 """A small HTTP/1 server protocol for the queries of the proxies.
 
 It supports only the requests that proxies send: a head of at most 64 KiB, a body with a length, and one request after
-the other on a connection. Any other input gets a 500, and the connection is closed. The proxy then falls back to
+another on a connection. Any other input gets a 500, and the connection is closed. The proxy then falls back to
 `otherwise`.
 """
 
@@ -60,7 +60,7 @@ class HttpProtocol:
     def respond(self, received: bytearray) -> Reply | int:
         """Return the response to the first request.
 
-        While the request is incomplete, return the number of bytes that it has at least. Raises MalformedError.
+        While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
         """
         parsed = parse(received)
         if isinstance(parsed, int):
@@ -70,14 +70,17 @@ class HttpProtocol:
         return Reply(answer.encoded(keep=keep), length, keep, answer.withdraw)
 
     def rejection(self, error: MalformedError) -> bytes:
-        """Return a response with the reason. Its status is 500, because an Envoy forwards a lower one to its client."""
+        """Return a response with the reason.
+
+        Its status is 500, because an Envoy forwards a lower status to its client.
+        """
         return HttpAnswer(500, f"{error}\n".encode()).encoded(keep=False)
 
 
 def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
     """Return the first request, whether its connection stays open, and its length in bytes.
 
-    While the request is incomplete, return the number of bytes that it has at least. Raises MalformedError.
+    While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
     """
     end = received.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if end < 0:

@@ -1,7 +1,7 @@
 """The command line and the environment of the picker's process.
 
 gRPC reads the environment when it is loaded. With its event engine, gRPC passes each read and write of a connection to
-another thread. Without the engine, the thread that waits for events does them itself, which saves a tenth of the CPU
+another thread. Without the engine, the thread that waits for events does this itself, which saves a tenth of the CPU
 time of a pick.
 
 The keys of the affinity memory are Python's hashes. Their seed is in the environment, too, so that a picker that starts

@@ -26,7 +26,7 @@ class Caller:
     place: Place = _ANYWHERE
     """Location of the proxy."""
     leaves_busy: bool = False
-    """Whether the request goes on to another replica if the picked one is busy."""
+    """Whether the request is retried on another replica if the picked one is busy."""
     tenant: str = ""
     """Tenant that the proxy authenticated; empty if the route has none."""
 
@@ -41,7 +41,7 @@ class PickerQuestion(NamedTuple):
     body: bytes
     """The beginning of the body."""
     body_length: int
-    """Length of the whole body in bytes, as far as it is known."""
+    """Length of the whole body in bytes, if it is known."""
     subset: frozenset[str] | None = None
     """Allowed addresses of the replica; None: any."""
     id: str = ""
@@ -52,13 +52,13 @@ class PickerAnswer(NamedTuple):
     """The response. Without names, the proxy falls back to `otherwise`."""
 
     id: str = ""
-    """Id of the pick in the report of its end; empty without a replica."""
+    """Id of the pick, for the report of its end; empty without a replica."""
     names: tuple[str, ...] = ()
     """Names of the replicas, in the order in which the proxy should try them."""
     addresses: tuple[str, ...] = ()
     """Addresses of the replicas, in the same order."""
     full: bool = False
-    """Whether there is no replica because all ready replicas are at their limit of requests."""
+    """Whether there is no replica because all ready replicas have reached their request limit."""
 
 
 class ResponseStart(NamedTuple):

@@ -1,6 +1,8 @@
-"""Picks whose end was never reported: HAProxy and nginx report ends by datagrams, and datagrams may be lost.
+"""Picks whose end was never reported:
 
-If a proxy reports the number of its requests at each replica, the picker ends its picks in excess of that number, the
+HAProxy and nginx report the ends of requests in datagrams, and datagrams may be lost.
+
+If a proxy reports the number of its requests at each replica, the picker ends its picks in excess of that number,
 oldest first. A report may be older than a request, and a request may end between two reports. Therefore only picks that
 are some seconds old count, and only the excess that two consecutive reports confirm.
 """
@@ -30,11 +32,11 @@ class OpenPick(NamedTuple):
     proxy: str = ""
     """The querying proxy; empty if it did not send its name."""
     leaves_busy: bool = False
-    """Whether the request goes on to another replica if the first one is busy."""
+    """Whether the request is retried on another replica if the first one is busy."""
 
 
 class LostEnds:
-    """Detector of lost ends. It remembers the excess of picks in the previous report."""
+    """Detector of requests whose end was never reported. It remembers the excess of picks in the previous report."""
 
     def __init__(self) -> None:
         self._excess: dict[_Place, int] = {}
@@ -52,7 +54,7 @@ class LostEnds:
 
 
 def _settled(picks: Mapping[str, OpenPick], reported: Mapping[_Place, int], now: float) -> dict[_Place, list[str]]:
-    """Return the ids of the settled picks for each proxy, pool and replica, the oldest first."""
+    """Return the ids of the settled picks for each proxy, pool and replica, oldest first."""
     settled: dict[_Place, list[str]] = {place: [] for place in reported}
     for name, pick in picks.items():
         if now - pick.at <= _SETTLED:

@@ -1,8 +1,8 @@
-"""One process of the picker: its servers, and the link to the control plane that feeds it.
+"""A picker process: its servers, and the link to the control plane that sends it tables.
 
-A child of `lbctl serve` inherits a socket for its link, and ends when that socket is closed. So even a killed `serve`
-does not leave a picker behind that continues with an old table. A picker on another machine keeps its tables while the
-control plane is unreachable. Picks never wait for the link, because they only need data in memory.
+A child of `lbctl serve` inherits a socket for its link, and ends when that socket is closed. So even if `serve` is
+killed, no picker is left behind with an old table. A picker on another machine keeps its tables while the control plane
+is unreachable. Picks never wait for the link, because they only need data in memory.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from lbctl.xds.protocol.credentials import ServerCredentials
 
 _GRACE = 1.0
-"""Seconds that open streams get to end when the process stops."""
+"""Seconds that open streams have to end when the process stops."""
 _SWEEP = 10.0
 _READY_POLL = 0.1
 
 Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
-"""Coroutine function that feeds the follower until the process should end."""
+"""Coroutine function that passes lines to the follower until the process should end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ class PickerEndpoints:
 
 
 class PickerProcess:
-    """The parts of the process."""
+    """The parts of a picker process."""
 
     def __init__(
         self, places: PickerEndpoints, link: Link, own: str, *, is_alone: bool = False, memory: Path | None = None
     ) -> None:
         """`own` is the id of this process among other pickers.
 
-        `is_alone`: whether `serve` is not the parent, and therefore reads reports by HTTP. `memory`: the directory with
+        `is_alone`: whether `serve` is not the parent, and therefore reads reports over HTTP. `memory`: the directory with
         the saved affinity memory; None: it is not saved. Raises CannotBindError.
         """
         self._places = places

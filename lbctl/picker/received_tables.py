@@ -1,4 +1,7 @@
-"""The tables of one picker, from the lines of the control plane. If these stop, the last tables remain in use."""
+"""The tables of one picker, built from the control plane's lines.
+
+If no more lines arrive, the last tables remain in use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link of a picker on another machine: it subscribes to the tables of `lbctl serve` by its HTTP API.
+"""The link of a picker on another machine: it subscribes to the tables of `lbctl serve` through its HTTP API.
 
 While the control plane is unreachable, the picker continues with the last tables. It still avoids a replica that fails
 in the meantime, because proxies report that they cannot reach it. The pauses between attempts grow and have jitter.
@@ -161,7 +161,7 @@ class _RefusedError(Exception):
 
 
 async def _reason_of(response: aiohttp.ClientResponse) -> str:
-    """Return the reason in a response of the control plane; empty if it does not contain one."""
+    """Return the reason in a response from the control plane; empty if it does not contain one."""
     try:
         reason = json.loads(await response.content.read(_MAX_REASON))["error"]
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -29,7 +29,7 @@ class PickerReport:
     sampled: int = 0
     """Number of samples since the start."""
     samples: tuple[DecisionSample, ...] = ()
-    """Newest samples, the newest last."""
+    """The latest samples, newest last."""
 
 
 def line(report: PickerReport) -> bytes:

@@ -1,4 +1,4 @@
-"""The picker service of one process: it picks replicas for queries by the tables, the books and the affinity memory.
+"""The picker service of one process: it picks replicas for queries with the tables, the books and the affinity memory.
 
 All methods run in one event loop, so each decision takes all previous decisions into account. If a pool has no table or
 no available replica, the response is empty, and the proxy falls back to `otherwise`.
@@ -31,7 +31,7 @@ _OWN_ID = 16
 _MAX_ENDED, _LATE = 10_000, 60.0
 """Upper bounds on the number and age (in seconds) of remembered ends that arrived before their queries.
 
-This happens if a client leaves immediately, or if a picker that hung reads its sockets in any order.
+This happens if a client disconnects immediately, or if a picker that hung reads its sockets in any order.
 """
 MAX_ADDRESSES = 4
 """Upper bound on the replicas in a response."""
@@ -78,7 +78,7 @@ class PickService:
             self.tables[pool] = table
 
     def sampled(self, sample: EngineSample) -> None:
-        """Correct the books by a report of a replica's engine."""
+        """Correct the books with a report from a replica's engine."""
         if sample.pool in self.tables:
             self._decider.sampled(sample, self._clock())
             if len(self._decider.books) < len(self._open):
@@ -127,7 +127,7 @@ class PickService:
         return "" if entry is None else entry.proxy
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Note that the response to a request has begun."""
+        """Record that the response to a request has begun."""
         entry = self._open.get(pick)
         if entry is None:
             return
@@ -142,7 +142,7 @@ class PickService:
         self._decider.first_token(pick)
 
     def finished(self, pick: str) -> None:
-        """Note that a request has ended."""
+        """Record that a request has ended."""
         entry = self._open.pop(pick, None)
         if entry is not None:
             self.statistics.finished[entry.pool] += 1
@@ -153,7 +153,7 @@ class PickService:
             self._ended[pick] = self._clock()
 
     def proxy_left(self, proxy: str) -> None:
-        """Note that a proxy has ended, and with it all its requests."""
+        """Record that a proxy has ended, together with all its requests."""
         for pick in [pick for pick, entry in self._open.items() if entry.proxy == proxy]:
             self.finished(pick)
 
@@ -190,7 +190,7 @@ class PickService:
             log.failure("a pick failed; the proxy falls back to `otherwise`")
 
     def _table(self, question: PickerQuestion) -> PoolTable | None:
-        """Return the table of the pool. A gateway without a pool gets the table with replicas that it allows."""
+        """Return the table of the pool. A gateway without a pool gets the table that contains replicas it allows."""
         pool = question.caller.pool
         if pool is not None:
             return self.tables.get(pool)

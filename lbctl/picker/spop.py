@@ -1,4 +1,4 @@
-"""The SPOP interface of the picker, by which HAProxy queries it on the port where other proxies use HTTP.
+"""The SPOP interface of the picker, which HAProxy queries on the port where other proxies use HTTP.
 
 A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
 
@@ -9,7 +9,7 @@ A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
 - the `tenant`, the beginning of the `body`, and the `length` of the whole body
 
 The ACK sets the variable `replica`. It sets no variable if HAProxy should fall back to `otherwise`. HAProxy reports the
-end of a request by a datagram (`http_api.RequestEnds`).
+end of a request in a datagram (`http_api.RequestEnds`).
 
 HAProxy's health check is a HELLO, which the picker accepts once it has tables. Only an SPOP agent passes this check.
 """
@@ -70,7 +70,7 @@ class SpopProtocol:
     def respond(self, received: bytearray) -> Reply | int:
         """Return the response to the first frame.
 
-        While the frame is incomplete, return the number of bytes that it has at least. Raises MalformedError.
+        While the frame is incomplete, return its minimum length in bytes. Raises MalformedError.
         """
         if len(received) < spop_frames.LENGTH_BYTES:
             return spop_frames.LENGTH_BYTES

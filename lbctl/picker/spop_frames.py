@@ -1,7 +1,7 @@
-"""The frames of SPOP 2.0, the Stream Processing Offload Protocol by which HAProxy queries agents.
+"""The frames of SPOP 2.0, the Stream Processing Offload Protocol with which HAProxy queries agents.
 
 A frame is its length in 4 bytes, a type, 4 bytes of flags, the ids of a stream and of a frame, and a payload. Numbers
-are varints: one byte below 240, else 4 bits and then 7 bits for each further byte. Source: HAProxy's doc/SPOE.txt,
+are varints: one byte below 240, otherwise 4 bits and then 7 bits for each further byte. Source: HAProxy's doc/SPOE.txt,
 section 3.
 """
 
@@ -24,7 +24,8 @@ _HEAD = struct.Struct(">BI")
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
 MAX_VALUES = 255
-"""Upper bound on the values of a frame, which is the limit of a message. They are read before the key is checked."""
+"""Upper bound on the values of a frame, which is also the limit for a message. They are read before the key is
+checked."""
 
 Value = bytes | int | bool | None
 
@@ -77,13 +78,13 @@ def arguments(payload: bytes) -> list[tuple[bytes, Value]]:
 
 
 def hello(max_frame_size: int) -> bytes:
-    """Return the frame by which an agent accepts a connection: several queries at a time, and no fragments."""
+    """Return the frame with which an agent accepts a connection: several queries at a time, and no fragments."""
     items = ((b"version", b"2.0"), (b"max-frame-size", max_frame_size), (b"capabilities", b"pipelining"))
     return _frame(AGENT_HELLO, 0, 0, b"".join(_encoded(name) + _typed(value) for name, value in items))
 
 
 def disconnect(status: int, message: str) -> bytes:
-    """Return the frame by which an agent ends a connection. `status` is a code of SPOP; 0: normal."""
+    """Return the frame with which an agent ends a connection. `status` is a code of SPOP; 0: normal."""
     items = ((b"status-code", status), (b"message", message.encode("ascii", "replace")))
     return _frame(AGENT_DISCONNECT, 0, 0, b"".join(_encoded(name) + _typed(value) for name, value in items))
 

@@ -16,7 +16,7 @@ _SAMPLE_INTERVAL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DecisionSample:
-    """One decision. It does not contain any data that a client sent."""
+    """One decision. The sample does not contain any data that a client sent."""
 
     at: float
     """Time of the decision, in seconds since the epoch."""
@@ -97,7 +97,7 @@ class Statistics:
         self._samples.append(sample)
 
     def samples_after(self, number: int) -> list[DecisionSample]:
-        """Return the samples after the first `number` ones, as far as they are still available."""
+        """Return the samples after the first `number` ones that are still available."""
         new = min(max(self.sampled - number, 0), len(self._samples))
         return list(self._samples)[len(self._samples) - new :]
 

@@ -1,4 +1,4 @@
-"""The tables of the picker as JSON lines: whole pools first, then their changes.
+"""The picker's tables as JSON lines: whole pools first, then their changes.
 
 The `kind` of a line is one of these:
 
@@ -30,7 +30,7 @@ from lbctl.picker.messages import Caller, PickerQuestion
 FORMAT = 2
 """Version of this format. A picker compares it with its own."""
 REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
-"""Paths of a picker's HTTP on loopback for its newest report and for the explanation of a decision, as lines."""
+"""HTTP paths of a picker on loopback, for its newest report and for the explanation of a decision, as lines."""
 _MAX_LENGTH = 2**53
 """Upper bound on the length of a body, in bytes."""
 MAX_LINE_BYTES = 256 << 20
@@ -40,14 +40,14 @@ _STARTED = _NAMES.index("started")
 
 
 class EngineSample(NamedTuple):
-    """Report of a replica's engine at the last scrape. Unknown values are None."""
+    """Report from a replica's engine at the last scrape. Unknown values are None."""
 
     pool: str
     replica: str
     running: float | None
     """Requests that the engine is running."""
     queue: float | None
-    """Requests that wait in the engine."""
+    """Requests that are waiting in the engine."""
     first_tokens: float | None
     """Number of first tokens since the start of the engine."""
     restarted: bool
@@ -68,7 +68,7 @@ class ProxySample(NamedTuple):
 
 
 class WireError(Exception):
-    """A line does not have this format. The message contains the reason."""
+    """A line is not in this format. The message contains the reason."""
 
 
 def line(kind: str, **values: object) -> bytes:
@@ -227,7 +227,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is a text that UTF-8 can encode. UTF-8 cannot encode lone surrogates."""
+    """Return whether a value is text that UTF-8 can encode. UTF-8 cannot encode lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 

@@ -1,1 +1,1 @@
-"""Components that all processes share: logging, tasks that keep running, limits, outgoing connections."""
+"""Components that all processes share: logging, long-lived tasks, limits and outgoing connections."""

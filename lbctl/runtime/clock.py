@@ -1,7 +1,7 @@
-"""A clock for deadlines. It does not jump when the clock of the machine is set.
+"""A clock for deadlines. This clock does not jump when the machine's clock is set.
 
 The ends of overrides and drains, and the steps of rollouts, are saved as seconds since the epoch, so that they survive
-a restart. While the process runs, they must not occur early, even if the machine's clock is changed. After a restart,
+a restart. While the process runs, they must not happen early, even if the machine's clock is changed. After a restart,
 the machine's clock is used again.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from lbctl.runtime import log
 
 _TOLERANCE = 2.0
-"""Difference in seconds that is followed at once.
+"""Clock difference, in seconds, up to which the machine's clock is followed immediately.
 
 An NTP client slews a clock by less than a thousandth of the time between two calls.
 """
@@ -27,7 +27,7 @@ def _since_boot() -> float:
 class SteadyClock:
     """Seconds since the epoch, based on elapsed time.
 
-    `wall` is the machine's clock; `elapsed` cannot be set.
+    `wall` is the machine's clock; `elapsed` is a clock that cannot be set.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] = _since_boot) -> None:
@@ -37,7 +37,7 @@ class SteadyClock:
         self._reported = 0.0
 
     def now(self) -> float:
-        """Return the time. A jump of the machine's clock is logged once, and not followed."""
+        """Return the time. A jump of the machine's clock is logged once and not followed."""
         elapsed = self._elapsed()
         jump = self._wall() - elapsed - self._offset
         if abs(jump) <= _TOLERANCE:

@@ -1,4 +1,4 @@
-"""Raises the limit of open file descriptors, and logs at most once a minute that they are exhausted."""
+"""Raises the limit on open file descriptors, and logs at most once a minute that they are exhausted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lbctl.base.errors import reason_of
 from lbctl.runtime import log
 
 _SOFT_LIMIT = 65_536
-"""Enough for thousands of Envoys. A higher limit would cost memory: children inherit it, and HAProxy reserves memory
-for each descriptor."""
+"""This is enough for thousands of Envoys. A higher limit would cost memory: children inherit it, and HAProxy reserves
+memory for each descriptor."""
 _LOG_INTERVAL = 60.0
 """Seconds between two log lines."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

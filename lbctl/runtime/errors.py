@@ -16,7 +16,10 @@ class CannotListenError(Exception):
 
 
 class MissingPathError(Exception):
-    """This user sees nothing at a path of the fleet, and nothing is served. The reason has been logged."""
+    """A path of the fleet does not exist or is not accessible to this user, and no fleet is published.
+
+    The reason has been logged.
+    """
 
 
 class UnknownStateError(Exception):

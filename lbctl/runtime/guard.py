@@ -24,11 +24,11 @@ Work = Callable[[], Awaitable[None]]
 
 
 def _uncounted(_task: str) -> None:
-    """Does not count the failure, for tests and commands without metrics."""
+    """Do nothing with a failure, for tests and commands without metrics."""
 
 
 def _unannounced(_seconds: float) -> None:
-    """Does not report when a task restarts."""
+    """Do nothing when a task restarts."""
 
 
 _AGAIN = 3.0
@@ -36,11 +36,11 @@ _AGAIN = 3.0
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float | None = None) -> None:
-    """Cancel tasks and wait until they have ended. Their errors are dropped.
+    """Cancel tasks and wait until they have ended. Their errors are ignored.
 
     A task is cancelled again if it continues: a client library that is connecting at that moment may mistake the first
-    cancellation for a failure of its connection, and swallow it. `again`: the seconds until then, fewer than usual for
-    tasks that have nothing to finish.
+    cancellation for a failure of its connection, and swallow it. `again`: the seconds until the next cancellation,
+    fewer than usual for tasks that have no work to finish.
     """
     ending = set(tasks)
     while ending:
@@ -87,7 +87,7 @@ class Guard:
     async def keep(
         self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
     ) -> NoReturn:
-        """Run `work` until it is cancelled, again and again if it raises or returns.
+        """Run `work` until it is cancelled, and restart it whenever it raises or returns.
 
         `task` is a fixed name, and a label of the metric; `fields` distinguish several instances in the log.
         `restarts_in` is called after each failure, with the seconds until the next start. Raises fatal exceptions.
@@ -114,12 +114,15 @@ class Guard:
     def start(
         self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
     ) -> asyncio.Task[NoReturn]:
-        """Run `keep` as a task of the running event loop, with the task's name. The caller holds it and cancels it."""
+        """Run `keep` as a task of the running event loop, with the task's name.
+
+        The caller keeps a reference to it and cancels it.
+        """
         detail = " ".join([task, *fields.values()])
         return asyncio.get_running_loop().create_task(self.keep(task, work, restarts_in, **fields), name=detail)
 
     def call(self, task: str, callback: Callable[[], None], **fields: str) -> None:
-        """Call `callback` once. An exception is logged and counted, so that the next callbacks are still called."""
+        """Call `callback` once. An exception is logged and counted, and the next callbacks are still called."""
         try:
             callback()
         except Exception:  # noqa: BLE001 -- the next callbacks are still called

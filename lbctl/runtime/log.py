@@ -21,7 +21,7 @@ from lbctl.base.urls import without_user
 _LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
 _SEVERITIES: dict[Severity, int] = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 _BARE = re.compile(r"[!#-<>-~]+", re.ASCII)
-"""A value that needs no quotes."""
+"""Pattern of a value that needs no quotes."""
 _REMINDER = 300.0
 """Seconds between two lines about a lasting failure."""
 
@@ -38,7 +38,7 @@ def start(stream: TextIO) -> logging.Handler:
 
 
 def stop(handler: logging.Handler) -> None:
-    """Stop logging to the handler that `start` has returned."""
+    """Stop logging to the handler that `start` returned."""
     logging.getLogger().removeHandler(handler)
 
 
@@ -69,9 +69,9 @@ def findings(diagnostics: Iterable[Diagnostic]) -> None:
 
 
 class LastingFailure:
-    """Logs a failure of a repeated operation: its beginning, every five minutes while it lasts, and its end.
+    """Logs a failure of a repeated operation: at its beginning, every five minutes while it lasts, and at its end.
 
-    A failure with another message is logged at once. `clock` returns seconds.
+    A failure with a different message is logged immediately. `clock` returns seconds.
     """
 
     def __init__(self, end: str, clock: Callable[[], float] = time.monotonic) -> None:

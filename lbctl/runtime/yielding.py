@@ -1,4 +1,4 @@
-"""Splits long computations of the event loop into short turns, so that updates to the proxies are not delayed."""
+"""Splits long computations on the event loop into short turns, so that updates to the proxies are not delayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _TURN, _PAUSE = 0.001, 0.004
-"""Maximum seconds of work in one turn of the event loop, without its last step, and the seconds of the pause after it.
+"""Maximum seconds of work in one turn of the event loop, without the last step of the turn, and the seconds of the
+pause after the turn.
 
 A push to a proxy takes several turns. Without the pause, each of them could wait for a part of the work.
 """
@@ -19,7 +20,7 @@ A push to a proxy takes several turns. Without the pause, each of them could wai
 async def in_turns(steps: Generator[object, None, T]) -> tuple[T, float]:
     """Run the generator to its end; yielded values are ignored.
 
-    Returns its return value, and the seconds of work without the pauses.
+    Return the generator's return value, and the seconds of work without the pauses.
     """
     worked = 0.0
     while True:

@@ -1,1 +1,1 @@
-"""Outgoing connections of the control plane: name resolution, and addresses to which it never connects."""
+"""Outgoing connections of the control plane: name resolution, and addresses that are never connected to."""

@@ -1,4 +1,4 @@
-"""The HTTP client of the control plane, and the addresses to which it never connects.
+"""The HTTP client of the control plane, and the addresses that it never connects to.
 
 A fleet names the pages to fetch, so anyone who can write a fleet or a DNS zone could direct the client to services that
 only this machine can reach. Therefore the address of each connection is checked after name resolution: link-local
@@ -33,10 +33,10 @@ MAX_HEADER_BYTES = 8190
 MAX_INTERIM = 16
 """Maximum number of responses with a status of 1xx to one request."""
 _HEAD_PIECE = 4096
-"""Number of bytes of a head that are parsed at once."""
+"""Maximum number of bytes of a head that are parsed at once."""
 _RESOLVER_TIMEOUT = 60.0
-"""Timeout in seconds. It is longer than any request timeout, so that a name is not queried again while its response is
-pending."""
+"""Timeout in seconds. This timeout is longer than any request timeout, so that a name is not queried again while its
+response is pending."""
 _KEEP_ALIVE = 75.0
 """Seconds for which an idle connection is kept open."""
 _PROBES = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
@@ -48,7 +48,7 @@ class RefusedAddressError(OSError):
 
 
 class _Peer(ResponseHandler):
-    """One connection. It is closed if a server sends only interim responses."""
+    """One connection. The connection is closed if a server sends only interim responses."""
 
     _interim = 0
     _awaits_head = True
@@ -59,7 +59,7 @@ class _Peer(ResponseHandler):
         super().set_response_params(**parameters)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data, and a head in pieces, so that parsing ends soon after the connection."""
+        """Parse received data, a head only in pieces, so that parsing stops soon after the connection is closed."""
         start = 0
         while self._awaits_head and self.transport is not None and len(data) - start > _HEAD_PIECE:
             super().data_received(data[start : start + _HEAD_PIECE])
@@ -98,7 +98,7 @@ class _Resolver(AbstractResolver):
         return [_result(host, port, item) for item in dns_answer.addresses]
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing, because there are no resources to release."""
 
 
 def _result(host: str, port: int, address: str) -> ResolveResult:
@@ -107,7 +107,7 @@ def _result(host: str, port: int, address: str) -> ResolveResult:
 
 
 def _socket(info: AddrInfoType) -> socket.socket:
-    """Create the socket of a connection. Raises RefusedAddressError for an address that no replica can have."""
+    """Create the socket of a connection. Raises RefusedAddressError for an address that is not valid for a replica."""
     family, kind, protocol, _, address = info
     try:
         usable_answer([str(ipaddress.ip_address(str(address[0]).partition("%")[0]))])

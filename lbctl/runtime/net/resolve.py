@@ -1,9 +1,10 @@
 """Resolves one name to its addresses.
 
-The given resolvers are queried, or else the resolver of the operating system (with its hosts file and resolv.conf). An
-IPv6 address is used only if a name has no IPv4 address, because proxies that resolve names themselves are configured in
-the same way: a machine with both is one replica. Addresses that no replica can have are rejected, above all link-local
-ones, because clouds serve credentials there. Nothing is cached or repeated here: `discovery.dns` does that.
+If resolvers are given, they are queried; otherwise, the operating system's resolver is queried (with its hosts file and
+resolv.conf). An IPv6 address is used only if a name has no IPv4 address, because proxies that resolve names themselves
+are configured in the same way: a machine with both is one replica. Addresses that are not valid for a replica are
+rejected, above all link-local addresses, because clouds serve credentials there. Nothing is cached or repeated here:
+`discovery.dns` does that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import dns.asyncresolver
 
 _MAX_UDP_PAYLOAD = 1232
-"""Maximum size of a UDP response, in bytes, that no network fragments. Longer responses are sent over TCP."""
+"""Maximum size of a UDP response, in bytes, that networks do not fragment. Longer responses are sent over TCP."""
 
 
 _Result = list[str] | Exception
@@ -42,9 +43,9 @@ class DnsAnswer:
     """The usable addresses of a name."""
 
     addresses: tuple[str, ...]
-    """At least one address. All are of one family, in ascending order."""
+    """At least one address. All addresses belong to one family and are in ascending order."""
     refused: tuple[str, ...] = ()
-    """Addresses of the name that no replica can have."""
+    """Addresses of the name that are not valid for a replica."""
 
 
 async def resolve(name: str, resolvers: Sequence[Address], timeout: float) -> DnsAnswer:
@@ -60,7 +61,7 @@ async def resolve(name: str, resolvers: Sequence[Address], timeout: float) -> Dn
 
 @contextmanager
 def _cancellable() -> Iterator[None]:
-    """Raise CancelledError if the task was cancelled inside the block and continued.
+    """Raise CancelledError if the task was cancelled inside the block but continued.
 
     dnspython uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives together with a
     response. Such a task would never end.
@@ -87,7 +88,10 @@ def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
 
 
 async def _by_resolvers(name: str, resolvers: Sequence[Address], timeout: float) -> list[str]:
-    """Query the resolvers, for IPv6 only after a response without IPv4: a lost response must not change the family."""
+    """Query the resolvers.
+
+    IPv6 is queried only after a response without IPv4, because a lost response must not change the family.
+    """
     import dns.exception  # slow to import, and needed only for fleets that name resolvers
     import dns.resolver
 
@@ -118,7 +122,7 @@ def _resolver(resolvers: Sequence[Address], timeout: float) -> dns.asyncresolver
 
 
 async def _by_system(name: str) -> list[str]:
-    """Query the operating system in a daemon thread per name, because its resolver cannot be interrupted.
+    """Query the operating system in one daemon thread per name, because its resolver cannot be interrupted.
 
     A thread continues after a timeout, so a hanging resolver would accumulate threads. A second lookup of the same name
     therefore waits for the first one.

@@ -32,12 +32,12 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-"""Media type for objects of which only names and labels are needed: a node's status alone is many times as large."""
+"""Media type for objects of which only names and labels are needed: a node's status alone is many times larger."""
 CONNECT_TIMEOUT = 5.0
 TIMEOUT = 15.0
 """Timeout in seconds for a connection, and for a whole response other than a watch."""
 _TIME_TOLERANCE = 2.0
-"""Seconds by which a response may arrive later than the time that it states."""
+"""Maximum delay, in seconds, between the time that a response states and its arrival."""
 MAX_ANSWER_BYTES = 32 << 20
 """Maximum size of a response, such as a page of a list."""
 MAX_EVENT_BYTES = 8 << 20
@@ -108,7 +108,7 @@ class ApiClient:
 
     @property
     def server_time(self) -> float:
-        """Return the seconds since the epoch by the server's clock, as its responses state it.
+        """Return the seconds since the epoch on the server's clock, as stated in its responses.
 
         Before the first response, this machine's clock is used.
         """
@@ -167,7 +167,10 @@ class ApiClient:
             raise ClusterError(f"{cluster.server}: {_network_reason(error)}") from None
 
     def _note_time(self, date: str) -> None:
-        """Record the server's time. Responses state it in whole seconds, and the latest ones are the most exact."""
+        """Record the server's time.
+
+        Responses contain it in whole seconds, and the latest responses are the most precise.
+        """
         with suppress(ValueError, TypeError, OverflowError):
             started_at = parsedate_to_datetime(date).timestamp() - time.monotonic()
             if self._started_at is None or not 0.0 <= self._started_at - started_at <= _TIME_TOLERANCE:

@@ -1,7 +1,7 @@
 """The address of an API server and the caller's credentials; a pod's service account is the simplest case.
 
-A kubeconfig and a service account both result in a `Cluster`. Secrets are not part of any representation, and none is
-kept longer than its file contains it.
+A kubeconfig and a service account both result in a `Cluster`. Secrets are not part of any representation, and no secret
+is kept longer than its file contains it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FixedAccess:
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A token in a file that another program replaces, as the kubelet does. The file is read for each request."""
+    """A token in a file that another program replaces, as the kubelet does. The file is read again for each request."""
 
     path: Path
     certificate: tuple[str, str] | None = field(default=None, repr=False)

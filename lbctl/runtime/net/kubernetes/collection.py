@@ -1,11 +1,11 @@
 """A copy of a collection of the Kubernetes API that follows its changes: list, then watch.
 
-It follows the API's conventions. A list comes in pages, and replaces the copy when all of it has arrived. A watch
+It follows the API's conventions. A list is split into pages, and replaces the copy when all pages have arrived. A watch
 continues from the version of the list or of the last event. Bookmarks advance that version without an object. A version
 that the server no longer has (410, as status or as ERROR event) and any other ERROR lead to a new list. A lost
 connection leads to a new watch from the same version. Failures are retried with back-off and jitter, and do not change
-the copy. Only the parts of an object that its shape names are kept, and a response with other types is a failure. A
-copy has at most `MAX_SIZE` objects, including their items.
+the copy. Only the parts of an object that are in its shape are kept, and a response with other types counts as a
+failure. A copy has at most `MAX_SIZE` objects, including their items.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 PAGES = {False: "15", True: "150"}
 """Number of objects in a page of a list, for whole objects and for metadata only.
 
-It keeps each page within the limits of a response: a slice has up to 1,000 endpoints of about 20 values, and the
-metadata of a node with GPUs has 600 to 2,000.
+These numbers keep each page within the limits of a response: a slice has up to 1,000 endpoints of about 20 values, and
+the metadata of a node with GPUs has 600 to 2,000 values.
 """
 MAX_SIZE = 40_000
 """Maximum number of objects and their items in a copy."""
@@ -70,7 +70,7 @@ class CollectionKey:
 
     @property
     def resource(self) -> str:
-        """Return the plural name of its kind, as in RBAC."""
+        """Return the plural name of the objects' kind, as in RBAC."""
         return self.path.rsplit("/", 1)[-1]
 
 
@@ -201,7 +201,7 @@ class Collection:
         self._version = item.get("metadata", {}).get("resourceVersion") or self._version
 
     def _shaped(self, value: Object, shape: list[dict[str, Shape]] | dict[str, Shape]) -> Object:
-        """Return an object, or with a list of its shape a page of them, without unused parts.
+        """Return an object, or a page of objects for a list shape, without unused parts.
 
         Raises ClusterError.
         """

@@ -1,7 +1,7 @@
 """Runs the program that a kubeconfig names for its credentials (`users[].user.exec`), as kubectl does.
 
 Cloud providers issue short-lived tokens this way. The program runs with the rights of this process, without a shell and
-without a terminal. Any user who can write the kubeconfig can therefore run programs here. Its output is kept until it
+without a terminal. Therefore, any user who can write the kubeconfig can run programs here. Its output is kept until it
 expires or the API server rejects it. Its output and its arguments are never logged, because either may contain a
 secret.
 """
@@ -32,7 +32,7 @@ _PIECE = 1 << 16
 _KILLED = 1.0
 """Seconds to wait for the end of a killed program."""
 _MARGIN = 60.0
-"""Seconds before its expiry at which a credential is no longer used."""
+"""Seconds before its expiry from which a credential is no longer used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ExecCommand:
     argv: tuple[str, ...] = field(repr=False)
     """Program, absolute or from PATH, and its arguments."""
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """(name, value): variables in addition to this process's environment."""
+    """Pairs (name, value) of variables in addition to this process's environment."""
     api_version: str = API_VERSIONS[0]
     """Version of ExecCredential that the program writes."""
     cluster: str = field(default="", repr=False)

@@ -1,9 +1,9 @@
-"""Reads one kubeconfig: the cluster and the credentials of a context, with the position of every fault.
+"""Reads one kubeconfig: the cluster and the credentials of a context, with the position of every problem.
 
 It reads files with several clusters, from the tools of every provider. Unsupported features (`proxy-url`,
 `auth-provider`) are rejected if the chosen context needs them. Relative paths are relative to the kubeconfig, as for
 kubectl. A kubeconfig with a credentials program must belong to root or to the current user, and must not be writable by
-other users: they could run programs here.
+other users: otherwise, those users could run programs here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_BYTES = 4 << 20
 
 
 def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
-    """Return the cluster in KUBECONFIG, as kubectl does, else the current pod's cluster. Raises ClusterError."""
+    """Return the cluster in KUBECONFIG, like kubectl, or otherwise the current pod's cluster. Raises ClusterError."""
     named = environment.get("KUBECONFIG", "")
     if not named:
         return in_cluster(environment=environment)
