@@ -88,8 +88,8 @@ class PickerProcess:
     ) -> None:
         """`own` is the id of this process among other pickers.
 
-        `is_alone`: whether `serve` is not the parent, and therefore reads reports over HTTP. `memory`: the directory with
-        the saved affinity memory; None: it is not saved. Raises CannotBindError.
+        `is_alone`: whether `serve` is not the parent, and therefore reads reports over HTTP. `memory`: the directory
+        with the saved affinity memory; None: it is not saved. Raises CannotBindError.
         """
         self._places = places
         self._link = link
