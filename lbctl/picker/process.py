@@ -183,7 +183,7 @@ class PickerProcess:
             await self._write()
 
     async def _write(self) -> None:
-        """Save what is new, in a thread: picks do not wait for a disk."""
+        """Save new entries in a thread, because picks must not wait for a disk."""
         changes = self._affinity.take_changes()
         if changes and self._saved is not None:
             await asyncio.to_thread(self._saved.write, changes)

@@ -1,7 +1,7 @@
-"""The affinity memory of a picker in two files, so that a picker that starts again knows sessions and prompts.
+"""The affinity memory of a picker in two files, so that a restarted picker recognises sessions and prompts.
 
 Each file has one generation (`lbctl.pick.affinity`). New entries are appended every `INTERVAL`, and a new generation
-replaces the older file. A line that is not complete, because the process was killed while it wrote, is ignored.
+replaces the older file. An incomplete line, written by a process that was killed, is ignored.
 
 Keys are hashes of Python with a secret seed (`lbctl.picker.launch`), so the files do not contain sessions or prompts.
 Files with another seed or from another version of Python are ignored.
@@ -21,7 +21,7 @@ from lbctl.pick.affinity import TTL, AffinityChanges, AffinityMemory
 from lbctl.runtime import log
 
 INTERVAL = 0.1
-"""Seconds between two writes. A killed picker loses what it has learned since the last one."""
+"""Seconds between two writes. A killed picker loses the entries since the last write."""
 _FORMAT = 1
 _NAMES = ("memory-0.jsonl", "memory-1.jsonl")
 
@@ -114,7 +114,7 @@ def _numbers(values: list[Any]) -> list[int]:
 
 
 def _hash() -> int:
-    """Return a value that differs if keys of entries differ, because of the seed or the version of Python."""
+    """Return a value that changes whenever the keys of entries change because of the seed or the Python version."""
     return hash(("lbctl", hash(b"picker")))
 
 

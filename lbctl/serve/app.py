@@ -169,7 +169,10 @@ class App:
         if services.live.served is None:
             if shared is None and not all(exists(path) for path in options.paths):
                 raise MissingPathError
-            hint = "a previously published fleet is in the state directory that was set then (--state, control.state)"
+            hint = (
+                "a previously published fleet is in the state directory that was configured at that time (--state or "
+                "control.state)"
+            )
             log.error(NO_FLEET, state=options.state, hint=hint)
             if self._endpoints.opened.api is None:
                 await self._open_api(services, (await asyncio.to_thread(read_control, options.paths)).source)

@@ -167,7 +167,9 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
             )
             yield _critical("picker_unasked", pool.name, text, command)
         elif row.missed > _MISSED * row.requests:
-            text = f"at least {row.missed / row.requests:.0%} of the requests for pool {pool.name} have no pick"
+            text = (
+                f"at least {row.missed / row.requests:.0%} of the requests for pool {pool.name} are sent without a pick"
+            )
             yield _warning("picks_missed", pool.name, text, command)
 
 

@@ -63,7 +63,7 @@ class ServedState:
     rollouts: RolloutService
     """Executes operations on rollouts."""
     rollbacks: RollbackService
-    """Executes rollbacks, and has the previously published fleets."""
+    """Executes rollbacks, and provides the previously published fleets."""
     audit: AuditLog
     """The audit log."""
     supervisor: DriverSupervisor

@@ -32,7 +32,7 @@ from lbctl.serve.discovery.interface import NameState, PoolAnswer
 _WAIT_WITH_ANSWER = 0.5
 """Seconds for which `first` waits for a service that already has an earlier answer."""
 _MAX_LEAVING = 8192
-"""How many names of terminating pods are remembered for each service."""
+"""Maximum number of names of terminating pods that are remembered for each service."""
 _ClusterKey = tuple[str | None, str | None]
 """The kubeconfig and its context."""
 

@@ -51,6 +51,7 @@ def _problem(item: Replica) -> str:
     host = item.address.host
     address = address_of(host)
     if item.address.path or is_metadata(host, address) or (address is not None and is_forbidden(address)):
-        problem = "which is not valid for a replica"
-        return f"the replica {show(item.name)} has the address {show(str(item.address))}, {problem}"
+        return (
+            f"the replica {show(item.name)} has the address {show(str(item.address))}, which is not valid for a replica"
+        )
     return ""

@@ -1,4 +1,4 @@
-"""Reads the fleet's files at the start, after changes and on request, and has them published.
+"""Reads the fleet's files at the start, after changes and on request, and passes them on for publication.
 
 If the fleet is valid, it is published; otherwise the published fleet stays unchanged and the reason is logged. No
 failure here ends the process or removes the configuration from proxies.
@@ -42,7 +42,7 @@ _FILES = Cause(CONTROL_PLANE)
 
 
 class Reconciler:
-    """Reads the files, and has the live fleet publish them."""
+    """Reads the files, and passes them to the live fleet, which publishes them."""
 
     def __init__(
         self,

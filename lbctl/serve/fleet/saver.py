@@ -62,7 +62,7 @@ class FleetSaver:
             self._saved, self._drains, self.is_pending = None, None, True
 
     async def save(self, saved: SavedFleet | None) -> None:
-        """Save the served fleet, the discovery answers and the drains, as far as they have changed."""
+        """Save the published fleet, the discovery answers and the drains if they have changed."""
         served = self._publisher.served
         if served is None:
             return

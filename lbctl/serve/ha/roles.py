@@ -38,7 +38,7 @@ class SharedParts:
     rollouts: RolloutService
     """Moves rollouts."""
     history: FleetHistory
-    """Has the previously published fleets."""
+    """Provides the previously published fleets."""
 
 
 @dataclass(frozen=True, slots=True)

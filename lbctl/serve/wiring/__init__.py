@@ -48,7 +48,7 @@ async def build_from(
     options: Options, endpoints: Endpoints, metrics: Metrics, nodes: NodeStatus, state: SavedState,
     shared: Shared | None = None,
 ) -> tuple[Services, RestoredState]:  # fmt: skip
-    """Load the saved state, and build the parts with it. Waits for a store that does not answer. Raises StoreError."""
+    """Load the saved state and build the parts with it. Waits until the store answers. Raises StoreError."""
     restored = await answered(lambda: restore(state))
     services = build(Inputs(options, endpoints, metrics, nodes, state, restored, shared))
     if services.member is not None:

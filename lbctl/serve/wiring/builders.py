@@ -50,7 +50,7 @@ class TrafficParts:
     """The parts that read the traffic of the proxies."""
 
     traffic: Traffic
-    """Reads the counters of the proxies, and has the ledger."""
+    """Reads the counters of the proxies, and owns the ledger."""
     load_reports: LoadReports
     """Adds the load reports of Envoys to the ledger."""
     request_logs: RequestLogs
@@ -78,7 +78,7 @@ class FleetParts:
     history: FleetHistory
     """The previously published fleets."""
     reconciler: Reconciler
-    """Reads the files, and has valid fleets published."""
+    """Reads the files, and passes on valid fleets for publication."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Services:
     live: LiveFleet
     """Publishes every change of the inputs of the fleet."""
     reconciler: Reconciler
-    """Reads the files, and has valid fleets published."""
+    """Reads the files, and passes on valid fleets for publication."""
     loop: ControlLoop
     """Decides weights and health."""
     scraping: FleetScraper
@@ -56,7 +56,7 @@ class Services:
     supervisor: DriverSupervisor
     """Runs a driver for each proxy on this machine."""
     traffic: Traffic
-    """Reads the counters of the proxies, and has the ledger."""
+    """Reads the counters of the proxies, and owns the ledger."""
     load_reports: LoadReports
     """Adds the load reports of Envoys to the ledger."""
     request_logs: RequestLogs

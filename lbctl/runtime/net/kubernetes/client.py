@@ -162,7 +162,7 @@ class ApiClient:
         except TimeoutError:
             raise ClusterError(f"{cluster.server} does not answer") from None
         except TooLargeError as error:
-            raise ClusterError(f"{cluster.server} did not end {error}") from None
+            raise ClusterError(f"{cluster.server} sent {error}") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ClusterError(f"{cluster.server}: {_network_reason(error)}") from None
 

@@ -105,7 +105,7 @@ class Cluster:
     server_name: str | None = None
     """Name in the server's certificate, if it differs from the host in the URL."""
     credentials: ClusterCredentials = field(default_factory=FixedAccess, repr=False)
-    """Equal if they come from the same place, so that a cached token survives the next reading."""
+    """Credentials from the same place compare equal, so that a cached token survives the next read."""
 
 
 def bearer(token: str, origin: str) -> str:
