@@ -1,7 +1,7 @@
 """Checks the addresses of replicas that are written in the fleet or listed in a targets file.
 
 A targets file is written by another program, so it may contain only hosts and ports. It must not contain an address at
-which the control plane or a proxy listens: clients' requests would reach it with the rights of the machine.
+which the control plane or a proxy listens: clients' requests would reach it with the privileges of the machine.
 """
 
 from __future__ import annotations

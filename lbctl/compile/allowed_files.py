@@ -1,10 +1,10 @@
 """The files that a fleet may name: the security boundary between a fleet's author and the machine that reads it.
 
-lbctl reads the files that a fleet names with its own rights, and passes on the contents of some of them: into rendered
-files, to proxies, and from there to servers that the fleet names. These files must be below the fleet's own directory,
-or below a directory that the operator allows. Certificates, lists of replicas and public keys (JWKS) may be anywhere,
-because lbctl checks that their content is of the expected kind. No fleet may name a file of the control plane's state,
-its tokens, or its keys.
+lbctl reads the files that a fleet names with its own privileges, and passes on the contents of some of them: into
+rendered files, to proxies, and from there to servers that the fleet names. These files must be below the fleet's own
+directory, or below a directory that the operator allows. Certificates, lists of replicas and public keys (JWKS) may be
+anywhere, because lbctl checks that their content is of the expected kind. No fleet may name a file of the control
+plane's state, its tokens, or its keys.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def allow(place: Path) -> None:
 
 
 def is_allowed(file: Path) -> bool:
-    """Return whether a file, its links resolved, is below a directory that the operator allows."""
+    """Return whether a file, with its links resolved, is below a directory that the operator allows."""
     resolved = without_links(file)
     home = os.path.expanduser(_KUBE)  # noqa: PTH111 -- Path.expanduser() raises where there is no home
     named = (*DIRECTORIES, home, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))

@@ -232,7 +232,7 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
     """Resolve the circuit breaker.
 
     Only requests that no replica got are retried, so a retry adds no work. After the loss of a replica, every request
-    may need a retry until the replica is ejected. For this reason as many retries as requests are allowed. The same
+    may need a retry until the replica is ejected. For this reason, as many retries as requests are allowed. The same
     applies to pending requests: Envoy also counts requests that only wait for a connection to open, and a burst on cold
     connections consists of such requests.
     """
@@ -249,7 +249,7 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
 
 
 def _few_slots(pool: model.Pool) -> bool:
-    """Whether the limit per replica is a number of slots. A limit that an engine reaches by batching is only a fuse."""
+    """Whether the limit per replica is a number of slots. A higher limit, which only batching reaches, is a fuse."""
     slots = pool.circuit_breaker.per_replica.max_requests
     return slots is not None and slots <= FEW_SLOTS
 

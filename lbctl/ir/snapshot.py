@@ -194,13 +194,13 @@ def _listeners_of(topology: Topology, proxy: Proxy) -> tuple[Listener, ...]:
 
 
 def _instances(topology: Topology, proxy: Proxy, listeners: frozenset[str]) -> int:
-    """Return the number of instances of all proxies that carry one of `listeners`; an unnamed `proxy` counts alone."""
+    """Return the number of instances that share limits on `listeners`; a proxy outside the fleet counts alone."""
     is_named = proxy.name in {item.name for item in topology.proxies}
     return instances_of(topology, listeners) if is_named else max(1, proxy.instances)
 
 
 def instances_of(topology: Topology, listeners: frozenset[str]) -> int:
-    """Return the number of instances of all proxies of the fleet that carry one of `listeners`, at least 1."""
+    """Return the number of instances of all proxies in the fleet that serve one of `listeners`, at least 1."""
     sharing = [other for other in topology.proxies if not other.listeners or listeners & set(other.listeners)]
     return max(1, sum(item.instances for item in sharing))
 

@@ -31,7 +31,7 @@ class AgentCheck(Section):
 
 
 class Include(Section):
-    """Every path is a file next to the fleet. Its lines are inserted unchanged."""
+    """Every path names a file next to the fleet. Its lines are inserted unchanged."""
 
     http: _Files | None = Field(
         None, description="For nginx: lines for the `http` block, inserted before the `server` blocks."

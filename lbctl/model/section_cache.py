@@ -51,7 +51,7 @@ class SectionCache:
         return value if entry is None or entry.content != _content(value) else entry.section
 
     def keep(self, fleet: Mapping[str, Any], sections: Mapping[str, Mapping[str, Section]]) -> None:
-        """Keep the pools and routes of a valid fleet, and forget all others. `fleet` has the plain values."""
+        """Keep the pools and routes of a valid fleet, and forget all others. `fleet` contains the plain values."""
         before = self._entries
         self._entries = {}
         for section in _SECTIONS:

@@ -67,7 +67,7 @@ class _Reader:
     """Builds a tree from the parser's events, with a few operations per scalar and without recursion.
 
     `_holder` is the innermost open map or list, `_fields` or `_items` its content, `_key` the key whose value comes
-    next. `_outer` keeps, for every open map or list, its holder and that holder's key (None: the map itself is used as
+    next. `_outer` stores, for every open map or list, its holder and that holder's key (None: the map itself is used as
     a key).
     """
 

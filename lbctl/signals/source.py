@@ -64,7 +64,7 @@ class SourceReading:
     xids: tuple[tuple[str, int], ...] = ()
     """(GPU, code) as reported, without 0."""
     moves: int = 0
-    """As `DerivedSignals.moves` of this reading."""
+    """`DerivedSignals.moves` as of this reading."""
 
 
 @dataclass(frozen=True, slots=True)
