@@ -22,7 +22,7 @@ _MAX_NAME = 63
 _BEFORE_WORK = ("connect_failure", "refused_stream", "reset_before_request")
 """Default retry conditions of a route."""
 BUSY = frozenset({429, 503, 529})
-"""Statuses by which a replica may report that it is busy."""
+"""Status codes with which a replica may report that it is busy."""
 CLOSED_STATUS = 501
 """Status of a closed route that could not be converted. A closed route prevents other routes from handling its
 requests."""
@@ -96,7 +96,8 @@ class Draft:
     ) -> Path:
         """Add an object under a free name similar to `wanted`, and return its path.
 
-        A name that contains a secret is replaced by `otherwise`, or else by `secret`.
+        If a name contains a secret, `otherwise` replaces it. If `otherwise` is empty or also contains a secret, the
+        name is `secret`.
         """
         secrets, headers = self.ledger.secrets, ((value or {}).get("match") or {}).get("headers") or {}
         names = [otherwise, "secret"] if any(map(secrets.compared, headers, headers.values())) else [wanted, otherwise]
@@ -302,7 +303,7 @@ class Draft:
     def close(self, path: Path, why: str, *, by_hand: str = "") -> None:
         """Make a route reject all its requests, so that no other route handles them.
 
-        `by_hand` is the key that the operator must write before the route may serve again.
+        `by_hand` is the key that the operator must write before the route may handle requests again.
         """
         route = self.get(path)
         kept = {key: route[key] for key in ("listeners", "match") if key in route}

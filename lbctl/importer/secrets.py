@@ -2,7 +2,7 @@
 
 A secret is identified by its position: after the name of a key, a token or a password, as the user in a URL, as a
 query parameter, or compared with such a header in an `if` or an ACL. A header value that looks random is a secret,
-whatever its name is. Values that only look like secrets are also left out of comments.
+regardless of the header's name. Values that only look like secrets are also left out of comments.
 """
 
 from __future__ import annotations

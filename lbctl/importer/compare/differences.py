@@ -158,7 +158,7 @@ def _in_one_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: Obser
 
 
 def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> bool:
-    """Whether both replicas are in one pool, or in one split, where each proxy chooses at random."""
+    """Whether both replicas are in one pool, or in one split, in which each proxy selects a pool at random."""
     splits = [
         set().union(*(set(addresses(fleet["pools"][name])) for name in route["split"]))
         for route in fleet["routes"].values()

@@ -55,6 +55,6 @@ class StandIns:
 
 @contextmanager
 def reserved_ports(names: Iterable[str]) -> Iterator[dict[str, int]]:
-    """Yield a loopback port for each name. No other process gets these ports until the block ends."""
+    """Yield a loopback port for each name. No other process can use these ports until the block ends."""
     with ExitStack() as stack:
         yield {name: port_of(stack.enter_context(reserve())) for name in names}

@@ -65,7 +65,7 @@ def filters(context: EnvoyImport, manager: Manager) -> Filters:
     result = Filters([(view, None, f"{why} is not converted") for view, why in manager.closing])
     for item in manager.view.get("http_filters"):
         if item.get("disabled").text == "true":
-            context.omit(item, "the filter is disabled; a route that enables it refuses its requests", manager.path)
+            context.omit(item, "the filter is disabled; a route that enables it refuses all requests", manager.path)
             result.disabled.append(item)
             continue
         _filter(context, manager, item, result)

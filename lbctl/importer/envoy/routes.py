@@ -36,8 +36,8 @@ class RouteWithHost:
     host: ConfigView
     """Its virtual host."""
     answer: ConfigView = EMPTY
-    """Earlier route that answers some of the same requests, under conditions that a match cannot express; else
-    empty."""
+    """Earlier route that answers some of the same requests, under conditions that a match cannot express; empty if
+    there is none."""
     is_lost: bool = False
     """Whether the match expresses only a part of the condition."""
     hidden: tuple[ConfigView, ...] = ()

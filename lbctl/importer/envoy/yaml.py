@@ -28,7 +28,7 @@ from lbctl.model.text import PRIVATE_KEY
 
 MAX_DEPTH = 64
 MAX_NODES = 200_000
-"""Maximum number of values in a file. Each alias counts as the values to which it refers."""
+"""Maximum number of values in a file. Each alias counts as all values to which it refers."""
 _IGNORE = "!ignore"
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLEANS = {"y": True, "yes": True, "true": True, "on": True, "n": False, "no": False, "false": False, "off": False}

@@ -25,7 +25,7 @@ def active(context: HaproxyImport, path: Path, section: HaproxySection, servers:
         for item in lines:
             context.draft.ledger.omit(item, "no server in this section has `check`", path)
         if servers:
-            message = "servers without `check` get requests even after they have failed"
+            message = "servers without `check` receive requests even after they have failed"
             context.draft.ledger.advise(servers[0].line, message, "add `health.active` to the pool")
         return
     check: dict[str, Any] = {"interval": "2s", "unhealthy_threshold": 3, "healthy_threshold": 2}

@@ -115,7 +115,7 @@ def _opened(context: NginxImport, path: Path) -> dict[str, Any]:
 
 
 def _modifier(location: Statement) -> str:
-    """Return `~` for an expression, `^~` for a prefix that takes precedence over expressions, else an empty string."""
+    """Return `~` for an expression, `^~` for a prefix that precedes expressions, otherwise an empty string."""
     text = location.args[0] if location.args else ""
     return "~" if text.startswith("~") else "^~" if text == "^~" else ""
 

@@ -62,7 +62,7 @@ def _confine(specification: dict[str, Any]) -> None:
 
 
 def _own(directory: str) -> bool:
-    """Give a directory and its contents to `nobody`, as which root's proxies run. Returns whether that user exists.
+    """Give a directory and its contents to `nobody`, the user of root's proxies. Returns whether that user exists.
 
     In some containers, root is the only user. A user namespace then gives the proxies another user ID.
     """

@@ -72,7 +72,7 @@ duration, word = _matching(_DURATION), _matching(_WORD)
 
 
 def number(view: ConfigView, _: Removals) -> int | float:
-    """Return a number, which may be written as a text."""
+    """Return a number, which may be written as text."""
     if view.statement.is_block or not _NUMBER.fullmatch(view.text):
         raise RefusedError(view, _NOT_A_VALUE)
     return float(view.text) if "." in view.text else int(view.text)

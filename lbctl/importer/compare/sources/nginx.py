@@ -121,7 +121,7 @@ class _Nginx:
         return "\n".join(["events {", "}", *_block("http", [*empty, *http])]) + "\n"
 
     def _unread_closing(self) -> int | None:
-        """Return the number of an unread include in `http` that closes all servers; else None."""
+        """Return the number of an unread include in `http` that closes all servers; otherwise None."""
         try:
             self._check_includes(self._includes)
         except ClosedError as error:

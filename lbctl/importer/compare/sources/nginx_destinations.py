@@ -16,7 +16,7 @@ from lbctl.importer.compare.sources.nginx_values import RESERVED, is_harmless, q
 from lbctl.importer.nginx.values import address
 
 UPSTREAM_NAME = re.compile(r"(?![0-9.]+$|unix)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-"""Name of an upstream that nginx does not read as an address, whatever follows it."""
+"""Upstream name that nginx never parses as an address, regardless of the text that follows."""
 _URL = re.compile(r"(?:(https?|grpcs?)://)?([^/?]*)(.*)", re.DOTALL)
 _PATH = re.compile(r"\$(?:\{(?:request_uri|uri|document_uri)\}|(?:request_uri|uri|document_uri)(?!\w)).*", re.DOTALL)
 """Variable with a path, which ends the host name in front of it."""
