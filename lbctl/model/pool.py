@@ -103,9 +103,8 @@ def _prefix(value: object) -> object:
 class Pick(Section):
     session: list[SessionKey] | None = Field(
         None,
-        description="Sources of the session ID; the first one in a request is used. Default: the headers "
-        "x-session-id, x-claude-code-session-id, x-session-affinity, session-id, session_id and x-correlation-id. "
-        "Unless `prefix` is off, also session_id, prompt_cache_key, metadata.user_id and user in the body.",
+        description="Sources of the session ID; the first source that a request contains is used. Default: the headers "
+        "and body fields that common clients send (docs/reference/picker.md). With `prefix: off`, only headers.",
     )
     prefix: Annotated[PickPrefix | None, BeforeValidator(_prefix), _OrOff()] = Field(
         PickPrefix.default(),

@@ -32,7 +32,7 @@ def test_every_key_has_a_description() -> None:
         f"{name}.{key}"
         for name, section in sections().items()
         for key, description in section.get("properties", {}).items()
-        if not re.fullmatch(r"[A-Z`0-9].{4,300}\.", description.get("description", ""))
+        if not re.fullmatch(r"[A-Z`0-9].{4,220}\.", description.get("description", ""))
     ]
     assert undescribed == []
 

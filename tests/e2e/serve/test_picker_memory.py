@@ -18,7 +18,7 @@ from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
-SESSIONS = 300
+SESSIONS = 150
 
 
 class _Proxy:
