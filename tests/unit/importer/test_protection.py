@@ -235,7 +235,7 @@ def test_closed_routes_are_reported_in_one_finding(tmp_path: Path) -> None:
         "location /old { return 302 /new$uri; }\nlocation /none { return 501; }\n}"
     )
     findings = [item for item in imported("nginx", file)[1] if item.code == "LB988"]
-    assert [item.message for item in findings] == ["2 routes answer 501: docs (nginx.conf:4), old (nginx.conf:5)"]
+    assert [item.message for item in findings] == ["2 routes return 501: docs (nginx.conf:4), old (nginx.conf:5)"]
     assert [item.position.line for item in findings if item.position] == [4]
 
 
