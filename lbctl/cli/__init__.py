@@ -1,4 +1,7 @@
-"""The command line. Each command is a module that is imported when it is called. Exit codes are defined here too."""
+"""The command line.
+
+Each command is a module that is imported when the command is called. Exit codes are also defined here.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +70,8 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("lbctl.cli.version", "Print the versions of lbctl, Python and its dependencies."),
     },
 }
-"""Maps a section of the help to its commands. Each has its module (`command` in it, or the name after the colon) and
-its help, which needs no import."""
+"""Maps a section of the help to its commands. Each command has a module (with the object `command`, or the name after
+the colon), and a help text that is available without an import."""
 _COMMANDS = {name: entry for commands in _GROUPS.values() for name, entry in commands.items()}
 _USAGE = "See `lbctl help COMMAND` and `lbctl help environment`."
 

@@ -1,4 +1,4 @@
-"""Options of the commands that connect to a control plane: its address, the node's identity and its certificate."""
+"""Options of commands that connect to a control plane: its address, and the node's identity and certificate."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _FLAGS = ("xds", "node", "region", "zone", "tls_ca", "tls_cert", "tls_key")
 class Ads:
     """The values of the options.
 
-    `ca`, `certificate`, `key`: absolute paths, empty if not given; TLS requires `ca`. `problem`: why no socket of a
-    running `serve` is used although it was searched for; else empty.
+    `ca`, `certificate`, `key`: absolute paths, empty if not given; TLS requires `ca`. `problem`: why the socket of a
+    running `serve` cannot be used; empty if it is used or not needed.
     """
 
     xds: Address
@@ -41,9 +41,9 @@ class Ads:
     node: str
     """Node id to send."""
     region: str
-    """Region to send; empty: none."""
+    """Region to send; empty for none."""
     zone: str
-    """Zone to send; empty: none."""
+    """Zone to send; empty for none."""
     ca: str
     certificate: str
     key: str
@@ -118,7 +118,7 @@ def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The running `serve` whose xDS address is queried. `patience`: seconds to wait if it is starting."""
+    """A running `serve`, which is queried for its xDS address. `patience`: seconds to wait for a starting `serve`."""
 
     server: ServeClient
     patience: float
@@ -132,11 +132,11 @@ class _Running:
         return option_precedence(context, "server") > option_precedence(context, "xds")
 
     def address(self) -> tuple[str, str]:
-        """Return `unix:PATH` of the `serve`; else a TCP address and the reason why the socket is not used.
+        """Return `unix:PATH` of `serve`, or a TCP address and the reason why the socket is not used.
 
-        The TCP address is the address of the named `serve`, or the default. A socket of another user would put the
-        proxy under that user's control, so it must belong to this user; root accepts any. Raises ApiError or
-        ClickException if the command line names a `serve` that does not answer or runs on another machine.
+        The TCP address is the address of the specified `serve`, or the default. A socket of another user would give
+        that user control of the proxy, so the socket must belong to this user. Root accepts any socket. Raises ApiError
+        or ClickException if the command line names a `serve` that does not answer or runs on another machine.
         """
         from lbctl.api.client import ApiError, is_on_loopback
 
@@ -160,7 +160,7 @@ class _Running:
         return USUAL if tcp.startswith("unix:") else tcp, problem
 
     def _await_listens(self) -> AnyVersionListens:
-        """Return the addresses of the `serve`. Raises ApiError or ClickException if it does not answer in time."""
+        """Return the addresses of `serve`. Raises ApiError or ClickException if it does not answer in time."""
         from lbctl.api.client import ApiError
 
         deadline, waits = time.monotonic() + self.patience, False
@@ -176,9 +176,9 @@ class _Running:
             time.sleep(_PAUSE)
 
     def _listens(self) -> AnyVersionListens:
-        """Return the current addresses of the `serve`.
+        """Return the current addresses of `serve`.
 
-        Raises ApiError without a response, and ClickException if it does not listen yet.
+        Raises ApiError if it does not respond, and ClickException if it does not listen yet.
         """
         from lbctl.api.any_version import AnyVersionStatus
 

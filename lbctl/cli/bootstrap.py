@@ -1,4 +1,4 @@
-"""`lbctl bootstrap`: the file with which an Envoy starts to get everything else from `lbctl serve`."""
+"""`lbctl bootstrap`: the start configuration of an Envoy that gets all other configuration from `lbctl serve`."""
 
 from __future__ import annotations
 
@@ -116,10 +116,11 @@ def command(
 
 
 def _default_admin(ads: Ads, directory: str | None) -> Address | None:
-    """Return the default address of the admin interface; None if it has none.
+    """Return the default address of the admin interface, or None.
 
-    It gives `serve` the health-check results of this Envoy. An Envoy that cannot create the socket does not start. For
-    this reason there is a default only in a directory where this user may write, and only on the machine of `serve`.
+    Through this interface, `serve` reads the health-check results of this Envoy. An Envoy that cannot create the socket
+    does not start. For this reason, there is a default only in a directory that is writable for this user, and only on
+    the machine of `serve`.
     """
     entry, _ = _entry_of(ads.node)
     named = entry.admin if entry is not None and entry.instances == 1 else None
@@ -148,7 +149,7 @@ def _warn_of_refusal(node: str) -> None:
 def _entry_of(node: str) -> tuple[Proxy | None, str]:
     """Return the entry of `proxies` in --fleet for this node, and the reason if there is none.
 
-    Both are empty without a valid fleet.
+    Without a valid fleet, both are empty.
     """
     fleet = click.get_current_context().params.get("fleet")
     if not fleet:

@@ -18,7 +18,7 @@ class Command(click.Command):
         self.examples = inspect.cleandoc(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write how to set the options in the environment, followed by the examples."""
+        """Write a note on environment variables, followed by the examples."""
         _write_epilog(self, self.examples, formatter)
         super().format_epilog(ctx, formatter)
 

@@ -1,4 +1,4 @@
-"""`lbctl completion`: the script with which a shell completes commands, options, choices and files."""
+"""`lbctl completion`: a script that enables a shell to complete commands, options, choices and files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 from lbctl.cli.command import Command
 
 _VARIABLE = "_LBCTL_COMPLETE"
-"""Environment variable by which the script calls the program. click derives its name from the program's."""
+"""Environment variable with which the script calls the program. click derives its name from the program name."""
 _SHELLS = ("bash", "zsh", "fish")
 
 

@@ -1,4 +1,4 @@
-"""`lbctl demo`: the whole loop on a laptop without a GPU, with faults, compared with static weights and round robin."""
+"""`lbctl demo`: a demo on a laptop without a GPU, with faults, compared with static weights and round robin."""
 
 from __future__ import annotations
 

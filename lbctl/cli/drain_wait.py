@@ -21,7 +21,7 @@ _UNKNOWN_FOR = 15.0
 def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
     """Wait until the drained replica has no requests in flight.
 
-    Return the exit code: 3 if it still has, or if unknown.
+    Return the exit code: 3 if it still has requests, or if their number is unknown.
     """
     began = time.monotonic()
     deadline = began

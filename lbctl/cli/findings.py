@@ -1,7 +1,7 @@
 """Formats findings for pipelines: text, JSON, GitHub annotations, SARIF 2.1.0 and GitLab's Code Quality report.
 
-Standard output contains only the formatted findings, in the order of files and lines. GitHub shows only ten of a kind,
-so it gets the most severe first.
+Standard output contains only the formatted findings, in the order of files and lines. GitHub shows only ten annotations
+of each kind, so the most severe findings come first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.base.diagnostics import Diagnostic, Severity, as_json, dotted
 
 FORMS = ("text", "json", "github", "sarif", "codequality")
 _MAX_ANNOTATIONS = 10
-"""Number of annotations of one step that GitHub shows."""
+"""Maximum number of annotations per step that GitHub shows."""
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "notice"}
 _CODE_QUALITY: dict[Severity, str] = {"error": "critical", "warning": "major", "note": "info"}
@@ -141,7 +141,7 @@ def _result(item: Diagnostic, index: int) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """Return a relative URI for a relative path, else an absolute one."""
+    """Return a relative URI for a relative path, otherwise an absolute URI."""
     return f"file://{quote(file)}" if file.startswith("/") else quote(file.removeprefix("./"))
 
 

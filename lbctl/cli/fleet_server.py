@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
     """Return the client of the `serve` that runs the fleet at the path. `ca` is the CA bundle of its API.
 
-    The URL is the address at which the last `serve` with the fleet's state opened its API. Without it, the section
-    `control` gives the URL, even if the files have errors elsewhere. The client has no token if the token file cannot
-    be read or has several tokens, or if another fleet runs at the URL: reading on loopback needs no token. Raises
-    ClickException if the section cannot be read, and UnavailableError if the files name neither state nor address and
-    another fleet runs there.
+    The URL is the address at which the last `serve` with the fleet's state opened its API. If there is none, the URL
+    comes from the section `control`, even if the files have errors elsewhere. The client has no token if the token file
+    cannot be read or has several tokens, or if another fleet runs at the URL. Reading on loopback does not need a
+    token. Raises ClickException if the section cannot be read, and UnavailableError if the files name neither state nor
+    address and another fleet runs there.
     """
     from lbctl.serve.fleet.reader import read_control
     from lbctl.serve.settings import settings
@@ -39,7 +39,7 @@ def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
 def _place(
     path: str, section: ControlSection, options: Options, chosen: ServeSettings, ca: str | None
 ) -> tuple[str, str | None]:
-    """Return the URL of the API and its token file (None if there is none) for `server_of_fleet`."""
+    """Return the URL of the API and its token file, or None, for `server_of_fleet`."""
     from lbctl.model.node import descend
     from lbctl.serve.settings import last_api
 
@@ -66,7 +66,7 @@ def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_na
 
     The request contains no token, because another process may use the address. If the API reports another fleet, print
     a warning and return no token. In this case raise UnavailableError unless `is_named`: the files name the address. A
-    fleet whose paths do not exist on this machine, for example in a container, may be the same one.
+    fleet whose paths do not exist on this machine, for example in a container, may be the same fleet.
     """
     from lbctl.serve.settings import last_api
 

@@ -1,6 +1,6 @@
 """`lbctl gpus`: the built-in GPU table with the source and the method of each figure, and its page in the docs.
 
-It shows only built-in figures. It does not accept a fleet, whose `gpus:` may override any figure.
+It shows only built-in figures. It does not accept a fleet, because `gpus:` in a fleet can override any figure.
 """
 
 from __future__ import annotations

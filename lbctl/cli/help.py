@@ -19,7 +19,7 @@ RULE = (
     "LBCTL_RENDER_PROXY_VERSION. Options with the same meaning in several commands share a variable.\n"
     "An option on the command line takes precedence."
 )
-"""Naming of variables, in lines of at most 100 characters."""
+"""Naming rule for variables, in lines of at most 100 characters."""
 _OTHER = {
     "LBCTL_FILE_DIRS": "Directories in addition to those from which a fleet may read keys, separated by colons",
     "LBCTL_NGINX, LBCTL_HAPROXY, LBCTL_ENVOY": "Path of the proxy's binary",
@@ -27,7 +27,7 @@ _OTHER = {
 }
 """Variables without an option."""
 _SHOWN = 3
-"""Maximum number of commands of one variable that are shown."""
+"""Maximum number of commands that are shown for one variable."""
 
 
 def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -82,7 +82,7 @@ def rollback(digest: str | None, allow_shrink: bool, wait: bool, reason: str | N
 
 
 def _held(row: schema.Rollout) -> str:
-    """Return what replaces the split in the republished files."""
+    """Return the message about a rollout whose split replaces the split in the republished files."""
     state = "ended" if row.phase == "promoted" else f"is {row.phase}"
     ends = f"`lbctl rollout abort {row.route}` restores the split of the files"
     return f"{row.route}: {row.to} has {row.percent:g} % because its rollout {state}; {ends}"

@@ -18,7 +18,7 @@ from lbctl.targets import KINDS
 
 option = options_of("init")
 _EXIT = {"LB960": 4, "LB961": 1, "LB962": 64, "LB963": 1}
-"""Maps the code of a finding to the exit code, which is 1 for all others."""
+"""Maps the code of a finding to an exit code. The exit code is 1 for all other findings."""
 _KEY = re.compile(r"[!-~]{1,4096}")
 _MAX_KEY_FILE_BYTES = 8192
 
@@ -111,7 +111,7 @@ def remove(file: str, key: str) -> None:
 
 
 def _write_all(text: str, key: str, file: str, diagnostics: Diagnostics) -> bool:
-    """Write the fleet, and before it the key that its replicas require, in a file that only its owner may read."""
+    """Write the fleet. Before that, write the key that its replicas require to a file that only its owner may read."""
     key_file = str(Path(file).with_name(KEY_FILE))
     if key and not write(f"Bearer {key}\n", key_file, diagnostics, mode=0o600):
         return False
@@ -144,7 +144,7 @@ def _text(urls: tuple[str, ...], key: str, kind: str | None, diagnostics: Diagno
 
 
 def api_key(file: str) -> str:
-    """Return the key in the file: its first line. Raises click.UsageError. No message repeats the content."""
+    """Return the key in the file: its first line. Raises click.UsageError. No message contains the content."""
     try:
         lines = Path(file).read_bytes()[:_MAX_KEY_FILE_BYTES].decode("ascii", "replace").splitlines()
     except OSError as error:
@@ -162,7 +162,7 @@ def _existing_file(file: str, hint: str = "choose another name with -f") -> Diag
 
 
 def write(text: str, file: str, diagnostics: Diagnostics, *, mode: int = 0o644) -> bool:
-    """Write the file atomically, and never overwrite an existing one: the final link would fail."""
+    """Write the file atomically. An existing file is never overwritten, because the final link would fail."""
     place = Path(file)
     try:
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-init.", dir=place.parent) as out:

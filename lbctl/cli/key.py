@@ -13,7 +13,7 @@ from lbctl.cli.options import options_of
 
 option = options_of("key_new")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
-"""It equals `lbctl.model.values.NAME`, whose import would take longer than the whole command."""
+"""The same as `lbctl.model.values.NAME`, whose import would take longer than the whole command."""
 
 
 @click.group("key", cls=Group)

@@ -22,7 +22,7 @@ _MAX_READ_BYTES = 64
 def pressed() -> Iterator[Callable[[float], list[str]]]:
     """Yield a function that returns the keys pressed within the given seconds, as soon as the first is pressed.
 
-    Letters are themselves; arrows and page keys have names. Ctrl-C still interrupts the process.
+    A letter is returned as itself; arrow keys and page keys have names. Ctrl-C still interrupts the process.
     """
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
@@ -39,7 +39,7 @@ def pressed() -> Iterator[Callable[[float], list[str]]]:
 
 
 def keys_of(text: str) -> list[str]:
-    """Return the keys for this text from a terminal. Unknown sequences are left out."""
+    """Return the keys in this text from a terminal. Unknown sequences are left out."""
     keys: list[str] = []
     while text:
         sequence = next((item for item in _SEQUENCES if text.startswith(item)), None)

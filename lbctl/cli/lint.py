@@ -138,7 +138,7 @@ def _saved(before: Sequence[SourceText], after: Sequence[SourceText]) -> bool:
 
 
 def _codes(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the codes or prefixes of codes. Raises UsageError for a prefix without any code."""
+    """Return the codes or prefixes of codes. Raises UsageError for a prefix that matches no code."""
     codes = tuple(code.strip().upper() for item in values for code in item.split(",") if code.strip())
     if codes:
         _check(codes)

@@ -1,7 +1,7 @@
-"""Writes Markdown for the comments of merge requests, in GitHub's flavour, which GitLab reads too.
+"""Writes Markdown for comments on merge requests, in GitHub's flavour, which GitLab also supports.
 
 A fleet may contain any text, so the author of a change could write links, HTML, mentions or GitLab's quick actions into
-the comment. For this reason every such text is a code span within a table cell: nothing in it has a meaning, and no
+the comment. For this reason, every such text is a code span within a table cell. Its content is not interpreted, and no
 line begins with it.
 """
 
@@ -16,7 +16,7 @@ from lbctl.base.printable import plain
 _MAX_ROWS = 12
 """Number of rows above which a table is folded."""
 _MAX_TABLE_CHARACTERS = 15_000
-"""Maximum size of a table in characters. GitHub rejects a comment of more than 65,536."""
+"""Maximum size of a table in characters. GitHub rejects comments of more than 65,536 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _folded(table: MarkdownTable) -> Iterator[str]:
 
 
 def _blocks(table: MarkdownTable) -> Iterator[str]:
-    """Yield the table, with as many rows as fit, and the number of the other rows."""
+    """Yield the table with as many rows as fit, and the number of omitted rows."""
     rule = ["---:" if column in table.numeric else "---" for column in table.head]
     lines = [_line(table.head), _line(rule)]
     room = _MAX_TABLE_CHARACTERS

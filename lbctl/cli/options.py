@@ -1,8 +1,8 @@
 """Options with environment variables: `--proxy-version` of `render` is LBCTL_RENDER_PROXY_VERSION.
 
 An option with the same meaning in all commands has one variable: `--server` is LBCTL_SERVER. The first variable of an
-option has its long name; the one with its short name, such as LBCTL_RENDER_O, is accepted too. This module also
-provides the shell completion of files and directories.
+option contains its long name. A variable with its short name, such as LBCTL_RENDER_O, is also accepted. This module
+also provides the shell completion of files and directories.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHOICES = {"PATH|git:REV|live": ("git:HEAD", "live")}
 
 
 def options_of(command: str) -> Callable[..., _Decorator]:
-    """Return `click.option` for the options of one command; if it is empty, for the shared options."""
+    """Return `click.option` for the options of one command, or for the shared options if `command` is empty."""
 
     def option(*declarations: str, **settings: Any) -> _Decorator:
         names = sorted((item.lstrip("-") for item in declarations if item.startswith("-")), key=len, reverse=True)

@@ -14,12 +14,12 @@ from lbctl.cli import terminal
 
 
 def show(value: Any, form: str) -> None:
-    """Print `value`, of JSON types or of schema types, as JSON or YAML on standard output."""
+    """Print `value`, which consists of JSON types or schema types, as JSON or YAML on standard output."""
     click.echo(as_text(value, form))
 
 
 def as_text(value: Any, form: str) -> str:
-    """Return `value`, of JSON types or of schema types, as JSON or YAML."""
+    """Return `value`, which consists of JSON types or schema types, as JSON or YAML."""
     text = json_text(value, indent=2)
     if form == "json":
         return text

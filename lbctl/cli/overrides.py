@@ -31,7 +31,7 @@ AWAY = 60.0
 
 
 def _override_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --ttl, --reason and the options of the server."""
+    """Add --ttl, --reason and the server options."""
     option = options_of("")
     function = server_options(writes=True)(function)
     function = option("--reason", metavar="TEXT", help="Reason, shown in status and audit log.")(function)
@@ -272,8 +272,8 @@ def await_proxies(remote: ServeClient) -> int:
 def _having_and_late(remote: ServeClient) -> tuple[list[str], list[str]]:
     """Return the proxies that have applied the published fleet, and the others with the reason.
 
-    Disconnected proxies are in neither list. Neither is a node that is rejected and has no resources, or is not
-    confirmed: it is not a proxy of the fleet.
+    Disconnected proxies are in neither list. A node that is rejected and has no resources, or is not confirmed, is also
+    in neither list, because it is not a proxy of the fleet.
     """
     snapshot = remote.get("/api/v1/status", schema.Status).snapshot
     version = snapshot.version if snapshot else None

@@ -1,4 +1,4 @@
-"""`lbctl picker`: the picker without `serve`, for another machine."""
+"""`lbctl picker`: runs a picker on a machine without `serve`."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from lbctl.targets import target
 
 
 def chosen(topology: Topology, kind: str, name: str | None, version: str | None = None) -> Proxy:
-    """Return the named proxy, the only one of the kind, or a default one if the fleet has none of the kind.
+    """Return the named proxy, the only proxy of the kind, or a default proxy if the fleet has none of the kind.
 
-    `version` replaces the version in the fleet. Raises UsageError if no proxy or several match.
+    `version` replaces the version in the fleet. Raises UsageError if no proxy matches, or if several proxies match.
     """
     of_kind = [item for item in topology.proxies if item.kind == kind]
     if name is not None:

@@ -1,4 +1,4 @@
-"""`lbctl reload`: makes a running `serve` read its files now, optionally with the loss of more replicas than usual."""
+"""`lbctl reload`: makes a running `serve` read its files now, and optionally allows the removal of many replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lbctl render`: the configuration of one proxy, to standard output or a directory."""
+"""`lbctl render`: writes the configuration of one proxy to standard output or a directory."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def command(
 
 
 def _form(kind: str, form: str | None) -> str:
-    """Return the form to render. Raises UsageError if the target supports only one form."""
+    """Return the output format. Raises UsageError if the target supports only one format."""
     forms = target(kind).forms
     if form is not None and len(forms) == 1:
         several = " and ".join(target(each).title for each in KINDS if len(target(each).forms) > 1)
@@ -168,7 +168,7 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
 
 
 def _placed(proxy: Proxy, directory: str | None) -> Proxy:
-    """Return the proxy with its `config` in `directory`, if it has none and the kind's services read theirs there."""
+    """Return the proxy with a `config` in `directory`, if it has none and its kind's services read their file there."""
     name = posixpath.basename(target(proxy.kind).service_config)
     if proxy.config is not None or directory is None or not name:
         return proxy
@@ -200,9 +200,9 @@ def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
 
 
 def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *, moved: bool) -> None:
-    """Report which features this file cannot express. Settings of `serve` itself do not concern any proxy's file.
+    """Report the features that this file cannot express. Settings of `serve` itself do not affect the file of a proxy.
 
-    Features that `serve` implements for a proxy that it drives are not losses, and take one line.
+    Features that `serve` implements for a proxy that it manages are listed in one line, not as losses.
     """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
     replacements = done_by_control_plane_for(proxy.kind) if drives else {}

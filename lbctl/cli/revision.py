@@ -1,7 +1,7 @@
 """Loads a fleet at a revision of its git repository: its YAML files and the files that they name.
 
-Nothing is checked out. The git program prints the content of each file, and no shell is involved. Files that the fleet
-names are written to a temporary directory while it is read.
+Nothing is checked out. The git program prints the content of each file, without a shell. While the fleet is read, the
+files that it names are in a temporary directory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Place:
         return _git(self.top, *arguments)
 
     def content(self, inside: str) -> bytes:
-        """Return the content of the file, or of the file to which a link there points."""
+        """Return the content of the file, or of the file to which a link points."""
         request = f"{self.commit}:{inside}\n".encode()
         head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", stdin=request).partition(b"\n")
         _, kind, size = head.rsplit(b" ", 2) if head.count(b" ") > 1 else (b"", b"", b"0")

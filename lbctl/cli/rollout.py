@@ -57,7 +57,7 @@ def status(route: str | None, form: str, wait: bool, remote: ServeClient) -> int
 
 
 def _percent(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Return the percentage that is written as `30` or `30%`. Raises BadParameter."""
+    """Return the percentage in a text such as `30` or `30%`. Raises BadParameter."""
     try:
         number = float(value.removesuffix("%"))
     except ValueError:
@@ -205,7 +205,7 @@ def _look(remote: ServeClient, route: str) -> schema.Rollout:
 def _report(
     before: schema.Rollout, after: schema.Rollout, reported: schema.RolloutEvaluation | None
 ) -> schema.RolloutEvaluation | None:
-    """Print the changes, and return the evaluation that was printed last.
+    """Print the changes, and return the last printed evaluation.
 
     An evaluation is printed if its verdict has changed or the step has ended, but never twice. An inconclusive
     evaluation names the missing evidence.

@@ -1,4 +1,4 @@
-"""Checks by its API whether a running `serve` runs the fleet at a path, and finds the token in its state.
+"""Checks through the API whether a running `serve` runs the fleet at a path, and finds the token in its state.
 
 A running `lbctl up` counts as a `serve`.
 """
@@ -17,7 +17,7 @@ from lbctl.base.printable import plain
 def runs(status: AnyVersionStatus, path: str) -> bool:
     """Return whether this `/api/v1/status` comes from a `serve` that has read the fleet at the path.
 
-    A file in a directory of that `serve`, and the reverse, is the same fleet; a file in a subdirectory is not.
+    A file in one of the directories of that `serve` is the same fleet, and vice versa. A file in a subdirectory is not.
     """
     own = without_links(path)
     return any(own in (item, item.parent) or item == own.parent for item in _paths(status))
@@ -49,7 +49,8 @@ def is_own(directory: Path) -> bool:
 def token_in(state: str) -> Path | None:
     """Return the token file in a state directory that an API reports; None if it may belong to another user.
 
-    The directory and the file must belong to this user, so that no other process can name a secret of this user.
+    The directory and the file must belong to this user. Otherwise, another process could specify a secret file of this
+    user.
     """
     from lbctl.serve.settings import TOKEN
 

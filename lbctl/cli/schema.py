@@ -1,6 +1,7 @@
 """`lbctl schema`: the JSON Schema of a fleet file, in draft 7, which editors support.
 
-It is assembled here, above the model, because the registries whose names are choices in it are only available here.
+It is assembled here, above the model, because only this layer can access the registries whose names are choices in the
+schema.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def page() -> str:
 def schema() -> dict[str, Any]:
     """Return the schema as a dict.
 
-    It accepts the same fleets as the model, except for rules that span several places.
+    It accepts the same fleets as the model, except for rules that involve several places.
     """
     document: dict[str, Any] = _with_grammar(with_defaults(described()))
     return document
@@ -65,14 +66,14 @@ def described() -> dict[str, Any]:
 
 
 class _Draft7(GenerateJsonSchema):
-    """Writes defaults in the grammar of a fleet file. A section's defaults are given at its keys."""
+    """Writes defaults in the grammar of a fleet file. The defaults of a section are at its keys."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
         """Return the schema of the value alone, because a key without a value is rejected."""
         return self.generate_inner(schema["schema"])
 
     def generate_inner(self, schema: Any) -> dict[str, Any]:
-        """Return the schema of a section to which another one refers by the function that builds it."""
+        """Return the schema of a section to which another section refers through the function that builds it."""
         function = schema["function"]["function"] if schema["type"] == "function-plain" else None
         section = getattr(function, "__self__", None)
         if isinstance(section, type) and issubclass(section, Section):
@@ -112,7 +113,7 @@ def _tidy(node: Any) -> Any:
 
 
 def _with_grammar(node: Any) -> Any:
-    """Return the schema with each `grammar` appended to its `description`, which is what editors show."""
+    """Return the schema with each `grammar` appended to its `description`, which editors display."""
     if isinstance(node, list):
         return [_with_grammar(item) for item in node]
     if not isinstance(node, dict):

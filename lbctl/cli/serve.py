@@ -1,4 +1,7 @@
-"""`lbctl serve`: the control plane. This module is only the command line; `lbctl.serve.app` wires the parts."""
+"""`lbctl serve`: the control plane.
+
+This module contains only the command line. `lbctl.serve.app` connects the components.
+"""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class _NoAnswerError(click.ClickException):
 def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
     """Add --server, --token-file, --fleet and, with `tls`, --tls-ca. `writes`: the command always needs the token.
 
-    The command gets the client of the API as its argument `remote`. Errors of the client end the command with their
-    exit codes.
+    The command receives the API client as its argument `remote`. Errors of the client end the command with their exit
+    codes.
     """
     option = options_of("")
     token = _WRITING if writes else "File with the API token, if the API needs one."
@@ -88,9 +88,10 @@ def api_errors() -> Iterator[None]:
 
 
 def _client(server: str, token_file: str | None, fleet: str | None, ca: str | None) -> ServeClient:
-    """Return the client of the fleet's server, or of the named server if --server has at least the same precedence.
+    """Return the client for the fleet's server, or for the server in --server if that has at least the same precedence.
 
-    The command line takes precedence over the environment. A named token file takes precedence over the fleet's.
+    The command line takes precedence over the environment. A file in --token-file takes precedence over the fleet's
+    token file.
     """
     context = click.get_current_context()
     if fleet is None or option_precedence(context, "server") >= option_precedence(context, "fleet"):

@@ -1,6 +1,6 @@
-"""Text for people: tables and sentences that fit the terminal's width, in colour if supported.
+"""Human-readable output: tables and sentences that fit the terminal's width, in colour if supported.
 
-In a pipe, a row is one line of any length, without colours, so that programs can read it.
+In a pipe, each row is one line of any length, without colours, so that programs can parse it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import zip_longest
 import click
 
 _GAP = 2
-"""Number of blanks between two columns."""
+"""Number of spaces between two columns."""
 _PROSE = 24
 """Minimum width of a last column of sentences. With less space, the sentence is printed below its row."""
 _NARROWEST = 8
@@ -24,7 +24,7 @@ _INDENT = 4
 
 
 def width() -> int | None:
-    """Return the number of columns of the terminal; None where standard output is not one."""
+    """Return the width of the terminal in characters; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -1,4 +1,4 @@
-"""`lbctl up`: from a fleet file to a URL with a key, with `serve` and a proxy on this machine in the foreground."""
+"""`lbctl up`: runs a fleet on this machine, with `serve` and a proxy in the foreground, and prints a URL and a key."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
 
 @dataclass(frozen=True, slots=True)
 class _NotStarted:
-    """The exit code if no program was started."""
+    """Exit code if no program was started."""
 
     exit_code: int
 
@@ -118,7 +118,7 @@ def _default_path(diagnostics: Diagnostics) -> tuple[str, ...]:
 
 
 def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int | _NotStarted:
-    """Report everything that prevents the fleet from running, else run it and return the exit code."""
+    """Report all problems that prevent the fleet from running. If there are none, run it and return the exit code."""
     from lbctl.apply.check import MissingBinaryError
     from lbctl.cli import fleet
     from lbctl.up.fleet_additions import conflicts
@@ -172,7 +172,7 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
 
 
 def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[ServeSettings, tuple[str, ...]]:
-    """Return the settings of `serve`, and the options for them: free ports for addresses that are not configured."""
+    """Return the settings and options of `serve`, with free ports for addresses that are not configured."""
     from lbctl.cli.listen_address import address, picker_address
     from lbctl.serve.picker.ports import is_free
     from lbctl.serve.settings import Options, settings

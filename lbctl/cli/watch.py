@@ -1,4 +1,4 @@
-"""Shows a text repeatedly: in place on a terminal, one block after another in a pipe."""
+"""Shows a text repeatedly: in place on a terminal, or one block after another in a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 def watch(text: Callable[[], str]) -> NoReturn:
     """Print the result of `text` every two seconds until Ctrl-C, which ends the command with exit code 130.
 
-    If the server does not answer, this is reported, and the request is repeated.
+    If the server does not answer, lbctl reports this and repeats the request.
     """
     on_terminal = sys.stdout.isatty()
     if on_terminal:

@@ -1,4 +1,4 @@
-"""`lbctl xds get|watch`: the resources of a proxy from a control plane, lbctl's or any other with ADS.
+"""`lbctl xds get|watch`: shows the resources of a proxy from lbctl or from any other control plane with ADS.
 
 It sends the requests and acknowledgements of a proxy. It shows no secrets, and makes no changes.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FULL = {short: type_url for type_url, short in SHORT.items()}
 _SHOWN_NAMES = 20
-"""Maximum number of names of one kind of change in a line of `watch`."""
+"""Maximum number of names for one kind of change in a line of `watch`."""
 _RETRY = (0.25, 5.0)
 """First and longest pause in seconds before `watch` reconnects."""
 

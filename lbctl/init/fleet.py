@@ -1,8 +1,8 @@
 """Derives the text of a fleet that passes `lint` from URLs, or all reasons why this is not possible.
 
-The text is linted before it is returned. Two findings are for the user to decide (a single server, servers that share a
-host's GPUs): they get a comment with the reason. Any other finding means that the servers' responses do not form a
-valid fleet, and no text is returned.
+The text is linted before it is returned. The user must decide about two findings (a single server, and servers that
+share a host's GPUs). They get a comment with the reason. Any other finding means that the servers' responses do not
+form a valid fleet, and no text is returned.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def fleet_from_urls(
     """Probe every URL once and derive a fleet.
 
     Errors are added to `diagnostics`; if a URL is invalid, none is probed. `timeout` is in seconds, for each server.
-    `api_key` is sent to every server, and is in no result. The listener gets the first port from 8080 for which `free`
-    returns true.
+    `api_key` is sent to every server, but is never part of a result. The listener gets the first port at or above 8080
+    for which `free` returns true.
     """
     targets = parse_targets(urls[:_MAX_URLS], diagnostics)
     if len(urls) > _MAX_URLS:
@@ -114,13 +114,13 @@ def _text(
 
 
 def _authority() -> str:
-    """Return the file of the system's CAs with which the servers were verified."""
+    """Return the file with the system's CAs, which were used to verify the servers."""
     paths = ssl.get_default_verify_paths()
     return next((path for path in (paths.cafile, *_AUTHORITIES) if path and Path(path).is_file()), _AUTHORITIES[0])
 
 
 def _linted(fleet: str, diagnostics: Diagnostics) -> str:
-    """Return the text with a comment on each line whose finding is for the user to decide.
+    """Return the text with a comment on each line whose finding the user must decide.
 
     The result is "" if there are other findings.
     """

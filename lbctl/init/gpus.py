@@ -1,4 +1,4 @@
-"""Reads the GPU types in an exporter's metrics, by their names in lbctl's own table. Other names stay unknown."""
+"""Reads the GPU types in an exporter's metrics. Only names in lbctl's own GPU table are recognised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINES = {
     "nvidia_gpu_exporter": ('uuid="', 'name="'),
     "amd": ('serial_number="', 'card_model="'),
 }
-"""Maps a kind of exporter to the labels with the GPU's identity and its name."""
+"""Maps a kind of exporter to the labels that contain the GPU's identity and its name."""
 
 
 def gpus_of(source: str, page: bytes) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ def gpus_of(source: str, page: bytes) -> tuple[str, ...]:
 
 
 def gpu_type(names: tuple[str, ...]) -> str:
-    """Return the table's name if all GPUs are of one known type, else ""."""
+    """Return the name in the table if all GPUs are of one known type, otherwise ""."""
     types = {gpu_named(name) for name in names}
     return types.pop() if len(types) == 1 else ""
 

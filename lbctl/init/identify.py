@@ -1,8 +1,8 @@
-"""Identifies a server by its characteristic responses: names in responses first, then names of its metrics.
+"""Identifies a server by its characteristic responses: first by names in responses, then by the names of its metrics.
 
-`/v1/models` alone is not sufficient, because half of all servers have it. The engine is named in `owned_by` (vLLM,
-SGLang, llama.cpp, trtllm-serve and LMDeploy write their own names), in `/v2` (Triton, MLServer, KServe), or by a page
-that no other server has.
+`/v1/models` alone is not sufficient, because half of all kinds of server provide it. The engine is recognised by
+`owned_by` (vLLM, SGLang, llama.cpp, trtllm-serve and LMDeploy use their own names), by `/v2` (Triton, MLServer,
+KServe), or by a page that only this kind of server has.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAGES = {
 }
 """Maps a kind of telemetry to the prefixes of its metric names.
 
-The order matters if one page contains another's metrics: Triton with its vLLM backend, vLLM inside Ray.
+The order matters if a page contains the metrics of several kinds: Triton with its vLLM backend, or vLLM inside Ray.
 """
 _PAGE_PATTERNS = {
     kind: re.compile(rf"^(?:# (?:HELP|TYPE) )?(?:{names})".encode(), re.M) for kind, names in _PAGES.items()
@@ -52,20 +52,20 @@ class IdentifiedServer:
     target: ProbeTarget
     kind: k.ServerKind
     models: Models
-    """Models that it serves."""
+    """Models of the server."""
     page: str = ""
-    """Path of its metrics, if they were found on its own port."""
+    """Path of the server's metrics, if they were found on its own port."""
     apps: tuple[tuple[str, str], ...] = ()
     """(route prefix, application name) of each Ray Serve application."""
     wants_key: bool = False
-    """Whether it rejects the request for its models without a key, or with the given key."""
+    """Whether the server rejects the request for its models, without a key or with the given key."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryEndpoint:
     """An endpoint next to servers on the same host.
 
-    It exports metrics of GPUs, or of servers on a separate port, or is TorchServe's management API.
+    It exports the metrics of GPUs, or of servers on a separate port, or it is TorchServe's management API.
     """
 
     target: ProbeTarget
@@ -75,13 +75,13 @@ class AuxiliaryEndpoint:
     title: str
     """Name for people."""
     models: Models = NONE
-    """Models that it manages; may be empty."""
+    """Models that the endpoint manages; may be empty."""
     gpus: tuple[str, ...] = ()
     """One name per GPU, as in its metrics."""
 
 
 def identify(answers: ServerResponses) -> IdentifiedServer | AuxiliaryEndpoint | str:
-    """Identify the server by its responses. A string is the reason why this is not possible."""
+    """Identify the server by its responses. If the result is a string, it is the reason why this is not possible."""
     kind = _kind(answers)
     if kind is not None:
         return _server(answers, kind)

@@ -19,20 +19,20 @@ class ServerKind:
     title: str
     """Name for people."""
     source: str
-    """Kind of its telemetry; "" for none."""
+    """Kind of the server's telemetry; "" for none."""
     api: Api
-    """How a request names its model: in the JSON body, in a v2 path, or in its own way."""
+    """Position of the model in a request: the JSON body, a v2 path, or a position specific to the server."""
     ready: tuple[str, ...]
-    """Paths with status 200 when the model is ready, the preferred one first.
+    """Paths that return status 200 when the model is ready, in order of preference.
 
-    Without any, only the port is checked.
+    If there is none, only the port is checked.
     """
     prefixes: tuple[str, ...]
     """Path prefixes that clients use."""
     page: str = "/metrics"
-    """Path of its metrics."""
+    """Path of the server's metrics."""
     port: int | None = None
-    """Default port of its metrics; None for the server's own port."""
+    """Default port of the metrics; None for the server's own port."""
     switch: str = ""
     """Option that enables metrics."""
     paths: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class ServerKind:
 
 _V1 = ("/v1/",)
 _V2 = ("/v2/models/", "/v2/health/")
-"""Without /v2/repository, /v2/logging and other paths for administration."""
+"""Excludes /v2/repository, /v2/logging and other administrative paths."""
 _V2_PATHS = ("/v2",)
 VLLM = ServerKind("vLLM", "vllm", "openai", ("/health",), _V1)
 SGLANG = ServerKind("SGLang", "sglang", "openai", ("/health_generate", "/health"), _V1, switch="--enable-metrics")

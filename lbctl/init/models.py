@@ -1,7 +1,7 @@
 """Parses the models that a server reports. Its responses are untrusted: only names that a fleet can express are used.
 
-A name that a fleet cannot express (a path on the server's disk, text with quotes) still helps to find servers with the
-same model. It is never written to the file.
+A name that a fleet cannot express (a path on the server's disk, or text with quotes) is still used to find servers with
+the same model, but is never written to the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Self
 from lbctl.init.probe import REPOSITORY_INDEX, ServerResponses
 
 MAX_NAMES = 64
-"""Maximum number of names of one server."""
+"""Maximum number of names from one server."""
 _MAX_CHARACTERS = 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}")
 
@@ -34,7 +34,7 @@ class Models:
     owners: tuple[str, ...] = ()
     """Owners of the models, if reported."""
     omitted: int = 0
-    """Number of names that were left out."""
+    """Number of omitted names."""
 
     @classmethod
     def of(
@@ -60,7 +60,7 @@ NONE = Models()
 
 
 def openai_models(data: Any) -> Models:
-    """Parse OpenAI's `/v1/models`: adapters have a parent, and several names with one root are one model."""
+    """Parse OpenAI's `/v1/models`. Adapters have a parent, and several names with the same root are one model."""
     entries = _entries(data, "data")
     parents = [entry for entry in entries if entry.get("parent")]
     bases = [entry for entry in entries if not entry.get("parent")]
@@ -74,7 +74,7 @@ def openai_models(data: Any) -> Models:
 
 
 def v2_models(answers: ServerResponses) -> Models:
-    """Parse the repository index of a v2 server: the models that are ready.
+    """Return the ready models in the repository index of a v2 server.
 
     A KServe server without an index returns a list of names.
     """

@@ -21,7 +21,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySource:
-    """A source of telemetry of a replica."""
+    """A telemetry source of a replica."""
 
     kind: str
     """Name of the source in the registry."""
@@ -40,7 +40,7 @@ class PoolMember:
     gpu: str = ""
     """GPU type by the table's name, or ""."""
     gpu_count: int = 1
-    """Number of GPUs of the host, if no other server runs there."""
+    """Number of GPUs of the host, if no other server runs on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class PoolDraft:
     """A future pool."""
 
     name: str
-    """Name, unique in the draft."""
+    """Name, which is unique in the draft."""
     members: tuple[PoolMember, ...]
     ready: str
     """Path of its health check; "" for a TCP check."""
     tls: str | None
-    """Name in its certificates; None for plain HTTP, "" for an address."""
+    """Name in the servers' certificates; None for plain HTTP, "" for an IP address."""
 
     @property
     def kind(self) -> ServerKind:
-        """Kind of its first server."""
+        """Kind of the pool's first server."""
         return self.members[0].server.kind
 
     @property
@@ -67,7 +67,7 @@ class PoolDraft:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Its models, if each can be a segment of a path; else empty."""
+        """Models of the pool, if each can be a path segment; otherwise empty."""
         models = self.first.models
         return models.names if not models.omitted and all(map(_SEGMENT.fullmatch, models.names)) else ()
 
@@ -149,7 +149,10 @@ def _member(
 def _own_sources(
     server: IdentifiedServer, servers: Sequence[IdentifiedServer], local: Sequence[AuxiliaryEndpoint]
 ) -> list[TelemetrySource]:
-    """Return the server's metrics, on its own port or on a port that only one server of its kind can use on a host."""
+    """Return the server's metrics, on its own port or on the default port of its kind.
+
+    The default port is used only if no other server of the kind runs on the host.
+    """
     kind = server.kind
     if server.page:
         return [TelemetrySource(kind.source, f"{server.target.scheme}://{{host}}:{{port}}{server.page}")]

@@ -1,8 +1,9 @@
-"""Probes each server for the few pages that identify it, all servers concurrently.
+"""Requests the few pages that identify each server, from all servers concurrently.
 
-A server has `timeout` seconds for all its responses together, and 4 MiB for each. Redirects are not followed, and no
-cookies, no credentials except the given key and no proxy from the environment are used. Addresses that no replica can
-have are rejected after every resolution. Responses are untrusted data: here they are only parsed and bounded.
+A server has `timeout` seconds for all its responses together, and 4 MiB for each response. Redirects are not followed.
+Cookies, credentials other than the given key, and proxies from the environment are not used. Addresses that replicas
+cannot have are rejected after every name resolution. Responses are untrusted data: here they are only parsed and
+bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lbctl.runtime.net.http_client import session
 TIMEOUT = 5.0
 """Time limit for all responses of one server, in seconds."""
 REPOSITORY_INDEX = "/v2/repository/index"
-"""Path of the list of models of a v2 server, which needs a POST."""
+"""Path of the list of models on a v2 server. The request must be a POST."""
 PATHS = (
     "/v1/models", "/v2", "/metrics", "/info", "/props", "/get_model_info", "/-/routes", "/ping", "/models",
     "/v1/metadata", "/v1/metrics", "/prometheus/metrics", "/monitoring/prometheus/metrics", "/api/version",
@@ -40,7 +41,7 @@ class ProbeResponse:
     """The response to one request."""
 
     status: int
-    """0 if there is no usable response."""
+    """HTTP status; 0 if there is no usable response."""
     body: bytes = b""
     """Body, truncated at the limit."""
     data: Any = None
@@ -55,7 +56,7 @@ class ProbeResponse:
 
     @property
     def page(self) -> bytes:
-        """Body of a 200 that is neither HTML nor JSON, such as metrics."""
+        """Body of a response with status 200 that is neither HTML nor JSON, such as metrics."""
         return self.body if self.status == 200 and self.data is None and not self.html else b""
 
 
@@ -67,7 +68,7 @@ class ServerResponses:
     by_path: Mapping[str, ProbeResponse]
     """Maps a path to its response."""
     failure: str = ""
-    """Reason why there are no responses, else empty."""
+    """Reason why there are no responses; otherwise empty."""
 
     def data(self, path: str) -> Any:
         """Return the parsed JSON at `path`, or None."""
@@ -79,7 +80,7 @@ class ServerResponses:
 
 
 async def probe(targets: Sequence[ProbeTarget], timeout: float = TIMEOUT, api_key: str = "") -> list[ServerResponses]:
-    """Probe all targets, in their order. A server that does not answer has a `failure`.
+    """Probe all targets, in their order. The result for a server that does not answer contains a `failure`.
 
     `api_key` is sent to each of them as a bearer token.
     """
@@ -127,7 +128,10 @@ async def _request(client: aiohttp.ClientSession, method: str, url: str, headers
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """Read the body. Raises ValueError if it is too long, or compressed without a request for compression."""
+    """Read the body.
+
+    Raises ValueError if it is too long, or if it is compressed although compression was not requested.
+    """
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise ValueError("an encoding that was not requested")
     return await whole(response.content.iter_any(), MAX_BYTES)

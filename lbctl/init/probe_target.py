@@ -1,7 +1,8 @@
-"""Parses the URLs given to `init` into probe targets: a scheme, a host and a port, and nothing else.
+"""Parses the URLs given to `init` into probe targets, which consist only of a scheme, a host and a port.
 
 URLs with a user, a password, a query or another path are rejected before anything is probed. The same applies to
-addresses where clouds serve credentials. A URL that may contain a secret is identified by its number, never repeated.
+addresses at which clouds provide credentials. A URL that may contain a secret is identified by its number, and never
+printed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CODE = "LB962"
 _HINT = "as http://gpu1:8000"
 _FORM = re.compile(r"[!-~]{1,1024}")
 _PATHS = frozenset({"", "/", "/v1", "/v1/", "/metrics"})
-"""Paths that are often copied with an address. `init` chooses the paths to request itself."""
+"""Paths that users often copy together with an address. `init` chooses the paths of its requests itself."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

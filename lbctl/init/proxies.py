@@ -1,4 +1,4 @@
-"""Reports which proxies support a fleet that `init` has written, so that a proxy can be chosen before anything runs."""
+"""Reports which proxies support a fleet that `init` has written, so that users can choose a proxy."""
 
 from __future__ import annotations
 

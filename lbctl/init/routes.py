@@ -1,8 +1,8 @@
-"""Derives routes from pools, by the way in which each kind of server names its model.
+"""Derives routes from pools, based on the position of the model in requests to each kind of server.
 
-A single pool gets the paths of its kind. Several pools with OpenAI's API are distinguished by the model in the body,
-several pools with the v2 protocol by the model in the path. A pool that cannot be distinguished in either way gets a
-separate path prefix, which is removed from requests to replicas.
+A single pool gets the paths of its kind of server. Several pools with OpenAI's API are distinguished by the model in
+the body, and several pools with the v2 protocol by the model in the path. A pool that cannot be distinguished in either
+way gets a separate path prefix, which is removed from requests to replicas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RouteDraft:
     """A future route."""
 
     name: str
-    """Name, unique in the draft."""
+    """Name, which is unique in the draft."""
     prefix: str
     """Path prefix; the whole path if it `lists_models`, or if `exact`."""
     models: tuple[str, ...] = ()
@@ -30,11 +30,11 @@ class RouteDraft:
     pools: tuple[PoolDraft, ...] = ()
     """One pool, or several that share its requests by their number of replicas; empty if it `lists_models`."""
     rewrite: str = ""
-    """Replacement of the prefix."""
+    """Replacement for the prefix."""
     lists_models: bool = False
     """Whether the proxy itself answers with the list of all models."""
     exact: bool = False
-    """Whether only this path matches, and no longer path."""
+    """Whether only exactly this path matches."""
 
 
 def routes_of(pools: Sequence[PoolDraft]) -> list[RouteDraft]:

@@ -1,7 +1,7 @@
 """Writes the YAML of a fleet, with comments for newcomers.
 
-Comments are lbctl's own text and never contain a server's output. Text from a server or a URL is in double quotes,
-after it has passed the grammar of its key.
+Comments are lbctl's own text and never contain a server's output. Text from a server or a URL is validated with the
+grammar of its key, and written in double quotes.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _health(pool: PoolDraft) -> Iterator[str]:
 
 
 def _common_sources(pool: PoolDraft) -> tuple[TelemetrySource, ...]:
-    """Return the sources of the pool if all its replicas have the same ones, else an empty tuple."""
+    """Return the sources of the pool if they are the same for all its replicas, otherwise an empty tuple."""
     first = pool.members[0].sources
     return first if all(member.sources == first for member in pool.members) else ()
 

@@ -1,4 +1,6 @@
-"""A child process of `up`: starts it, follows its log, and always ends it together with its own child processes.
+"""A child process of `up`.
+
+This module starts the child, follows its log, and always ends it with its own child processes.
 
 A child runs in a separate session, so that Ctrl-C in the terminal reaches only `up`, which then ends its children in
 order. On Linux, the system ends a child whose parent was killed. The output goes to a file, because nginx's driver
@@ -24,7 +26,7 @@ _MAX_LOG_BYTES = 16 << 20
 _PIECE = 1 << 18
 _KEPT_LINES = 8
 _ACCESS_LOG = re.compile(r'(?=\{")(?=.*"ts":")(?=.*"request_id":)(?=.*"listener":)')
-"""An access log entry in JSON; Envoy sorts the keys."""
+"""An access log entry in JSON. Envoy sorts the keys."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,9 +39,9 @@ class CannotShowError(Exception):
 
 
 class Child:
-    """A program whose output goes to `log` and, line by line, to `show`, without entries of an access log.
+    """A program whose output goes to `log` and, line by line, to `show`, except access log entries.
 
-    There is one entry for each request, and they would hide messages such as a failed replica.
+    These entries, one for each request, would hide messages such as a failed replica.
     """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, show: Callable[[str, str], None]) -> None:
@@ -54,7 +56,7 @@ class Child:
         self.last_lines: list[str] = []
 
     async def start(self) -> int:
-        """Start it and return its process id. Raises CannotStartError."""
+        """Start the program and return its process id. Raises CannotStartError."""
         with self._log.open("ab") as out:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -71,7 +73,7 @@ class Child:
         return self._process.pid
 
     async def ended(self) -> int:
-        """Wait until it ends, and return its exit code. Raises CannotShowError."""
+        """Wait until the program ends, and return its exit code. Raises CannotShowError."""
         assert self._process is not None
         assert self._log_reader is not None
         end = asyncio.create_task(self._process.wait())
@@ -86,7 +88,10 @@ class Child:
             end.cancel()
 
     async def end(self, patience: float) -> None:
-        """End it and its child processes: SIGTERM, then SIGKILL after `patience` seconds. Show the rest of its log."""
+        """End the program and its child processes: SIGTERM, then SIGKILL after `patience` seconds.
+
+        Show the rest of its log.
+        """
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -103,7 +108,7 @@ class Child:
             self.read_log()
 
     def kill(self) -> None:
-        """Kill it and its child processes."""
+        """Kill the program and its child processes."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)

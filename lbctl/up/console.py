@@ -1,7 +1,7 @@
-"""The output of `up`: the lines of its programs on standard error, and the facts about the fleet once it is ready.
+"""The output of `up`: the lines of its programs on standard error, and information about the fleet when it is ready.
 
-The lines are in colour on a terminal and plain elsewhere. If the reader of standard error has gone, nothing is printed:
-the programs continue, and are ended in order.
+The lines are in colour on a terminal and plain elsewhere. If standard error is closed, nothing is printed, and the
+programs continue until they are stopped in order.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def _echo(text: str, *, colours: bool = False) -> None:
 
 
 def _discard_standard_error() -> None:
-    """Discard all further and all buffered output: Python flushes the buffer when it exits."""
+    """Discard all further output, and the buffered output, which Python would flush when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
 
 
 def banner(prepared: PreparedRun, settings: ServeSettings, log: Path) -> str:
-    """Return the text: one line for each fact, aligned. `log` is the file of the proxy's output."""
+    """Return the text, with one aligned line for each fact. `log` is the file of the proxy's output."""
     facts = list(_facts(prepared, settings, log))
     width = max(len(name) for name, _ in facts)
     return "\n".join(["", *(f"  {name:<{width}}  {value}" for name, value in facts), ""])
@@ -98,7 +98,7 @@ def _facts(prepared: PreparedRun, settings: ServeSettings, log: Path) -> Iterato
 
 
 def _existing_key(file: Path, topology: Topology) -> str:
-    """Return the position of the key, and a command that creates another key and keeps it for the request below it."""
+    """Return where the key is, and a command that creates another key and stores it in a shell variable."""
     kind = next((item.kind for item in topology.proxies if item.name == NAME), None)
     plain = () if kind is not None and target(kind).compares_hashes else ("--plain",)
     make = f"KEY=$({shlex.join(['lbctl', 'key', 'new', TENANT, *plain, '-f', str(file)])})"
@@ -122,7 +122,7 @@ def url_of(listener: Listener) -> str:
 
 
 def _request(prepared: PreparedRun, listener: Listener, topology: Topology) -> str:
-    """Return a curl command for a request to a replica: a chat request if the model is known, else a GET."""
+    """Return a curl command for a request to a replica: a chat request if the model is known, otherwise a GET."""
     forwards = {route.name: route.action for route in topology.routes if isinstance(route.action, Forward)}
     rule = next((rule for rule in listener.rules if rule.route in forwards), None)
     options = ["-k"] if listener.tls else []
@@ -139,7 +139,7 @@ def _request(prepared: PreparedRun, listener: Listener, topology: Topology) -> s
 
 
 def _credential(prepared: PreparedRun, route: str) -> str:
-    """Return the option of curl that sends the key; empty for a route without keys."""
+    """Return the curl option that sends the key; empty for a route without keys."""
     auth = next(item.auth for item in prepared.loaded.compiled.topology.routes if item.name == route)
     file = prepared.keys.by_route.get(route)
     if file is None or auth is None or auth.api_keys is None:

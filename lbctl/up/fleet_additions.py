@@ -1,6 +1,6 @@
-"""The additions of `up` to a fleet: the entry of its proxy, and for a fleet without `auth` an API key and its check.
+"""The additions of `up` to a fleet: the entry of its proxy, and an API key with its check for a fleet without `auth`.
 
-The user's files stay unchanged; `lbctl serve` reads them and the file of `up` as one fleet. If no route of the fleet
+The user's files are not changed. `lbctl serve` reads them and the file of `up` as one fleet. If no route of the fleet
 has `auth`, that file sets `defaults.route.auth`, so that nothing is served without a key. It contains no secrets. A key
 is created for each missing key file, and printed once. HAProxy compares hashes, so its file contains a hash; nginx and
 Envoy compare keys in clear text.
@@ -64,7 +64,7 @@ def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
 
 
 def added_file(kind: str, binary: str, version: tuple[int, ...], place: Path, key_file: Path | None) -> str:
-    """Return the text of the file. With `key_file`, every route requires one of its keys."""
+    """Return the text of the additional file. With `key_file`, every route requires a key from that file."""
     entry = {"kind": kind, **LAUNCHERS.get(kind).entry(binary, place)}
     if version:
         entry["version"] = version_text(version)

@@ -1,4 +1,4 @@
-"""How `up` runs a proxy of each kind: its entry in `proxies`, its start files, and its command.
+"""Defines how `up` runs each kind of proxy: its entry in `proxies`, its start files, and its command.
 
 A proxy runs in the foreground in a private directory. Envoy gets its whole configuration by xDS. HAProxy and nginx
 start with a rendered configuration. `lbctl serve` updates it through the Runtime API and by checked reloads.
@@ -17,7 +17,7 @@ from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle
 
 NAME = "up"
-"""Name of the proxy's entry, and node id of an Envoy."""
+"""Name of the proxy's entry, which is also the node id of an Envoy."""
 XDS_SOCKET, ADMIN_SOCKET, PID_FILE = "xds.sock", "admin.sock", "proxy.pid"
 """Files in the private directory: the xDS socket of `serve` and the admin socket of an Envoy, and the proxy's pid."""
 
@@ -26,7 +26,7 @@ class Launcher(Protocol):
     """Runs proxies of one kind."""
 
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
-        """Return the settings in `proxies` with which `lbctl serve` drives the proxy in `place`."""
+        """Return the settings in `proxies` with which `lbctl serve` manages the proxy in `place`."""
 
     def files(self, prepared: Prepared, place: Path) -> Bundle:
         """Return the files with which the proxy starts."""
@@ -85,4 +85,4 @@ class _Nginx(_Rendered):
 
 
 LAUNCHERS: Registry[Launcher] = Registry({"envoy": _Envoy(), "haproxy": _Haproxy(), "nginx": _Nginx()})
-"""Kinds that `up` can run, the preferred one first."""
+"""Kinds of proxy that `up` can run, in order of preference."""

@@ -1,8 +1,8 @@
-"""The files of `up`: persistent files in a directory of the user, everything else in a private directory.
+"""The files of `up`: persistent files in a directory of the user, and other files in a private directory.
 
 The user's directory is derived from the paths of the fleet, so that the same fleet has the same state and key at its
-next start. The private directory is temporary, because its sockets need short paths, and nginx, if started by root,
-runs as another user who cannot enter a home directory.
+next start. The private directory is temporary for two reasons. Its sockets need short paths. If root starts nginx,
+nginx runs as another user, who cannot enter a home directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_DIRECTORY_CHARACTERS, _SHORT = 60, "/tmp"
-"""Maximum length in characters of a directory in which HAProxy can bind its socket, and the alternative directory."""
+"""Maximum length in characters of a directory in which HAProxy can bind its socket, and the directory to use
+otherwise."""
 _PREFIX, _OWNER = "lbctl-up-", "owner"
 """Prefix of private directories, and the file in each that its `up` keeps locked while it runs."""
 _LOCK, _API = "lock", "api"
@@ -94,7 +95,7 @@ class NoHomeError(Exception):
 def home_of(paths: Sequence[str]) -> Home:
     """Return the directory for the fleet in `paths`, below XDG_STATE_HOME (default ~/.local/state).
 
-    Raises NoHomeError if neither is known.
+    Raises NoHomeError if neither directory is known.
     """
     absolute = [os.path.realpath(path) for path in paths]
     digest = hashlib.sha256("\0".join(sorted(absolute)).encode("utf-8", "surrogateescape")).hexdigest()[:8]

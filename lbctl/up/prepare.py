@@ -1,4 +1,4 @@
-"""Prepares one run of `up` in its private directory: keys, the overlay, the proxy's first configuration, its check.
+"""Prepares one run of `up` in its private directory: keys, the overlay, and the proxy's checked configuration.
 
 All errors are reported here, before any program is started.
 """
@@ -36,7 +36,7 @@ class Program:
     kind: str
     binary: str
     version: tuple[int, ...]
-    """Empty if the program does not print one."""
+    """Version; empty if the program does not print one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class PreparedRun:
     loaded: Loaded
     """Fleet including the overlay."""
     keys: KeyFiles
-    """Its key files, with the new keys."""
+    """Key files of the fleet, with the new keys."""
     own_key_file: Path | None
     """Key file of `up` itself; None if the fleet has `auth`."""
 
@@ -64,10 +64,13 @@ def prepare_run(
     picker: Address | None = None,
     state: Path | None = None,
 ) -> PreparedRun | None:
-    """Write all files of a run; None if there are errors in `diagnostics`. Raises OSError and MissingBinaryError.
+    """Write all files of a run.
 
-    With `own_key_file`, every route requires one of its keys. `picker` is the address of the picker; None: the fleet's
-    setting. `state` is the state directory of `serve`, with the key of the picker; None if no pool uses the picker.
+    Return None if there are errors in `diagnostics`. Raises OSError and MissingBinaryError.
+
+    With `own_key_file`, every route requires one of its keys. `picker` is the address of the picker, or None for the
+    fleet's setting. `state` is the state directory of `serve`, with the key of the picker; None if no pool uses the
+    picker.
     """
     by_route = key_files_by_route(loaded, own_key_file)
     keys = make_missing(by_route, plain=not target(program.kind).compares_hashes)

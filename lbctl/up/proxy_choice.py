@@ -1,6 +1,6 @@
-"""Chooses the proxy that `up` runs: among those on this machine, the one that supports most of the fleet.
+"""Chooses the proxy that `up` runs: the installed proxy that supports most of the fleet's features.
 
-Features that `lbctl serve` provides in place of the proxy are not losses, because `up` runs it with the proxy.
+Features that `lbctl serve` provides instead of the proxy are not losses, because `up` also runs `serve`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def installed(kinds: Sequence[str]) -> Iterator[Program]:
 
 
 def missing_proxy(kinds: Sequence[str]) -> str:
-    """Return the message that none of these kinds is on this machine, with a command to install each of them."""
+    """Return the message that none of these kinds is installed, with a command to install each of them."""
     lines = [f"  {target(kind).title:<8} {target(kind).install_hint}" for kind in kinds]
     oldest = ", ".join(f"{target(kind).title} {version_text(target(kind).versions[0][:2])}" for kind in kinds)
     missing = "proxy" if len(kinds) > 1 else target(kinds[0]).title
@@ -77,7 +77,7 @@ def missing_proxy(kinds: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Suitability:
-    """How well a kind of proxy suits a fleet."""
+    """Describes how well a kind of proxy suits a fleet."""
 
     kind: str
     obstacles: tuple[Diagnostic, ...]
@@ -87,7 +87,7 @@ class Suitability:
 
     @property
     def summary(self) -> str:
-        """Return one phrase: the features that the proxy does not support, or that it supports all of them."""
+        """Return a phrase that lists unsupported features, or states that the proxy supports all features."""
         if self.obstacles:
             return f"is not suitable: {self.obstacles[0].message}"
         if not self.losses:
@@ -116,7 +116,7 @@ def best(assessed: Iterable[Suitability]) -> Suitability | None:
 
 
 def _closing(assessment: Assessment, losses: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the losses that make routes answer 503 on this proxy."""
+    """Return the losses because of which routes return 503 on this proxy."""
     if not any(assessment.closed.values()) and not assessment.ways_around:
         return []
     return [item for item in losses if item.code in _PROTECTING]

@@ -1,6 +1,6 @@
 """Runs `lbctl serve` and the proxy until a signal arrives or one of them ends.
 
-It always ends both, the proxy first.
+It always ends both, starting with the proxy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lbctl.up.child import CannotShowError, CannotStartError, Child
 from lbctl.up.launchers import PID_FILE, XDS_SOCKET
 
 _READY_TIMEOUT = 60.0
-"""Maximum time until the fleet is ready, in seconds. It is enough for a busy machine."""
+"""Maximum time until the fleet is ready, in seconds. It is sufficient for a busy machine."""
 _PROXY_STOP_TIMEOUT, _SERVE_STOP_TIMEOUT = 5.0, 12.0
 """Seconds between SIGTERM and SIGKILL. `serve` ends within ten seconds."""
 _POLL = 0.05
@@ -35,7 +35,7 @@ class Programs:
     """Programs of one run."""
 
     kind: str
-    """Kind of the proxy, and its name in the output."""
+    """Kind of the proxy, which is also its name in the output."""
     proxy: Sequence[str]
     """Command of the proxy."""
     paths: Sequence[str]
@@ -59,7 +59,7 @@ class UpError(Exception):
 
 
 async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-    """Run both programs. Run `body` once clients can be served, until it ends or a signal arrives.
+    """Run both programs. Run `body` after clients can be served, until it ends or a signal arrives.
 
     Return whether `body` has ended. Raises its error, and UpError if one of the programs ends.
     """
@@ -104,7 +104,7 @@ def log_of(place: Path, name: str) -> Path:
 
 
 def _stop_at_signals(stop: asyncio.Event, children: Iterable[Child]) -> None:
-    """End in order at the first signal, and immediately at the second, even if the parent has ignored a signal."""
+    """Shut down in order at the first signal, and immediately at the second, even if the parent ignores signals."""
 
     def stop_or_kill() -> None:
         if stop.is_set():
@@ -130,10 +130,10 @@ async def _listens(place: Path) -> None:
 
 
 async def _ready(programs: Programs, session: int) -> None:
-    """Wait until `serve` has a fleet for proxies and the proxy accepts clients. Its processes are the session.
+    """Wait until `serve` has a fleet for proxies and the proxy accepts clients. The proxy's processes form the session.
 
-    An open connection is not sufficient: another program may hold the port for a moment, as `nginx -t` does, and
-    clients' connections would end with it. Raises NotReadyError.
+    A successful connection is not sufficient, because another program such as `nginx -t` may have the port for a
+    moment. The connections of clients would end with that program. Raises NotReadyError.
     """
     try:
         async with asyncio.timeout(_READY_TIMEOUT):

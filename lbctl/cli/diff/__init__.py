@@ -1,4 +1,4 @@
-"""`lbctl diff`: the effects of a change, compared with other files, a git revision, or the running fleet."""
+"""`lbctl diff`: shows the differences from other files, from a git revision, or from the running fleet."""
 
 from __future__ import annotations
 

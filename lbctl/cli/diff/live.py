@@ -31,7 +31,7 @@ _MAX_ITEMS = 40
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A difference, and the side that is ahead at `path`: the files or the running fleet.
+    """A difference at `path`, and the side that is ahead: the files or the running fleet.
 
     `files` and `live` are the two values; None means that the side has none.
     """
@@ -41,7 +41,7 @@ class Ahead:
     files: str | None
     live: str | None
     why: str = ""
-    """Reason why it is ahead; empty if it is unknown."""
+    """Reason why this side is ahead; empty if unknown."""
 
 
 def compare(compiled: Compiled, server: ServeClient, form: str) -> bool:
@@ -124,7 +124,10 @@ def _pools(topology: Topology, pools: Iterable[schema.Pool], overrides: Iterable
 
 
 def _replicas(pool: Pool, live: dict[str, schema.Replica], by_hand: set[str | None]) -> Iterator[Ahead]:
-    """Compare the replicas of a pool. Only `serve` knows the replicas that the compiler does not read."""
+    """Compare the replicas of a pool.
+
+    Discovered replicas are known only to `serve`, because the compiler does not read them.
+    """
     written = {item.name: item for item in pool.replicas}
     is_discovered = pool.discovery is not None and not pool.discovery.compiled
     for name in (written.keys() | live.keys()) if not is_discovered else live.keys():

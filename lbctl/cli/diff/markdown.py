@@ -1,4 +1,4 @@
-"""Formats the difference of two fleets as Markdown, for the comment of a merge request."""
+"""Formats the difference of two fleets as Markdown, for a comment on a merge request."""
 
 from __future__ import annotations
 

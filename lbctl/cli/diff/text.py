@@ -14,9 +14,9 @@ from lbctl.ir.matching import path_text
 from lbctl.ir.secrets import shown_value
 
 _MAX_LINES = 12
-"""Maximum lines of one kind below a heading; further ones are counted."""
+"""Maximum number of lines of one kind below a heading. Further lines are only counted."""
 ABSENT = "(absent)"
-"""Displayed value of a setting that one side lacks."""
+"""Displayed value if a side does not have the setting."""
 _SIGNS = {"added": "+", "removed": "-"}
 
 
@@ -114,7 +114,7 @@ def _things(things: Sequence[ObjectChange]) -> Iterator[str]:
 
 
 def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
-    """Yield the shares that change: the largest changes first, and a pool before its replicas."""
+    """Yield the changed shares, with the largest changes first and a pool before its replicas."""
     if rows:
         yield "traffic (share of the route's requests, by weight)"
     for route, items in groupby(rows, key=lambda item: item.route):

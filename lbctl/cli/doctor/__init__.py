@@ -1,6 +1,6 @@
-"""`lbctl doctor`: reports what on this machine would keep the fleet from running. It makes no changes.
+"""`lbctl doctor`: reports problems on this machine that would prevent the fleet from running. It makes no changes.
 
-Over the network it contacts only addresses from the fleet or the command line, each for two seconds.
+It contacts only addresses from the fleet or the command line, each for at most two seconds.
 """
 
 from __future__ import annotations
@@ -170,9 +170,12 @@ def _of_this_fleet(status: AnyVersionStatus | None, paths: Sequence[str]) -> Any
 
 
 def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: bool) -> Iterator[DoctorResult]:
-    """Check the ports of `serve`. Unless it is `needed`, a used port is a warning, because render needs no port.
+    """Check the ports of `serve`.
 
-    `own` is the status of the `serve` that runs this fleet here, if there is one: then its addresses are checked.
+    If serve is not `needed`, a used port is only a warning, because `render` does not need ports.
+
+    `own` is the status of the `serve` that runs this fleet on this machine, if any. In this case, its addresses are
+    checked.
     """
     from lbctl.cli.doctor import ports
     from lbctl.cli.listen_address import address as parsed
@@ -191,7 +194,7 @@ def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: b
 def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings) -> tuple[ServeClient, bool]:
     """Return the server to check, and whether it must answer.
 
-    It is the named server, else the fleet's server, else the default.
+    The server is the one in --server, else the fleet's server, else the default.
     """
     server = options.server
     if options.named:

@@ -1,4 +1,4 @@
-"""Checks whether a running `serve` answers, which version of lbctl it is, and whether its clock agrees."""
+"""Checks whether a running `serve` answers, which version of lbctl it has, and whether its clock agrees."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ class ApiCheck:
     skews: tuple[Skew, ...] = ()
     """Clock skew."""
     status: AnyVersionStatus | None = None
-    """Its status; None if it does not answer."""
+    """Status of `serve`; None if it does not answer."""
 
 
 def api(server: ServeClient, needed: bool) -> ApiCheck:
-    """Check that `serve` answers. If it is `needed` because the user named it, no answer is a failure."""
+    """Check that `serve` answers.
+
+    If `serve` is `needed`, because the user specified it, a missing answer is a failure.
+    """
     what = f"serve {server.url}"
     failure = _connection_failure(server.url)
     if failure:

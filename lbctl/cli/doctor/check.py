@@ -15,7 +15,7 @@ _UNREACHABLE = 4
 class DoctorResult:
     """One result.
 
-    `what` is the checked object, by its name in the fleet if it has one. `message` is the finding. `todo` is the
+    `what` is the checked object, with its name in the fleet if it has one. `message` is the finding. `todo` is the
     recommended action, or empty. `absent`: whether something required is missing or does not answer.
     """
 

@@ -1,6 +1,6 @@
-"""Checks whether the fleet's API servers answer, and permit the requests of discovery.
+"""Checks whether the fleet's Kubernetes API servers answer and permit the requests for discovery.
 
-Permissions are checked by SelfSubjectAccessReview, which every account may create. Nothing else is requested.
+Permissions are checked with SelfSubjectAccessReview, which every account may create. Nothing else is requested.
 """
 
 from __future__ import annotations

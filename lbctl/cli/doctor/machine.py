@@ -22,7 +22,7 @@ _TIMEX = "@Illlli"
 _TIMEX_SIZE = 512
 _NOTICEABLE = 1.0
 _HARMFUL = 60.0
-"""Skew in seconds from which tokens with times are rejected."""
+"""Clock skew in seconds at which time-limited tokens are rejected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Checks that the picker runs and answers, if a pool uses `algorithm: pick`."""
+"""Checks that the picker is running and answers, if a pool uses `algorithm: pick`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _HINT = "see `lbctl status` and the log of `serve`"
 
 
 def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> DoctorResult | None:
-    """Check the picker, which the files need at `bind`; None if it is not needed.
+    """Check the picker that the files require at `bind`. Return None if no picker is required.
 
-    `status` is the status of the serve at `url`; None if it does not answer. For a serve on another machine, only its
-    status can be checked.
+    `status` is the status of `serve` at `url`, or None if it does not answer. If `serve` is on another machine, only
+    its status can be checked.
     """
     reported = status.picker if status is not None else None
     if reported is None:
@@ -44,7 +44,7 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
 
 
 def keyless(topology: Topology) -> DoctorResult | None:
-    """Return a warning if this fleet's requests to the picker have no key; None otherwise."""
+    """Return a warning if this fleet's requests to the picker do not contain a key, otherwise None."""
     reason = missing_key(topology)
     if not reason or all(pool.balance.pick is None for pool in topology.pools):
         return None
@@ -53,7 +53,7 @@ def keyless(topology: Topology) -> DoctorResult | None:
 
 
 def lacks_picker(url: str, status: AnyVersionStatus | None) -> bool:
-    """Return whether the serve at `url` runs on this machine and reports that the required picker is not running."""
+    """Return whether `serve` at `url` is on this machine and reports that the required picker is not running."""
     reported = status.picker if status is not None else None
     if status is None or reported is None or not is_loopback(urlsplit(url).hostname or ""):
         return False
@@ -61,7 +61,7 @@ def lacks_picker(url: str, status: AnyVersionStatus | None) -> bool:
 
 
 def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult:
-    """Check the picker of the files, about which no serve reports anything."""
+    """Check the picker in the files if no `serve` reports its state."""
     what = f"picker {bind}"
     if is_served:
         message = "the running serve does not need a picker, so it uses different files"

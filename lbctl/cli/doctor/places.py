@@ -24,17 +24,18 @@ from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_probl
 _MAX_FILE_BYTES = 1 << 20
 """Maximum size of a file in bytes."""
 _SECRET = frozenset({"key", "file", "token_file"})
-"""Keys of files that only their owner may read."""
+"""Config keys of files that only their owner may read."""
 _PAIR = 2
 _HEAD = 100
 _FORM = slice(60, 64)
-"""Position of SQLite's `user_version` in its file. Reading it there does not lock a running `serve`'s database."""
+"""Position of SQLite's `user_version` in its file. Reading this position does not lock the database of a running
+`serve`."""
 
 
 def state(place: Path, needed: bool) -> DoctorResult:
     """Check the state directory of `serve`.
 
-    `needed`: the user, the fleet or a running `serve` named it, so that a problem is a failure.
+    `needed`: the directory is specified by the user, the fleet or a running `serve`, so a problem is a failure.
     """
     what = f"state {place}"
     try:
@@ -80,7 +81,8 @@ def _new_state(what: str, place: Path, needed: bool) -> DoctorResult:
 def _can_be_written(directory: Path) -> bool:
     """Return whether a file can be created in the directory.
 
-    It creates a file without a name, because permissions alone do not decide for root, in /proc for example.
+    The check creates a file without a name, because permissions alone are not sufficient for root, for example in
+    /proc.
     """
     try:
         with tempfile.TemporaryFile(dir=directory):
@@ -120,11 +122,11 @@ def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult
 
 
 _Named = tuple[str, str, Path]
-"""Name of a file in the fleet, the last key of that name, and its path."""
+"""Config path of a file in the fleet, the last key of that path, and the path of the file."""
 
 
 def _control_plane_files(settings: ServeSettings) -> Iterator[_Named]:
-    """Yield the files of the control plane itself."""
+    """Yield the control plane's own files."""
     for endpoint, tls in (("xds", settings.control.xds_tls), ("api", settings.control.api_tls)):
         for key in ("certificate", "key", "client_ca"):
             value = getattr(tls, key, None)

@@ -1,6 +1,6 @@
-"""Checks whether the addresses that the fleet binds are free, or which program uses them.
+"""Checks whether the addresses in the fleet are free, or which program uses them.
 
-It does not listen on them: a socket is bound and closed.
+It binds and closes a socket for each address, but does not listen.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NAMES = ("lbctl", "lbctl.picker")
 """Names of lbctl and its picker in their command lines."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PROGRAM = 3
-"""Number of leading arguments of a command line that are searched for lbctl. In `python -m lbctl` it is not the
-first."""
+"""Number of arguments at the start of a command line that are searched for lbctl. In `python -m lbctl`, lbctl is not
+the first argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class BoundAddress:
 def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[BoundAddress]:
     """Yield the addresses that the fleet's listeners, its proxies and its picker bind.
 
-    `picker_is_elsewhere`: the serve of this fleet runs without a picker, so an lbctl at the picker's ports belongs to
-    another fleet.
+    `picker_is_elsewhere`: this fleet's `serve` runs without a picker, so an lbctl process on the picker's ports belongs
+    to another fleet.
     """
     proxies = frozenset(target(kind).binary for kind in KINDS)
     for listener in topology.listeners:
@@ -78,7 +78,7 @@ def port(bound: BoundAddress) -> DoctorResult:
 def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | None:
     """Warn if an agent check uses the port range of outgoing connections.
 
-    It needs many consecutive ports, and outgoing connections may occupy some when `serve` starts.
+    An agent check needs many consecutive ports, and outgoing connections may occupy some of them when `serve` starts.
     """
     with suppress(OSError, ValueError):
         low, high = map(int, _RANGE.read_text(encoding="ascii").split())

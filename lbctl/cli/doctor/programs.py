@@ -1,4 +1,4 @@
-"""Checks lbctl and the proxies' programs on this machine: their presence and their versions."""
+"""Checks whether lbctl and the proxies are installed on this machine, and their versions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _lbctl() -> DoctorResult:
 
 
 def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[int, ...]]:
-    """Return the result for the program of a kind of proxy, and its version; empty if the version is unknown."""
+    """Return the result for a proxy's program, and its version, which is empty if unknown."""
     driven = [item for item in proxies if item.config and item.reload]
     program = target(kind)
     path = find_binary(program)
@@ -57,7 +57,7 @@ def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[i
 
 
 def _faults(kind: str, version: tuple[int, ...], proxies: Sequence[Proxy], topology: Topology) -> list[Advisory]:
-    """Return the known faults of a program that the configuration of one of these proxies can trigger."""
+    """Return known bugs of a program that the configuration of one of these proxies can trigger."""
     if not version:
         return []
     snapshot = Snapshot(topology)

@@ -19,11 +19,14 @@ _CONCURRENCY = 256
 _SHOWN = 3
 """Maximum number of failures that are shown."""
 _CHECKED_ELSEWHERE = frozenset({"not_ready", "picker"})
-"""Problems that have a separate check."""
+"""Kinds of problems that have a separate check."""
 
 
 def replicas(topology: Topology) -> list[DoctorResult]:
-    """Connect to each replica in the files. In a pool that a route uses, at least one must accept connections."""
+    """Connect to each replica in the files.
+
+    In a pool that a route uses, at least one replica must accept connections.
+    """
     used = {name for route in topology.routes for name in of_pools(route.action)}
     pools = [pool for pool in topology.pools if pool.replicas]
     problems = asyncio.run(_connect(pools))
@@ -31,7 +34,7 @@ def replicas(topology: Topology) -> list[DoctorResult]:
 
 
 async def _connect(pools: Iterable[Pool]) -> Mapping[str, dict[str, str]]:
-    """Return pool → replica → why it cannot be connected to, or an empty string. Drained replicas are skipped."""
+    """Return pool → replica → why lbctl cannot connect to it, or an empty string. Drained replicas are skipped."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     found: dict[str, dict[str, str]] = {}
     async with session() as client, asyncio.TaskGroup() as group:

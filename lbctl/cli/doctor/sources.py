@@ -1,4 +1,4 @@
-"""Checks whether the fleet's metrics endpoints answer, and contain the metrics that its pools need.
+"""Checks whether the fleet's metrics endpoints answer and contain the metrics that its pools need.
 
 Each page is requested once.
 """
@@ -31,7 +31,7 @@ _CONCURRENCY = 256
 _SHOWN = 3
 """Maximum number of failures that are shown."""
 _Key = tuple[str, str, tuple[str, str] | None]
-"""URL, query and key of a page."""
+"""URL, query and key of a metrics page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def sources(pools: Sequence[Pool], secrets: Secrets) -> tuple[list[DoctorResult]
 async def _request_all(
     keys: Iterable[_Key], names: Sequence[Pool]
 ) -> tuple[dict[_Key, _TimedAnswer], list[DoctorResult]]:
-    """Request all pages and resolve all names. Late responses are missing in the result."""
+    """Request all pages and resolve all names. Late responses are missing from the result."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with session() as client:
 
@@ -137,7 +137,7 @@ def _no_sources(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterat
 def skew_of(server: str, answer: _TimedAnswer) -> Skew | None:
     """Return the clock skew that the response's `Date` proves.
 
-    The header has whole seconds, and was created at some moment between request and response.
+    The header has a resolution of one second, and was created between the request and the response.
     """
     return skew_between(server, answer.fetched.date, answer.began, answer.ended)
 

@@ -1,4 +1,4 @@
-"""Checks the store that several control planes share: access, the leader, and the members' clocks."""
+"""Checks the store that several control-plane members share: access, the leader, and the members' clocks."""
 
 from __future__ import annotations
 

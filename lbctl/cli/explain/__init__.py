@@ -1,7 +1,7 @@
 """`lbctl explain`: explains decisions.
 
-`weight` leads from a replica's signals to the weight that the proxies received, `route` from a request to its route and
-pool, and `pick` from a request to its replica.
+`weight` explains how a replica's signals result in the weight that the proxies received. `route` explains the route and
+pool of a request. `pick` explains the replica of a request.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def pick(
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The weight of a replica of a pool without telemetry. The fields are the same as in `schema.Decision`."""
+    """The weight of a replica in a pool without telemetry. The fields are the same as in `schema.Decision`."""
 
     pool: str
     replica: str
@@ -155,7 +155,7 @@ class Undecided:
     published: float
     """Published weight, on the scale of capacities."""
     sent: float
-    """Deprecated: the old name of `published`, until version 1.1."""
+    """Deprecated: the old name of `published`, available until version 1.1."""
     share: float
     """Replica's share of the pool's requests, from 0 to 1."""
     ramp: float
@@ -177,7 +177,7 @@ def _row(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Pool, sch
 
 
 def _undecided(remote: ServeClient, pool: str, row: schema.Replica) -> Undecided:
-    """Return the weight of a replica of a pool without telemetry."""
+    """Return the weight of a replica in a pool without telemetry."""
     overrides = remote.get("/api/v1/overrides", schema.Overrides).overrides
     return Undecided(
         pool=pool,
@@ -260,7 +260,7 @@ def _sent(row: schema.Decision | Undecided) -> str:
 
 
 def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:
-    """Return each proxy's own number together with the sum of its pool, because it has no meaning alone."""
+    """Return each proxy's own number together with the sum for the pool, because the number alone has no meaning."""
     own = row.quantised
     sums = {kind: sum(peer.quantised.get(kind, 0) for peer in peers) for kind in own}
     parts = [f"{kind}: {value} of {sums[kind]}" for kind, value in own.items()]

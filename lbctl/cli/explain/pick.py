@@ -1,6 +1,6 @@
-"""`lbctl explain pick`: from one request to the replica that the picker would choose.
+"""`lbctl explain pick`: shows which replica the picker would choose for a request.
 
-With files alone, the replicas of the picker are idle. A running `lbctl serve` asks its picker.
+If only files are given, the picker's replicas are idle. With a running `lbctl serve`, its picker answers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PickQuery:
 
     pool: str
     session: str | None
-    """Value of its first session key."""
+    """Value of the pool's first session key."""
     tenant: str | None
     """Tenant that sends the request."""
     body: str | None
@@ -93,7 +93,7 @@ def _print(explanation: schema.PickExplanation, form: str) -> None:
 
 
 def _table(pool: ir.Pool) -> PoolTable:
-    """Return the table of a pool according to the files: every replica is idle, at its capacity."""
+    """Return the picker's table of a pool according to the files: every replica is idle and has its capacity."""
     return PoolTable.of(pool, (_candidate(item, pool) for item in pool.replicas))
 
 

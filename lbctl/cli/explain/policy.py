@@ -25,9 +25,9 @@ _POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit
 
 
 def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
-    """Return the settings of the listener, of the route, and of the pools that the request may reach.
+    """Return the settings of the listener, the route, and the pools that the request may reach.
 
-    A limit that is divided among the instances of proxies has the value of one instance. `at` is None for a default.
+    A limit that is divided among proxy instances has the value for one instance. `at` is None for a default.
     """
     served = view(Snapshot(compiled.topology), proxy)
     in_files = dict(_applicable(listener, route, [item for item in compiled.topology.pools if item.name in pools]))

@@ -1,7 +1,7 @@
-"""`lbctl explain route`: from one request to its route, its pool and its policy, on each of the fleet's proxies.
+"""`lbctl explain route`: shows the route, pool and policy of a request on each of the fleet's proxies.
 
-Nothing is sent. Each proxy is evaluated separately, because the proxies do not read every request alike. Proxies with
-the same result are shown together.
+Nothing is sent. Each proxy is evaluated separately, because the proxies interpret some requests differently. Proxies
+with the same result are shown together.
 """
 
 from __future__ import annotations

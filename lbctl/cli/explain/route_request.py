@@ -37,7 +37,7 @@ class RouteQuery:
     headers: tuple[str, ...]
     """Headers, each as `name: value`."""
     body: str | None
-    """Body; None: no body."""
+    """Request body; None if there is no body."""
     kind: str | None
     listener: str | None
     form: str
@@ -83,7 +83,7 @@ def _query(url: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    """Return the path as a client sends it. Bytes of the command line that are not UTF-8 are sent unchanged."""
+    """Return the path as a client sends it. Bytes on the command line that are not UTF-8 are sent unchanged."""
     return quote(path, safe=_PRINTABLE, errors="surrogateescape")
 
 
@@ -95,9 +95,9 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def listener_of(compiled: Compiled, name: str | None, parts: SplitResult) -> Listener:
-    """Return the named listener, the one at the URL's port, or the only one.
+    """Return the specified listener, the listener at the URL's port, or the only listener.
 
-    A notice is printed if the only listener has another port. Raises UsageError if no listener can be chosen.
+    If the only listener has a different port, a notice is printed. Raises UsageError if no listener can be chosen.
     """
     listeners = {item.name: item for item in compiled.topology.listeners}
     if name is not None:
@@ -122,7 +122,7 @@ def listener_of(compiled: Compiled, name: str | None, parts: SplitResult) -> Lis
 def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Proxy]:
     """Return the fleet's proxies that carry the listener, one of each kind and version.
 
-    If the fleet names no such proxy, return one of each kind. Raises UsageError if proxies are named and none carries
+    If the fleet has no such proxy, return one of each kind. Raises UsageError if the fleet has proxies but none carries
     the listener.
     """
     topology = loaded.compiled.topology

@@ -24,7 +24,7 @@ from lbctl.targets.route_trace import Explained, PoolChoice, RuleCandidate, choi
 
 Row = dict[str, Any]
 _MISSED = 8
-"""Maximum number of routes without a match that are shown, the nearest first."""
+"""Maximum number of non-matching routes that are shown, nearest first."""
 _PROTECTING = frozenset({"LB499", *(item.code for item in FEATURES if item.protects)})
 
 
@@ -141,7 +141,7 @@ def _beaten(item: RuleCandidate) -> Row:
 
 
 def _missed(explained: Explained) -> list[Row]:
-    """Return the nearest rule of each route that does not match."""
+    """Return the nearest rule of each non-matching route."""
     nearest: dict[str, RuleCandidate] = {}
     for item in explained.missed:
         nearest.setdefault(item.rule.route, item)

@@ -8,7 +8,7 @@ from functools import partial
 from lbctl.api import schema
 
 _SAME = 0.01
-"""Maximum difference of two shares that are called equal."""
+"""Maximum difference of two shares that count as equal."""
 _LEFT = ("draining", "drained", "removed", "ejected")
 """States of a replica that gets no new requests."""
 
@@ -17,9 +17,9 @@ _PICKED = "the picker chooses a replica for each request, by sessions, caches an
 
 
 def sentence(row: schema.Replica, pool: schema.Pool) -> str:
-    """Return the sentence about a replica: by the observation of the proxies, else by the decision.
+    """Return the sentence about a replica, based on the proxies' observations or otherwise on the decision.
 
-    A removed replica gets no requests, although the last minute still contains earlier ones.
+    A removed replica gets no requests, although the last minute may still include earlier requests.
     """
     gets = row.share if row.observed is None or (row.state in _LEFT and not row.share) else row.observed
     is_picked = pool.algorithm == "pick"
@@ -31,7 +31,7 @@ def sentence(row: schema.Replica, pool: schema.Pool) -> str:
 
 
 def observed(row: schema.Replica, pool: schema.Pool) -> str:
-    """Return the share that the proxies counted in the last minute, and which proxies did not report."""
+    """Return the share that the proxies counted in the last minute, and the proxies that did not report."""
     silent = f"; not reported by {', '.join(map(partial(_silent, pool), pool.silent))}" if pool.silent else ""
     if not pool.reporting:
         return f"unknown: no proxy reports its traffic{silent}"

@@ -189,7 +189,10 @@ def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyRes
 
 
 def _known(load: float) -> float | None:
-    """Return the load; None if all requests arrive at the same time, or if the only replica of --gpu is lost."""
+    """Return the load.
+
+    The result is None if all requests arrive at the same time, or if the only replica of --gpu is lost.
+    """
     return load if 0 < load < math.inf else None
 
 

@@ -20,13 +20,13 @@ _MAX_REQUESTS = 20_000_000
 _MIN_SPEED = 0.0001
 """Minimum speed of an engine that is not stopped."""
 _MAX_COUNT_DIGITS = 9
-"""Maximum number of digits of a number of GPUs."""
+"""Maximum number of digits in a number of GPUs."""
 _DRAINED = "it is drained and gets no requests, so this has no effect (choose another replica)"
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The options of the command line; None: not given."""
+    """The options of the command line. The value is None if an option is not given."""
 
     paths: tuple[str, ...]
     against: tuple[str, ...]
@@ -35,13 +35,13 @@ class SimulationOptions:
     rate: str | None
     """Rate of a synthetic load, for example `5/s`."""
     prompt: float | None
-    """Its mean prompt length in tokens."""
+    """Mean prompt length of the synthetic load, in tokens."""
     answer: float | None
-    """Its mean response length in tokens."""
+    """Mean response length of the synthetic load, in tokens."""
     duration: str | None
-    """Its duration, for example `10m`."""
+    """Duration of the synthetic load, for example `10m`."""
     burst: float | None
-    """Mean number of its requests that arrive together."""
+    """Mean number of requests of the synthetic load that arrive together."""
     pool: str | None
     """Pool that gets the requests."""
     policy: str | None
@@ -59,7 +59,7 @@ class SimulationOptions:
     calibrate: str | None
     """URL of a live replica whose metrics give the costs of the strongest replica."""
     calibrate_for: str
-    """Duration of watching its metrics."""
+    """Duration of the observation of its metrics."""
     slow: tuple[str, ...]
     """Speeds of replicas, each as `REPLICA=FACTOR[@SECONDS]`."""
     kill: tuple[str, ...]
@@ -81,7 +81,7 @@ class SimulationOptions:
     seed: int
     """Random seed."""
     plot_file: str | None
-    """Path of the picture."""
+    """Path of the chart."""
     form: str
     """Output format."""
 
@@ -151,7 +151,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
-    """Return replica → why it cannot have events: it is lost, or drained; empty if it can."""
+    """Return replica → why it cannot have events, because it is lost or drained; empty if it can have events."""
     result = {item.name: _DRAINED if item.drain else "" for item in pool.replicas}
     for text in lose:
         why = f"--lose {text} removes it from the start (omit one of the two options)"
@@ -160,7 +160,7 @@ def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
 
 
 def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
-    """Parse `--slow`. Return replica → factor from the start on, and later changes of speed. `names`: `obstacles`."""
+    """Parse `--slow`. Return replica → initial speed factor, and later changes of speed. `names`: `obstacles`."""
     speeds: dict[str, float] = {}
     changes = []
     for text in texts:
@@ -312,7 +312,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
 
 
 def lost_text(lose: Sequence[str]) -> str:
-    """Return the replicas that `--lose` removes, as part of a sentence."""
+    """Return the replicas that `--lose` removes, as a phrase."""
     *others, last = (
         "the largest replica" if text == "largest" else text.replace("zone=", "zone ", 1)
         for text in dict.fromkeys(lose)

@@ -47,7 +47,7 @@ class StudyResult:
     """The results of studies."""
 
     summaries: tuple[Summary, ...]
-    """Figures of each policy. After a search, they apply to the found rate or replicas."""
+    """Figures of each policy. After a search, they are for the resulting rate or number of replicas."""
     sentences: tuple[str, ...]
     """Explanation of the figures."""
     loads: Mapping[str, float]

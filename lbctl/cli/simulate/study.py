@@ -33,7 +33,10 @@ from lbctl.targets.load import Loaded
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEngines:
-    """The engines of replicas: by their GPU if its engine is known, else in proportion to their capacity."""
+    """The engines of replicas.
+
+    They depend on the GPU if its engine is known, otherwise they are in proportion to the capacity.
+    """
 
     strongest: CostModel
     largest: float
@@ -65,7 +68,7 @@ class Study:
     """A fleet or GPU type, with its load."""
 
     name: str
-    """Name that distinguishes it from others; empty if it is the only one."""
+    """Name that distinguishes the study from others; empty if it is the only study."""
     pool: Pool
     """Pool that gets the requests, with all of its replicas."""
     written: model.Pool
@@ -83,7 +86,7 @@ class Study:
     joins: Mapping[str, float]
     """Replica → time at which it joins."""
     retry: Retry
-    """Retries of the proxies if a replica is dead."""
+    """Retries by the proxies if a replica is dead."""
     loss: Callable[[Pool], Pool]
     """Removes the lost replicas."""
     prices: Mapping[str, float]

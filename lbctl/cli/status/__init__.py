@@ -1,6 +1,6 @@
 """`lbctl status`: the state of a running `serve`, its proxies and its pools.
 
-It shows the state that `serve` reports, without judging it, except for `--check`: that everything matches the files.
+It shows the state that `serve` reports. With `--check`, it also verifies that the state matches the files.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _seconds(wait: str | None) -> float:
 
 
 def _text(remote: ServeClient, what: str | None, form: str, pool: str | None) -> str:
-    """Return what the command prints."""
+    """Return the output of the command."""
     if what == "proxies":
         return tables.proxies(remote.get("/api/v1/proxies", schema.Proxies).proxies, form)
     if what == "pools":

@@ -58,7 +58,7 @@ def summary_problems(summary: schema.Status) -> Iterator[str]:
 
 
 def proxy_problems(proxies: Sequence[schema.Proxy], expected: int | None = None) -> Iterator[str]:
-    """Yield a sentence for each proxy that is not in sync, and one if there are too few proxies."""
+    """Yield a sentence for each proxy that is not in sync, and a sentence if there are too few proxies."""
     real = [item for item in proxies if item.kind != "reader" and item.confirmed]
     for item in real:
         if item.state not in _FINE:

@@ -15,11 +15,11 @@ _SHORT = 12
 """Number of characters of a digest and of a commit that are shown."""
 _ORIGINS = {"state": ", the last valid one from the state", "history": ", an earlier one after a rollback"}
 _NAME = 11
-"""Width of the line names."""
+"""Width of the column with the names of lines."""
 
 
 def summary_text(summary: schema.Status, rollouts: Sequence[schema.Rollout]) -> str:
-    """Return the problems, the summary with a line for each rollout, and the errors and warnings in the files."""
+    """Return the problems, the summary (with a line for each rollout), and the errors and warnings in the files."""
     pairs = (*_lines(summary), *(("rollout", f"{row.route}: {place_of(row)}") for row in rollouts))
     lines = [_problem(item) for item in summary.problems]
     lines += [f"{name:<{_NAME - 1}} {wrapped(plain(text), _NAME)}" for name, text in pairs]
@@ -62,7 +62,7 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
 
 
 def _replicas(row: schema.ReplicaCounts) -> str:
-    """Return how many replicas are available, and which are not."""
+    """Return how many replicas are available, and which replicas are not."""
     fit = sum(count for state, count in row.states.items() if state in FIT)
     parts = [f"{fit} of {row.total} in"]
     for state, names in row.away.items():

@@ -120,7 +120,7 @@ def _proxy(row: schema.Proxy) -> tuple[str, ...]:
 
 
 def lacks(row: schema.Proxy) -> Iterator[str]:
-    """Yield what keeps a proxy from being in sync: a reason, and each missing resource type."""
+    """Yield the reasons why a proxy is not in sync: its own reason, and each missing resource type."""
     if row.reason:
         yield row.reason
     if not row.connected and row.state == "GONE":

@@ -50,7 +50,7 @@ def command(remote: ServeClient) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The server's data at one time, and the problem since then."""
+    """The server's data at one time, and any problem since then."""
 
     pools: tuple[schema.Pool, ...]
     rows: tuple[ReplicaRow, ...]

@@ -24,7 +24,7 @@ class ReplicaRow:
 
     @property
     def name(self) -> str:
-        """Name in the form of `lbctl drain`."""
+        """Name in the format of `lbctl drain`."""
         return f"{self.pool}/{self.replica.name}"
 
 
@@ -34,13 +34,13 @@ class Column:
 
     head: str
     key: str
-    """Letter that sorts by it."""
+    """Letter that sorts by this column."""
     value: Callable[[ReplicaRow], Value]
-    """Returns the sort key; None if it is unknown."""
+    """Returns the sort key, or None if it is unknown."""
     text: Callable[[ReplicaRow], str]
     """Returns the displayed text."""
     is_number: bool = True
-    """Whether it is aligned to the right and sorted in descending order."""
+    """Whether the column is right-aligned and sorted in descending order."""
 
 
 def _text_column(head: str, key: str, value: Callable[[ReplicaRow], str]) -> Column:
@@ -102,7 +102,10 @@ def rows_of(pools: Iterable[schema.Pool], signals: Iterable[schema.ReplicaSignal
 
 
 def sorted_rows(rows: Iterable[ReplicaRow], column: Column, *, reverse: bool) -> list[ReplicaRow]:
-    """Return the rows sorted by a column. Rows with an unknown value come last, equal ones are sorted by name."""
+    """Return the rows sorted by a column.
+
+    Rows with an unknown value come last, and rows with equal values are sorted by name.
+    """
     by_name = sorted(rows, key=lambda row: row.name)
     with_value = [row for row in by_name if column.value(row) is not None]
     with_value.sort(key=column.value, reverse=reverse)  # type: ignore[arg-type]  # a column has values of one type

@@ -25,7 +25,7 @@ _WIDTHS = {
     "REPLICA": None, "STATE": 8, "DECIDED": 7, "OBSERVED": 8, "REQ/S": 6, "ERR": 4, "P50": 6, "P99": 6, "INFL": 5,
     "QUEUE": 5, "KV": 4, "GPU": 4, "°C": 4, "WEIGHT": 6,
 }  # fmt: skip
-"""Maps a column to its width; None: the remaining width."""
+"""Maps a column to its width, or to None for the remaining width."""
 _FIRST_TO_GO = ("WEIGHT", "P50", "°C", "P99", "KV")
 """Columns that a narrow screen hides, in this order."""
 _HELP = "q quit · ←→ or a letter: sort, again: reverse · p pool · space pause · ↑↓ page"
@@ -45,7 +45,7 @@ class ScreenView:
     paused: bool = False
     """Whether the rows are frozen."""
     pool: str | None = None
-    """The only displayed pool; None: all."""
+    """The only displayed pool, or None for all pools."""
     sort: int = 0
     """Index of the sort column."""
     reverse: bool = False
