@@ -35,7 +35,7 @@ class StepTaken:
     """A completed change to a rollout's step."""
 
     percent: float
-    """Share of the new version."""
+    """Share of the new version in percent."""
     at: float
     """Time at which it was observed, on the monotonic clock."""
 
@@ -55,11 +55,11 @@ class StepResult:
 
 @dataclass(slots=True)
 class Canary:
-    """A canary since its last start. Times are in seconds of the monotonic clock."""
+    """The state of a canary since its last start. Times are in seconds of the monotonic clock."""
 
     site: CanarySite
     row: Mapping[str, Any] = field(default_factory=dict)
-    """Its rollout as returned by the API; empty until the first read."""
+    """The canary's rollout as returned by the API; empty until the first read."""
     steps: list[StepTaken] = field(default_factory=list)
     started: float | None = None
     ended: float | None = None
@@ -75,12 +75,12 @@ class Canary:
 
     @property
     def running(self) -> bool:
-        """Whether it was started, and has been neither promoted nor rolled back."""
+        """Whether the canary was started and has been neither promoted nor rolled back."""
         return self.started is not None and self.ended is None
 
     @property
     def phase(self) -> str:
-        """Phase of its rollout; `waiting` before its first start."""
+        """Phase of the canary's rollout; `waiting` before its first start."""
         return str(self.row.get("phase", "waiting")) if self.started is not None else "waiting"
 
     @property
@@ -100,7 +100,7 @@ class Canary:
         return copied
 
     def update(self, row: Mapping[str, Any]) -> None:
-        """Process the current row from the API, and record a new step or the end."""
+        """Process the current row from the API, and record a new step or the end of the rollout."""
         self.row = row
         if not self.running:
             return
@@ -133,14 +133,14 @@ class Canary:
 
 
 class Canaries:
-    """All canaries of a run, and the API of `serve` that controls them; `token` is the file of the API's token."""
+    """All canaries of a run, and the API of `serve` that controls them. `token` is the file with the API's token."""
 
     def __init__(self, sites: Sequence[CanarySite], api: int, token: Path) -> None:
         self.all = tuple(map(Canary, sites))
         self._url = f"http://{HOST}:{api}/api/v1/rollouts"
         self._token = token
         self._lock = asyncio.Lock()
-        """Held during a request, so that an older response cannot follow a newer one."""
+        """Lock that is held during a request, so that an older response cannot follow a newer one."""
 
     @property
     def by_key(self) -> Mapping[str, Canary]:
@@ -179,7 +179,7 @@ class Canaries:
                 canary.update(rows[canary.plan.name])
 
     async def _ask(self, method: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any] | None:
-        """Return the response of the API; None if there is none, or if the request is rejected."""
+        """Return the response of the API. Return None if there is no response, or if the request is rejected."""
         try:
             token = self._token.read_text(encoding="ascii").strip()
             async with (

@@ -1,8 +1,10 @@
-"""The demo's two canaries as a fleet: for each a route, two versions and an analysed rollout. One new version is bad.
+"""The demo's two canaries as a fleet.
 
-The analysis has little time and little traffic. For this reason the bad version fails often, the first step is large,
-and an evaluation needs few requests: each verdict takes about four seconds. Proxies count requests by pool, so the
-canaries do not share a pool.
+Each has a route, two versions and a rollout with analysis. One new version is bad.
+
+The analysis has only little time and traffic. For this reason the bad version fails often, the first step is large, and
+an evaluation needs few requests: each verdict takes about four seconds. Proxies count requests by pool, so the canaries
+do not share a pool.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from lbctl.demo.replica import HOST, PacedReplica
 from lbctl.simulate.engine import CostModel
 
 STEPS = (25.0, 50.0, 100.0)
-"""Shares of the new version, in percent. At the last one it is promoted immediately."""
+"""Shares of the new version, in percent. At the last share, it is promoted immediately."""
 REQUEST_RATE = 50.0
 """Requests per second to a canary while its rollout runs."""
 PROMPT, ANSWER = 50.0, 8.0
-"""Mean lengths of its requests in tokens, short so that they cost little."""
+"""Mean lengths of a canary's requests in tokens. They are short, to need little capacity."""
 _HOLD = "3s"
 _ANALYSIS = {"interval": "2s", "min_requests": 40, "max_error_rate": "5%", "failures": 2}
 OLD, NEW = "v1", "v2"
@@ -26,16 +28,16 @@ OLD, NEW = "v1", "v2"
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
-    """The properties and the start of a canary."""
+    """The properties and the start time of a canary."""
 
     name: str
-    """Name of its route and of its listener."""
+    """Name of the canary's route and listener."""
     key: str
-    """Key that starts its rollout."""
+    """Keyboard key that starts the canary's rollout."""
     error_rate: float
     """Share of requests that its new version answers with an error, from 0 to 1."""
     start: float
-    """Start in the script, as a fraction of the duration."""
+    """Start time in the script, as a fraction of the duration."""
 
 
 PLANS = (CanaryPlan("good", "g", 0.0, 0.05), CanaryPlan("bad", "b", 0.5, 0.15))

@@ -1,6 +1,6 @@
 """The faults of the demo.
 
-Each affects the same replica in every group, by key or by a script over the whole duration.
+Each fault affects the same replica in every group. Keys or a script for the whole duration start the faults.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class DemoFault:
 
     kind: str
     key: str
-    """Key that begins and ends it."""
+    """Keyboard key that starts and ends the fault."""
     replica: str
     effect: str
     """Description of the fault, as a phrase."""
     span: tuple[float, float]
-    """Begin and end in the script, as fractions of the duration."""
+    """Start and end times in the script, as fractions of the duration."""
 
 
 FAULTS = (
@@ -41,7 +41,7 @@ BY_KEY: Mapping[str, DemoFault] = {fault.key: fault for fault in FAULTS}
 
 @dataclass(slots=True)
 class Episode:
-    """A fault from its begin to its end. Times are in seconds of the monotonic clock."""
+    """A fault from its start to its end. Times are in seconds of the monotonic clock."""
 
     fault: DemoFault
     began: float
@@ -49,16 +49,16 @@ class Episode:
     share_before: float | None = None
     """Share of the replica in the adaptive pool when the fault began."""
     reacted: float | None = None
-    """Time at which `serve` lowered that share, if it did."""
+    """Time at which `serve` lowered that share, if it has."""
 
 
 @dataclass(slots=True)
 class Faults:
-    """The faults of a site, and their history."""
+    """The faults of a demo site, and their history."""
 
     site: Site
     share: Callable[[str], float | None] = lambda _: None
-    """Returns the share of a replica in the adaptive pool by the decisions of `serve`."""
+    """Returns the share of a replica in the adaptive pool according to the decisions of `serve`."""
     episodes: list[Episode] = field(default_factory=list)
 
     def active(self, fault: DemoFault) -> Episode | None:
@@ -70,7 +70,7 @@ class Faults:
         return ", ".join(fault.kind for fault in FAULTS if fault.replica == name and self.active(fault))
 
     async def toggle(self, fault: DemoFault) -> None:
-        """Begin a fault, or end it."""
+        """Start a fault, or end it."""
         episode = self.active(fault)
         if episode is None:
             self.episodes.append(Episode(fault, time.monotonic(), share_before=self.share(fault.replica)))

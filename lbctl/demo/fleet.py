@@ -1,4 +1,4 @@
-"""The fleet of the demo: the same simulated replicas three times, with three ways of balancing.
+"""The fleet of the demo: three groups of the same simulated replicas, with three kinds of load balancing.
 
 A group has six replicas with different GPUs, whose speeds come from lbctl's GPU table. All groups are behind one real
 proxy, each with a separate listener, and get the same requests. The features of `serve` are settings of a group's pool:
@@ -33,14 +33,14 @@ GPUS = ("H100-SXM", "A100-80GB", "L40S")
 PROMPT, ANSWER = 300.0, 80.0
 """Mean lengths of requests in tokens."""
 LOAD = 0.5
-"""Share of a group's capacity that the requests need."""
+"""Share of a group's capacity that the requests use."""
 _SPEED = 2.0
 """Speed of the simulated replicas, relative to the profile of the cost model."""
 _SEQUENCES = 16
-"""Maximum number of requests in a batch, small so that a small load fills it."""
+"""Maximum number of requests in a batch. It is small, so that a small load fills the batch."""
 _PROFILE = CostModel()
 _CACHE = 16_000
-"""Cache of the fastest replica in tokens, small for the same reason."""
+"""Cache size of the fastest replica in tokens. It is small for the same reason."""
 CURVE = CostModel(
     _PROFILE.a / _SPEED, _PROFILE.b / _SPEED, _PROFILE.c / _SPEED, _PROFILE.p / _SPEED, _SEQUENCES, _CACHE
 )
@@ -54,12 +54,12 @@ _TELEMETRY = {
 
 @dataclass(frozen=True, slots=True)
 class GroupReplica:
-    """A replica that is in every group."""
+    """A replica that exists in every group."""
 
     name: str
-    """Name, the same in every group."""
+    """Name, which is the same in every group."""
     gpu: str
-    """Name in the table of `lbctl gpus`."""
+    """Name of the GPU in the table of `lbctl gpus`."""
     speed: float
     """Speed, relative to the fastest replica."""
 
@@ -78,7 +78,7 @@ class Site:
     listeners: Mapping[Strategy, int]
     """Port of each group's listener."""
     api: int
-    """Port of the API of `serve`."""
+    """Port of serve's API."""
     logs: int
     """UDP port to which nginx sends a line for each request."""
     groups: Mapping[Strategy, Sequence[PacedReplica]]

@@ -1,7 +1,7 @@
 """Sends requests to a proxy at their scheduled times, independently of earlier requests, and measures each of them.
 
-It can send hundreds per second next to simulated replicas in the same process: connections are kept, and each carries
-one request at a time. No request is sent twice. A failure is counted as a failure.
+It can send hundreds of requests per second next to simulated replicas in the same process. Connections are kept open,
+and each carries one request at a time. No request is sent twice: each failure is counted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lbctl.simulate import load
 from lbctl.simulate.load import Lengths
 
 FIRST_BYTE_TIMEOUT = 60.0
-"""Maximum wait of a client for the first byte, in seconds. Then it closes its connection, and the request has
-failed."""
+"""Maximum time that a client waits for the first byte, in seconds. Then the client closes its connection, and the
+request has failed."""
 _SHORT = 10
 """Maximum length of a short response, in tokens."""
 
@@ -30,7 +30,7 @@ class Arrival:
     """A scheduled request."""
 
     at: float
-    """Seconds after the start."""
+    """Time of the arrival, in seconds after the start."""
     prompt: int
     """Length of the prompt in tokens."""
     answer: int
@@ -45,13 +45,13 @@ class SentRequest:
     answer: int
     """Length of the response in tokens."""
     first: float | None = None
-    """Arrival of the first byte of the response, if any."""
+    """Arrival time of the first byte of the response, if any."""
     last: float | None = None
-    """Arrival of the last byte, if any."""
+    """Arrival time of the last byte, if any."""
     status: int = 0
     replica: str = ""
     broken: bool = False
-    """Whether the connection ended before the response did."""
+    """Whether the connection ended before the response was complete."""
 
     @property
     def failed(self) -> bool:
@@ -63,15 +63,16 @@ class SentRequest:
 class Outcomes:
     """The outcomes of requests, in seconds.
 
-    A request without a response at `now` counts with the time that it has waited, a failed request with `patience`.
+    A request without a response at `now` counts with its waiting time so far, and a failed request counts with
+    `patience`.
     """
 
     sent: tuple[SentRequest, ...]
     """Requests in the order in which they were sent."""
     now: float
-    """Time on the monotonic clock."""
+    """Current time on the monotonic clock."""
     patience: float = FIRST_BYTE_TIMEOUT
-    """Maximum wait of a client for the first byte."""
+    """Maximum time that a client waits for the first byte."""
 
     def first_token(self, percentile: float) -> float:
         """Return the percentile (0 to 100) of the time to the first token."""
@@ -84,7 +85,7 @@ class Outcomes:
     def per_token(self, percentile: float) -> float:
         """Return the percentile of the time per token.
 
-        The shortest responses consist of waiting time, and are left out.
+        Short responses are excluded, because their time consists mostly of waiting time.
         """
         each = [self._duration(item, item.last) / item.answer for item in self.sent if item.answer >= _SHORT]
         return percentile_of(each, percentile)
@@ -160,7 +161,7 @@ class LoadGenerator:
         connection.send(f"{self._path}?q={arrival.prompt}&n={arrival.answer}", request)
 
     def outcomes(self, since: float, until: float) -> Outcomes:
-        """Return the current outcomes of the requests that were sent from `since` to `until`."""
+        """Return the current outcomes of the requests that were sent between `since` and `until`."""
         first, end = (bisect_left(self.sent, moment, key=lambda item: item.at) for moment in (since, until))
         return Outcomes(tuple(map(replace, self.sent[first:end])), time.monotonic(), self.patience)
 

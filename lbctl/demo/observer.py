@@ -1,4 +1,4 @@
-"""Follows the decisions of `lbctl serve` about the adaptive pool. Its API is read twice a second."""
+"""Follows the decisions of `lbctl serve` about the adaptive pool. The API is read twice a second."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lbctl.demo.replica import HOST
 _INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _LOWERED = 0.8
-"""Fraction of the share before a fault below which `serve` has reacted."""
+"""Fraction of a replica's share before a fault. If the share is lower, `serve` has reacted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedDecision:
-    """Decision of `serve` about one replica."""
+    """The decision of `serve` about one replica."""
 
     share: float
-    """Share of the pool's requests as decided, from 0 to 1."""
+    """Decided share of the pool's requests, from 0 to 1."""
     observed: float | None
     """Share of the requests in the last minute, as counted by the proxy, from 0 to 1; None without reports."""
     state: str
@@ -46,7 +46,7 @@ class DecisionObserver:
         return decision.share if decision else None
 
     async def run(self, faults: Faults) -> None:
-        """Read the decisions until cancelled, and record in `faults` when they react."""
+        """Read the decisions until cancelled, and record in `faults` when they react to a fault."""
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             while True:
                 try:

@@ -1,9 +1,9 @@
 """A simulated vLLM replica: an engine of `lbctl.simulate` in real time, behind HTTP.
 
 A request is `POST …?q=PROMPT&n=ANSWER` (tokens). The head of the response and its first byte are sent with the first
-token, its second and last byte with the last token. `/metrics` has vLLM's names, `/health` answers 200. Requests are
-not pipelined. The faults are the faults of real replicas: a throttled GPU, an engine that makes no progress behind a
-healthy port, an exporter that does not answer, a process that has died, a version that answers with errors.
+token, its second and last byte with the last token. `/metrics` uses vLLM's names, and `/health` returns 200. Requests
+are not pipelined. The faults are the faults of real replicas: a throttled GPU, an engine that makes no progress behind
+a healthy port, an exporter that does not answer, a process that has died, a version that answers with errors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ vllm:request_success_total{{model_name="m",finished_reason="length"}} {finished}
 
 
 class PacedReplica:
-    """One replica on its own port, which it keeps while its process is dead."""
+    """One replica on its own port, which stays reserved while its process is dead."""
 
     def __init__(self, name: str, speed: float, curve: CostModel) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class PacedReplica:
         self._finished = 0
 
     async def start(self) -> None:
-        """Listen on its port. A replica without a port gets a free one from the system."""
+        """Listen on the replica's port. A replica without a port gets a free one from the system."""
         if self._reserved is None:
             self._reserved = reserve()
             self.port = port_of(self._reserved)
@@ -80,7 +80,7 @@ class PacedReplica:
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Stop, and release its port."""
+        """Stop, and release the port."""
         await self.stop()
         if self._reserved is not None:
             self._reserved.close()
@@ -106,14 +106,14 @@ class PacedReplica:
         return min(1.0, self._engine.context / cache_tokens(self._engine.speed, self._engine.curve))
 
     def throttle(self, factor: float) -> None:
-        """Multiply its configured speed from the next iteration on. The size of its cache does not change."""
+        """Multiply the configured speed from the next iteration on. The size of the cache does not change."""
         self._engine.curve = _slower(self._engine.curve, self._factor / factor)
         self._factor = factor
 
     def wedge(self, wedged: bool) -> None:
-        """Stop its iterations while it has requests, or resume them.
+        """Stop the engine's iterations while it has requests, or resume them.
 
-        Its port, `/health` and `/metrics` still answer.
+        The port, `/health` and `/metrics` still respond.
         """
         self.wedged = wedged
         if not wedged and self._held:
@@ -158,7 +158,7 @@ class PacedReplica:
             asyncio.get_running_loop().call_at(end, self._end, end)
 
     def _end(self, now: float) -> None:
-        """End an iteration at its planned time. A late event loop does not slow the engine down."""
+        """End an iteration at the planned time. A late event loop does not slow the engine down."""
         done = self._engine.end(now)
         while self._fresh and (self._fresh[0].first is not None or self._fresh[0].left):
             request = self._fresh.popleft()
@@ -174,7 +174,7 @@ class PacedReplica:
 
 
 class ReplicaConnection(asyncio.Protocol, ABC):
-    """One connection of a proxy, which carries one request at a time."""
+    """One connection from a proxy, which carries one request at a time."""
 
     def __init__(self, replica: PacedReplica) -> None:
         self._replica = replica
@@ -188,7 +188,7 @@ class ReplicaConnection(asyncio.Protocol, ABC):
         self._replica.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Cancel the request. A queued request does not run."""
+        """Cancel the request. Drop the connection. A queued request does not run."""
         del error
         self._replica.connections.discard(self)
         if self._request is not None:

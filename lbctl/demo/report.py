@@ -15,8 +15,8 @@ from lbctl.demo.observer import ServedDecision
 from lbctl.demo.totals import SLOW
 
 FIRST_TOKEN_TIMEOUT = 5.0
-"""Maximum wait of a client for the first token, in seconds. After that the request has failed, and counts with this
-time."""
+"""Maximum time that a client waits for the first token, in seconds. After this time, the request has failed and counts
+with this time."""
 
 SLOW_COLUMN = f"FAILED OR > {SLOW:g} s"
 
@@ -49,7 +49,7 @@ def measured(outcomes: Outcomes) -> GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """The result of a run. Times are in seconds from its begin."""
+    """The result of a run. Times are in seconds from the start of the run."""
 
     proxy: str
     """Kind and version of the proxy."""
@@ -57,22 +57,22 @@ class DemoReport:
     """Duration of the load."""
     groups: Mapping[Strategy, GroupFigures]
     episodes: Sequence[Episode]
-    """Faults in the order in which they began."""
+    """Faults in the order in which they started."""
     canaries: Sequence[Canary]
     """Canaries that were started."""
     decisions: Mapping[str, ServedDecision]
     """Final decision of `serve` about each replica of the adaptive group."""
     began: float
-    """Begin on the monotonic clock."""
+    """Start time on the monotonic clock."""
     late: float
-    """Lateness of the event loop (99th percentile): shorter times cannot be distinguished."""
+    """Lateness of the event loop (99th percentile). Differences below this time are not significant."""
 
 
 def report(
     proxy: str, began: float, loads: Mapping[Strategy, LoadGenerator], faults: Faults, canaries: Sequence[Canary],
     decisions: Mapping[str, ServedDecision], late: float,
 ) -> DemoReport:  # fmt: skip
-    """Return the report of everything so far."""
+    """Return the report of the run so far."""
     now = time.monotonic()
     groups = {name: measured(load.outcomes(began, now)) for name, load in loads.items()}
     started = [canary.copy() for canary in canaries if canary.started is not None]

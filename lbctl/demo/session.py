@@ -27,7 +27,7 @@ from lbctl.up.prepare import Program, prepare_run
 from lbctl.up.run import Programs, run
 
 _SETTLING = 1.0
-"""Seconds without load after the start, in which the health checks find that all replicas are healthy."""
+"""Seconds without load after the start, during which the health checks detect that all replicas are healthy."""
 _STATE, _TOKEN = "state", "api-token"
 _BLOCK = 60.0
 """Seconds of arrivals that are generated at once."""
@@ -104,7 +104,7 @@ class DemoSession:
             self.late = max(self.late, await lateness(1.0))
 
     async def run_script(self) -> None:
-        """Start each canary, and begin and end each fault, at its position within the duration."""
+        """Start each canary, and start and end each fault, at its position within the duration."""
         assert self.duration is not None, "a script requires a duration"
         async with asyncio.TaskGroup() as group:
             group.create_task(self.canaries.run_script(self.began, self.duration))

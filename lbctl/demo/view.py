@@ -28,8 +28,8 @@ _WINDOW = 15.0
 """Period of the live figures, in seconds."""
 _NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
 _ROOMY = 110, 34
-"""Minimum columns and lines of a terminal for tables with frames, GPUs and reasons. Without these, 80 and 24 are
-enough."""
+"""Minimum columns and lines of a terminal for tables with frames, GPUs and reasons. Without these, 80 columns and 24
+lines are enough."""
 _EVENTS, _FEW_EVENTS = 6, 4
 """Number of newest events on a large and on a small terminal."""
 _STYLES = {"green": ("in",), "red": ("down", "ejected", "removed"), "yellow": ("slow", "hot"), "cyan": ("ramping",)}
@@ -37,7 +37,7 @@ _COLOURS = {state: colour for colour, states in _STYLES.items() for state in sta
 
 
 async def headless(session: DemoSession) -> None:
-    """Follow the script, and report the begin and end of each fault on standard error."""
+    """Follow the script, and report the start and end of each fault on standard error."""
     click.echo(f"lbctl: {session.proxy} in front of {len(STRATEGIES)} groups of {len(MEMBERS)} replicas", err=True)
     click.echo(f"lbctl: dashboard {session.dashboard}", err=True)
     script = asyncio.create_task(session.run_script())
@@ -78,7 +78,7 @@ def _events(session: DemoSession) -> Iterator[str]:
 
 
 async def watch(session: DemoSession) -> None:
-    """Show the demo on the terminal until the load ends; keys begin and end faults, and q ends the demo."""
+    """Show the demo on the terminal until the load ends. Keys start and end faults, and q ends the demo."""
     keys: asyncio.Queue[str] = asyncio.Queue()
     totals = {name: Totals(load) for name, load in session.loads.items()}
     with _keys(keys), Live(console=Console(), refresh_per_second=4, screen=True) as live:
@@ -105,7 +105,7 @@ async def _press(session: DemoSession, key: str) -> None:
 
 @contextmanager
 def _keys(keys: asyncio.Queue[str]) -> Iterator[None]:
-    """Put every pressed key into the queue, without waiting for Return."""
+    """Put every pressed key into the queue, without waiting for Enter."""
     terminal = sys.stdin.fileno()
     settings = termios.tcgetattr(terminal)
     loop = asyncio.get_running_loop()
@@ -144,7 +144,7 @@ def _table(title: str, roomy: bool) -> Table:
 
 
 def _replicas(session: DemoSession, roomy: bool) -> Table:
-    """Return the replicas of the adaptive group: their state, and the decisions of `serve`."""
+    """Return a table of the replicas in the adaptive group, with their state and the decisions of `serve`."""
     table = _table("replicas behind lbctl serve", roomy)
     names = ("REPLICA", *(("GPU",) if roomy else ()), "FAULT", "STATE", *_NUMBERS, *(("REASON",) if roomy else ()))
     for name in names:
@@ -170,7 +170,7 @@ def _share(share: float | None) -> str:
 
 
 def _canaries(session: DemoSession, roomy: bool) -> Table:
-    """Return the rollouts: their progress, their clients' results, and the last verdict."""
+    """Return a table of the rollouts, with their progress, their clients' results, and the last verdict."""
     table = _table("canaries that lbctl serve analyses", roomy)
     for name in ("CANARY", "PHASE", "SHARE", "REQUESTS", "FAILED", "LAST VERDICT"):
         table.add_column(name, justify="right" if name in ("SHARE", "REQUESTS", "FAILED") else "left", no_wrap=True)
@@ -185,7 +185,7 @@ def _canaries(session: DemoSession, roomy: bool) -> Table:
 
 
 def _groups(session: DemoSession, totals: Mapping[Strategy, Totals], roomy: bool) -> Table:
-    """Return the three groups: the newest requests, and all requests."""
+    """Return a table of the three groups, with the newest requests and all requests."""
     table = _table(f"the same requests · the last {_WINDOW:.0f} s · all", roomy)
     for name in ("GROUP", SLOW_COLUMN, "TTFT P50", "ALL", "FAILED", SLOW_COLUMN, "TTFT P50"):
         table.add_column(name, justify="left" if name == "GROUP" else "right", no_wrap=True)

@@ -17,7 +17,7 @@ class ActionQueue:
         self._number = 0
 
     def at(self, time: float, action: Action) -> None:
-        """Schedule an action; if the time is infinite, the action never runs."""
+        """Schedule an action. If the time is infinite, the action never runs."""
         if time != math.inf:
             self._number += 1
             heapq.heappush(self._queue, (time, self._number, action))

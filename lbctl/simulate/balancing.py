@@ -1,4 +1,4 @@
-"""The replica selection of each proxy, as the proxy implements it. Each proxy knows only its own requests.
+"""Replica selection as implemented by each proxy. Each proxy knows only about its own requests.
 
 The rules follow nginx 1.22 (`ngx_http_upstream_round_robin.c`, `ngx_http_upstream_least_conn_module.c`), HAProxy 2.6
 (`lb_fwlc.c`, `lb_fwrr.c`) and Envoy 1.40 (`load_balancing_policies`).
@@ -15,14 +15,14 @@ SMOOTH, LEAST_CONN, LEASTCONN, DEADLINES, DEADLINES_BY_WEIGHT, RANDOM, RING, PIC
 """Smooth weighted round robin (nginx, HAProxy); nginx's least_conn; HAProxy's leastconn; Envoy's least request, and its
 round robin; random by weight; a hash ring with or without bounded load; the picker.
 
-The picker is not part of the loops.
+The compiled loops do not include the picker.
 """
 DRAWING = (DEADLINES, RANDOM)
 """The rules that need random numbers."""
 NONE = -1
-"""No replica gets requests."""
+"""Result if no replica gets requests."""
 UNIT = 2.0**-32
-"""Converts a random integer to a number from 0 to 1."""
+"""Factor that converts a random integer to a number from 0 to 1."""
 _MIX = 2_654_435_761
 """2³² ÷ the golden ratio: makes the second choice of a key independent of its first one."""
 
@@ -50,7 +50,7 @@ def choose(proxies: ProxyColumns, requests: Requests, settings: RunSettings, req
 def smooth(proxies: ProxyColumns, settings: RunSettings, base: int, tied: float) -> int:
     """Return a replica by smooth weighted round robin.
 
-    `tied`: consider only replicas with this load in `due`; negative: consider all.
+    `tied`: consider only replicas with this load in `due`; if negative, consider all.
     """
     total, best = 0.0, NONE
     for replica in range(settings.replicas):
@@ -88,7 +88,7 @@ def least_conn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
 def leastconn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
     """Return HAProxy's choice: the lowest (requests in flight + 1) ÷ weight, 0 for every idle server.
 
-    Equal servers are in the order of their last change.
+    Among equal servers, the order of their last change decides.
     """
     best, least, oldest = NONE, 0.0, 0
     for replica in range(settings.replicas):
@@ -107,7 +107,8 @@ def leastconn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
 def least_request(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int, base: int) -> int:
     """Return Envoy's choice.
 
-    It is the less busy of two if all weights are equal, else the earliest deadline by weight ÷ (active + 1).
+    If all weights are equal, it is the less busy of two replicas. Otherwise, it is the replica with the earliest
+    deadline by weight ÷ (active + 1).
     """
     count, equal, common = 0, True, -1.0
     for replica in range(settings.replicas):
@@ -125,7 +126,7 @@ def least_request(proxies: ProxyColumns, requests: Requests, settings: RunSettin
 
 @jit
 def earliest(proxies: ProxyColumns, settings: RunSettings, proxy: int, by_active: bool) -> int:
-    """Return the earliest deadline in Envoy's queue.
+    """Return the replica with the earliest deadline in Envoy's queue.
 
     The replica's next deadline is 1 ÷ weight later, or (active + 1) ÷ weight.
     """
@@ -144,7 +145,7 @@ def earliest(proxies: ProxyColumns, settings: RunSettings, proxy: int, by_active
 
 @jit
 def nth(proxies: ProxyColumns, settings: RunSettings, base: int, number: int) -> int:
-    """Return the replica with this number among those with a weight."""
+    """Return the replica with this position among the replicas with a weight."""
     for replica in range(settings.replicas):
         if proxies.weight[base + replica] > 0.0:
             if number == 0:
@@ -221,9 +222,9 @@ def slots(settings: RunSettings, share: float, active: float) -> int:
 
 @jit
 def jump(proxies: ProxyColumns, settings: RunSettings, base: int, key: int, total: float, active: float) -> int:
-    """Return Envoy's choice beyond the bound: any replica with room, by the key, whatever its weight.
+    """Return Envoy's choice above the bound: any replica with free capacity, by the key and regardless of its weight.
 
-    If none has room, return the least overloaded one.
+    If there is none, return the least overloaded replica.
     """
     count, best, least = 0, NONE, math.inf
     for replica in range(settings.replicas):

@@ -47,7 +47,7 @@ def settings(setup: Setup, trace: Trace) -> state.RunSettings:
 
 
 def replica_limit(pool: Pool, proxies: int) -> int:
-    """Return the maximum number of requests of one proxy at a replica; 0: unlimited."""
+    """Return the maximum number of requests of one proxy at a replica, or 0 for unlimited."""
     breaker: CircuitBreaker = pool.circuit_breaker
     limits = [breaker.replica_max_requests]
     if pool.protocol == "http1":
@@ -116,7 +116,7 @@ def engines(costs: Sequence[CostModel], of_run: state.RunSettings) -> state.Engi
 
 
 def counter() -> Any:
-    """Return a column with one element, 0."""
+    """Return a column with a single element, 0."""
     return filled(LONG, 1)
 
 

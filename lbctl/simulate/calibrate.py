@@ -3,8 +3,8 @@
 Between two scrapes, the sum and the number of inter-token times give the mean time of an iteration, and tokens per
 iteration give the number of sequences and prompt tokens. If an engine does not count iterations, the number of
 sequences is the mean of the running sequences in both scrapes. The context of a sequence is estimated from the lengths
-of the requests that ended in the whole time. The costs are those that explain these times best, in relative error. If
-the load was too uniform to separate them, they keep the proportions of the reference.
+of the requests that ended during the whole observation. The result is the costs that explain these times with the
+smallest relative error. If the load was too uniform to separate them, they keep the proportions of the reference.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lbctl.signals.source import SourceReading
 from lbctl.simulate.engine import CostModel
 
 KINDS = ("vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim")
-"""Engines whose metrics are tried, in order."""
+"""Kinds of engines whose metrics are tried, in order."""
 _NEEDED = ("decode_tokens", "prefill_tokens", "itl_seconds", "itl_count", "finished")
 _COUNTED, _REPORTED = "iterations", "running"
-"""One of these gives the number of sequences in an iteration."""
+"""Metrics of which one is required for the number of sequences in an iteration."""
 _MIN_SAMPLES = 3
 """Minimum number of differences with tokens for a fit."""
 _RIDGE = 1e-3

@@ -1,4 +1,4 @@
-"""The capacity of a fleet: engines of a pool, the stability bound Σλ < Σμ, service levels, the search for a rate."""
+"""The capacity of a fleet: engines of a pool, the stability bound Σλ < Σμ, service levels and the search for a rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TERM = re.compile(r"\s*(ttft|tpot|total)\s+(p50|p95|p99)\s*<\s*(\S+)\s*|\s*(fai
 
 
 def engines_of(pool: Pool, reference: CostModel, largest: float | None = None) -> tuple[CostModel, ...]:
-    """Return the engine of each replica: `reference` for the capacity `largest`, the others in proportion.
+    """Return the engine of each replica: `reference` for the capacity `largest`, and the others in proportion.
 
     `largest` defaults to the largest capacity in the pool.
     """
@@ -29,17 +29,17 @@ def engines_of(pool: Pool, reference: CostModel, largest: float | None = None) -
 
 
 def faster(cost: CostModel, speed: float) -> CostModel:
-    """Return an engine of another speed, with the same cache."""
+    """Return an engine with a different speed and the same cache."""
     return replace(cost, a=cost.a / speed, b=cost.b / speed, c=cost.c / speed, p=cost.p / speed)
 
 
 def _sized(cost: CostModel, speed: float) -> CostModel:
-    """Return the engine of other GPUs, with a cache that matches their speed."""
+    """Return the engine for other GPUs, with a cache that matches their speed."""
     return replace(faster(cost, speed), cache=int(cost.cache * speed**_CACHE_EXPONENT))
 
 
 def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return the offered load Σλ ÷ Σμ. At 1 and above, queues grow without limit with any algorithm.
+    """Return the offered load Σλ ÷ Σμ. At 1 or above, queues grow without limit with every algorithm.
 
     The result is 0 if all requests arrive at the same time, because then there is no rate.
     """

@@ -62,6 +62,6 @@ def filled(kind: str, size: int, value: float = 0) -> Any:
 
 
 def smallest(values: Any, places: Sequence[int]) -> list[float]:
-    """Return the values that a sorted column would have at these positions."""
+    """Return the values at these positions in the sorted column."""
     ordered = numpy.partition(values, places) if IS_COMPILED else sorted(values)
     return [float(ordered[place]) for place in places]

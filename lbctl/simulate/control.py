@@ -1,7 +1,7 @@
 """The control loop of `serve` in a simulation: it turns samples of the engines into weights by the real `control.step`.
 
-Samples are taken at the telemetry's interval and arrive later. Weights reach the proxies immediately, or at most as
-often as a reload allows.
+Samples are taken at the telemetry interval and arrive later. Weights reach the proxies immediately, or at the minimum
+interval between reloads.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SimulatedControlLoop:
 def _counters(engines: EngineColumns, replica: int, now: float) -> tuple[float, ...]:
     """Return (iterations, prompt tokens, generated tokens, Σ seconds and number of inter-token times, running, queue).
 
-    In a run of iterations, only completed iterations count.
+    In a run of several iterations, only completed iterations count.
     """
     running = int(engines.running[replica])
     done, seconds = 0, 0.0

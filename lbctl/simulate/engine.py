@@ -1,9 +1,9 @@
 """A model server with continuous batching, one iteration at a time.
 
-In each iteration every running sequence generates a token, and up to a budget of prompt tokens is prefilled. It takes
-(a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the values of its `CostModel`. Requests that exceed the
-number of sequences or the cache wait in order. Counters are published at the end of an iteration, so a wedged engine's
-counters are frozen. Preemption is not modelled: the cache may overflow while responses grow.
+In each iteration, every running sequence generates a token, and prompt tokens are prefilled up to a budget. An
+iteration takes (a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the values of its `CostModel`. Requests
+that exceed the number of sequences or the cache wait in order. Counters are published at the end of an iteration, so a
+wedged engine's counters are frozen. Preemption is not modelled: the cache may overflow while responses grow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUDGET = 2048
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The cost of an iteration; the defaults are the costs of Llama-2-70B on 8 H100 (Splitwise's profile)."""
+    """The cost of an iteration. The defaults are the costs of Llama-2-70B on 8 H100 (Splitwise's profile)."""
 
     a: float = 29.8e-3
     """Seconds per iteration."""
@@ -48,13 +48,13 @@ class SimulatedRequest:
     replica: int = -1
     proxy: int = -1
     first: float | None = None
-    """Time of its first token, if any."""
+    """Time of the request's first token, if any."""
     last: float | None = None
-    """Time of its last token, if any."""
+    """Time of the request's last token, if any."""
     left: bool = False
-    """Whether the client gave up."""
+    """Whether the client has given up."""
     blocks: tuple[int, ...] = ()
-    """Blocks of the prompt's beginning, each identified by the content up to its end."""
+    """Blocks at the beginning of the prompt, each identified by the content up to its end."""
     cached: int = 0
     """Number of prompt tokens that were in the engine's prefix cache on admission."""
 
@@ -87,7 +87,7 @@ class EngineCounters:
 
 
 class PrefixCache:
-    """The blocks in an engine's cache. The least recently used ones are evicted first."""
+    """The blocks in an engine's cache. The least recently used blocks are evicted first."""
 
     def __init__(self, blocks: float, block_tokens: int) -> None:
         self._limit, self._block_tokens = blocks, block_tokens
@@ -191,7 +191,7 @@ class Engine:
         return done
 
     def _factor(self, now: float) -> tuple[float, float, float]:
-        """Return (the earliest begin, the speed factor at that time, the additional factor for prefill)."""
+        """Return (the earliest start, the speed factor at that time, the additional factor for prefill)."""
         for fault in self.faults:
             if fault.begin <= now < fault.end:
                 if fault.prompts_alone:
@@ -215,7 +215,7 @@ class Engine:
             self._reading.append((request, request.prompt - request.cached))
 
     def _read(self, budget: int) -> tuple[int, list[SimulatedRequest]]:
-        """Return (prompt tokens of this iteration, the requests whose prefill it completes)."""
+        """Return (the prompt tokens of this iteration, the requests whose prefill it completes)."""
         tokens, read, rest = 0, [], []
         for request, left in self._reading:
             part = min(left, budget - tokens)

@@ -1,4 +1,4 @@
-"""A YAML file with the costs of engines: of the strongest replica, or by GPU type.
+"""A YAML file with the costs of engines, for the strongest replica or by GPU type.
 
 a: 0.03          # seconds per iteration; b: per sequence, c: per context token, p: per prompt token; sequences, cache
 gpus:

@@ -1,9 +1,9 @@
-"""Engines with continuous batching: prefill in chunks, decoding that slows with the batch, a bounded KV cache.
+"""Engines with continuous batching: prefill in chunks, decoding that slows down with the batch, and a bounded KV cache.
 
 An iteration generates one token for every running sequence and prefills up to `budget` prompt tokens. Iterations
-without prefill are combined until something changes: the end of a response, an arrival that can be admitted, or a full
-cache. Then the youngest sequence is preempted and prefilled again later, as in vLLM. Prefixes are kept in an 8-way
-cache with LRU replacement. Cached tokens are not prefilled again.
+without prefill are combined until a response ends, an arrival can be admitted, or the cache is full. If the cache is
+full, the youngest sequence is preempted and prefilled again later, as in vLLM. Prefixes are kept in an 8-way cache with
+LRU replacement. Cached tokens are not prefilled again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def enqueue(engines: EngineColumns, requests: Requests, replica: int, request: i
 def begin(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, now: float
 ) -> None:
-    """Begin the next iteration, or run of iterations. Set `end`, which is infinite if there is no work."""
+    """Start the next iteration, or run of iterations. Set `end`, which is infinite if there is no work."""
     preempt(engines, requests, settings, replica)
     admit(engines, requests, settings, progress, replica)
     running = engines.running[replica]
@@ -95,7 +95,7 @@ def shorten(engines: EngineColumns, replica: int, now: float) -> None:
 def finish(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int
 ) -> None:
-    """Account for the iterations that end now. Requests with a complete prefill begin to generate."""
+    """Account for the iterations that end now. Requests with a complete prefill start to generate."""
     now = engines.end[replica]
     seconds = now - engines.begun[replica]
     running, iterations = engines.running[replica], engines.planned[replica]
@@ -314,7 +314,7 @@ def pop(engines: EngineColumns, settings: RunSettings, replica: int) -> int:
 
 @jit
 def swap(engines: EngineColumns, left: int, right: int) -> None:
-    """Exchange two running sequences."""
+    """Swap two running sequences."""
     request, done = engines.run_request[left], engines.run_done[left]
     engines.run_request[left], engines.run_done[left] = engines.run_request[right], engines.run_done[right]
     engines.run_request[right], engines.run_done[right] = request, done
@@ -341,7 +341,7 @@ def reschedule(engines: EngineColumns, replica: int) -> None:
 
 @jit
 def exchange(heap, place, one: int, other: int) -> int:  # type: ignore[no-untyped-def]
-    """Exchange two engines of the heap, and return the second position."""
+    """Swap two engines in the heap, and return the second position."""
     heap[one], heap[other] = heap[other], heap[one]
     place[heap[one]] = one
     place[heap[other]] = other

@@ -21,7 +21,10 @@ _STEPS = 32
 
 
 def break_off(requests: Requests, engines: EngineColumns, settings: RunSettings, replica: int, now: float) -> list[int]:
-    """Empty a dead engine and close its port. Return the requests whose clients are still waiting, by arrival."""
+    """Empty a dead engine and close its port.
+
+    Return the requests whose clients are still waiting, in the order of arrival.
+    """
     base = replica * settings.slots
     inside = [int(engines.run_request[base + slot]) for slot in range(engines.running[replica])]
     inside += [int(engines.read_request[base + slot]) for slot in range(engines.reading[replica])]
@@ -51,7 +54,7 @@ def revive(engines: EngineColumns, replica: int) -> None:
 
 
 def waiting_for(requests: Requests, proxies: ProxyColumns, settings: RunSettings, replica: int) -> list[int]:
-    """Remove and return the requests that wait in proxies for this replica only."""
+    """Remove and return the requests that wait in proxies only for this replica."""
     taken = []
     for slot in range(replica, len(proxies.head), settings.replicas) if settings.waits == FOR_ONE else ():
         request = int(proxies.head[slot])
@@ -131,7 +134,7 @@ class Availability:
         return now + check.interval / 1000 * (self._rng.random() + threshold - 1)
 
     def _finds(self, replica: int, change: int) -> Action:
-        """Return the action of the check that this change starts, unless another change has followed."""
+        """Return the action of the check that this change starts, which has no effect after another change."""
 
         def act(now: float) -> None:
             if change != self._changes[replica]:

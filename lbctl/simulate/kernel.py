@@ -35,7 +35,7 @@ def advance(
 ) -> None:
     """Run all events up to and including a time.
 
-    Returns early at an arrival for which the picker must choose, or whose chosen replica is dead (`refused`).
+    Returns early at an arrival for which the picker must choose a replica, or whose chosen replica is dead (`refused`).
     """
     arrivals = len(requests.arrived)
     progress.refused[0] = -1
@@ -145,7 +145,7 @@ def change_speed(
     factor: float,
     now: float,
 ) -> None:
-    """Change the speed of an engine from its next iteration on. A speed of 0 stops it there."""
+    """Change the speed of an engine from its next iteration on. A speed of 0 stops the engine at that point."""
     standing = engines.factor[replica] <= 0.0
     if engines.kind[replica] == DECODE:
         shorten(engines, replica, now)

@@ -1,4 +1,4 @@
-"""A proxy's handling of a request after the choice of a replica: it sends, queues or rejects the request."""
+"""The handling of a request after the choice of a replica: the proxy sends, queues or rejects the request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def dispatch(
     replica: int,
     now: float,
 ) -> None:
-    """Send a request to a replica, queue it, or reject it. NONE: all replicas are full, or there are none."""
+    """Send a request to a replica, queue it, or reject it.
+
+    If the replica is NONE, all replicas are full, or there are none.
+    """
     proxy = requests.proxy[request]
     base = proxy * settings.replicas
     if proxies.refusing[0] or (settings.total_limit and proxies.total[proxy] >= settings.total_limit):
@@ -69,7 +72,7 @@ def send(
 
 @jit
 def serves(proxies: ProxyColumns, settings: RunSettings, base: int) -> bool:
-    """Return whether a proxy has any replica, full or not."""
+    """Return whether a proxy has a replica, even a full one."""
     for replica in range(settings.replicas):  # noqa: SIM110 - numba compiles no generators
         if proxies.given[base + replica] > 0.0:
             return True
@@ -85,7 +88,7 @@ def refuse(requests: Requests, settings: RunSettings, progress: RunProgress, req
 
 @jit
 def lose(requests: Requests, settings: RunSettings, progress: RunProgress, request: int) -> None:
-    """Fail a request, because its replica has died or there is none."""
+    """Let a request fail, because its replica has died or there is no replica."""
     requests.state[request] = BROKEN
     note(requests, settings, progress, 2 * request + 1)
 
@@ -94,7 +97,7 @@ def lose(requests: Requests, settings: RunSettings, progress: RunProgress, reque
 def wait(
     requests: Requests, proxies: ProxyColumns, settings: RunSettings, progress: RunProgress, request: int, replica: int
 ) -> None:
-    """Queue a request in its proxy, if the queue has space."""
+    """Queue a request in its proxy if the queue has space."""
     proxy = requests.proxy[request]
     if settings.waits == NOWHERE or proxies.waiting[proxy] >= settings.waiting_limit:
         refuse(requests, settings, progress, request)

@@ -1,11 +1,11 @@
 """Synthetic load: Poisson arrivals, single or in bursts, of requests with random lengths.
 
-Lengths follow a production service, or are lognormal. `conversation` has the quantiles of 19,366 conversations with a
-service of Azure within an hour of November 2023: `AzureLLMInferenceTrace_conv.csv` of
+The lengths are distributed as in a production service, or are lognormal. `conversation` has the quantiles of 19,366
+conversations with a service of Azure within an hour of November 2023: `AzureLLMInferenceTrace_conv.csv` of
 https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). Lengths are interpolated between two quantiles, and all are
 scaled to the requested mean. Prompt and response lengths are drawn independently, because their correlation in that
-trace is only -0.11. Its arrivals are nearly a Poisson process: the deviation of the time between two requests is 1.09
-times its mean.
+trace is only -0.11. Its arrivals are nearly a Poisson process: the standard deviation of the time between two requests
+is 1.09 times the mean.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ _ANSWERS = (
 _MIN_TOKENS = 2
 """Minimum length of a lognormal response, in tokens: with one token there is no time between tokens."""
 _STEPS = 2000
-"""Number of points from which the mean of a distribution is computed."""
+"""Number of points for the computation of a distribution's mean."""
 _HALVINGS = 30
 
 
 def conversation(prompt: float, answer: float) -> Lengths:
-    """Return lengths distributed as in the conversations, with these means in tokens; each is at least 1."""
+    """Return lengths that are distributed as in the conversations, with these means in tokens.
+
+    Each length is at least 1.
+    """
     prompts, answers = _scale(_PROMPTS, prompt), _scale(_ANSWERS, answer)
     return lambda chance: (
         _tokens(prompts * _quantile(_PROMPTS, chance.random())),
@@ -71,7 +74,7 @@ def _tokens(length: float) -> int:
 
 @lru_cache(maxsize=16)
 def _scale(values: Sequence[float], mean: float) -> float:
-    """Return the factor that gives lengths this mean, with a minimum of one token."""
+    """Return the factor for which the lengths have this mean, with a minimum of one token."""
     lengths = [_quantile(values, (number + 0.5) / _STEPS) for number in range(_STEPS)]
     low, high = 0.0, 2 * mean / (sum(lengths) / _STEPS)
     for _ in range(_HALVINGS):
@@ -82,7 +85,7 @@ def _scale(values: Sequence[float], mean: float) -> float:
 
 
 def poisson(rate: float, seconds: float, lengths: Lengths, seed: str, *, burst: float = 1.0) -> Trace:
-    """Return Poisson arrivals of requests with these lengths; possibly none.
+    """Return Poisson arrivals of requests with these lengths. The result may be empty.
 
     `rate`: requests per second. `burst`: mean number of requests that arrive together, geometrically distributed.
     """

@@ -74,7 +74,7 @@ class SimulatedPicker:
             self._unreached.add(request)
 
     def alternative(self, request: int, tried: Collection[int]) -> int:
-        """Return the replica for a retry after the tried replicas; NONE: the proxy chooses itself."""
+        """Return the replica for a retry after the tried replicas, or NONE if the proxy chooses itself."""
         if not self._has_alternatives:
             return NONE
         ordered = (self._places[name] for name in self._picks.get(request, ()))
@@ -109,7 +109,7 @@ class SimulatedPicker:
 
 
 def _with(item: Candidate, fit: bool, weight: float, started: float | None) -> Candidate:
-    """Return the candidate with these values, or the same object if they are unchanged."""
+    """Return the candidate with these values, or the same object if the values are unchanged."""
     if (item.fit, item.weight, item.started) == (fit, weight, started):
         return item
     return replace(item, fit=fit, weight=weight, started=started)

@@ -1,4 +1,7 @@
-"""A picture of several replays, one row each: time to the first token, utilisation, requests without an answer."""
+"""A chart of several replays.
+
+Each has a row with the time to the first token, the utilisation, and requests without an answer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from lbctl.simulate.results import Summary
 
 _ROW, _TOP, _BOTTOM, _CHARACTER = 34, 84, 40, 7.6
 _TIMES, _BUSY, _LOST, _GAP, _MARGIN = 440, 200, 150, 48, 16
-"""Widths of the three panels, the gap between them, and the margin."""
+"""Widths of the three panels, of the gap between them, and of the margin."""
 _TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#333}.t{font-weight:600;font-size:15px}.s{fill:#666;font-size:12px}"
@@ -22,7 +25,7 @@ _STYLE = (
 
 
 def svg(title: str, summaries: Sequence[tuple[str, Summary]]) -> str:
-    """Return the picture as SVG. `summaries`: (name of the row, figures)."""
+    """Return the chart as SVG. `summaries`: (name of the row, figures)."""
     left = _MARGIN + max(160, math.ceil(_CHARACTER * max((len(name) for name, _ in summaries), default=0))) + 12
     busy = left + _TIMES + _GAP
     lost = busy + _BUSY + _GAP
@@ -47,7 +50,7 @@ def svg(title: str, summaries: Sequence[tuple[str, Summary]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return the text escaped for XML, without control characters and lone surrogates."""
+    """Return the text escaped for XML, without control characters or lone surrogates."""
     return escape("".join(character if character.isprintable() else "\ufffd" for character in text))
 
 

@@ -1,4 +1,4 @@
-"""The policies of a simulation: each proxy's implementation of each `balance.algorithm`, and its use of weights.
+"""The policies of a simulation: how each proxy implements each `balance.algorithm`, and how it uses weights.
 
 A hash is looked up in the points of a ring (HAProxy, nginx), or in Envoy's Maglev table, which is represented as a
 ring.
@@ -27,12 +27,12 @@ _Convert = Callable[[Pool], Callable[[Sequence[Weight]], Sequence[float]]]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The way in which a kind of proxy chooses a replica with one algorithm."""
+    """How a kind of proxy chooses a replica with one algorithm."""
 
     proxy: str
     """Kind of proxy."""
     algorithm: str
-    """Algorithm as in a fleet file."""
+    """Name of the algorithm in a fleet file."""
     rule: int
     """Chooser for different capacities, one of `choosers`."""
     convert: _Convert
@@ -41,7 +41,7 @@ class Policy:
     """Minimum seconds between two changes of weights, because of nginx's reload."""
 
     even_rule: int | None = None
-    """Chooser for equal capacities; None: the same."""
+    """Chooser for equal capacities; None for the same chooser."""
 
     def chooser(self, pool: Pool) -> int:
         """Return the chooser for a pool, one of `choosers`."""
@@ -50,9 +50,9 @@ class Policy:
 
     @property
     def skips_full(self) -> bool:
-        """Whether it chooses only among replicas that are not full.
+        """Whether the proxy chooses only among replicas that are not full.
 
-        HAProxy does, except for a hash, and nginx does.
+        nginx does, and HAProxy does except for a hash.
         """
         return self.proxy == "nginx" or self.waits == FOR_ANY
 
@@ -60,7 +60,7 @@ class Policy:
     def waits(self) -> int:
         """Return where requests wait if the replica is full.
 
-        nginx rejects them; Envoy queues them for the chosen replica.
+        nginx rejects them, and Envoy queues them for the chosen replica.
         """
         if self.proxy == "nginx":
             return NOWHERE
@@ -73,7 +73,7 @@ class Policy:
 
     @property
     def repeats(self) -> bool:
-        """Whether a retry goes to the same replica again if no other has capacity."""
+        """Whether a retry goes to the same replica again if no other replica has capacity."""
         return self.proxy == "haproxy"
 
     @property
@@ -85,7 +85,7 @@ class Policy:
         return self.proxy == "envoy"
 
     def ramps(self, pool: Pool) -> bool:
-        """Return whether a replica that joins begins with a low weight."""
+        """Return whether a replica that joins starts with a low weight."""
         return pool.slow_start is not None and self.rule not in (balancing.RING, balancing.PICKED)
 
     @property
@@ -168,7 +168,7 @@ def _maglev_points(pool: Pool) -> list[tuple[int, int]]:
 def _maglev_table(pool: Pool) -> list[int]:
     """Return Envoy's Maglev table.
 
-    Replicas take entries in turns, each in its own order and in proportion to its capacity.
+    Replicas take turns to take entries, each in its own order and in proportion to its capacity.
     """
     largest = max(replica.capacity for replica in pool.replicas)
     seeds = [zlib.crc32(replica.name.encode()) for replica in pool.replicas]

@@ -52,7 +52,7 @@ MODELS: Mapping[str, ModelMemory] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A GPU's engine for a model."""
+    """The engine of a GPU for a model."""
 
     model: str
     gpu: str
@@ -62,11 +62,11 @@ class Profile:
     speed: float = 1.0
     """Speed relative to `shape`."""
     low: float = 1.0
-    """Speed according to the lowest result."""
+    """Speed according to the lowest published result."""
     high: float = 1.0
-    """Speed according to the highest result."""
+    """Speed according to the highest published result."""
     cells: int = 0
-    """Number of compared rounds and scenarios; 0: measured directly."""
+    """Number of compared rounds and scenarios; 0 for a direct measurement."""
 
     @property
     def source(self) -> str:

@@ -1,6 +1,6 @@
-"""How each proxy balances with weights. Each instance knows only its own requests.
+"""The balancing of each proxy with weights. Each instance knows only about its own requests.
 
-The weights are the ones that the targets write for each proxy. A replica with None gets no requests.
+The weights are the ones that the targets write for each proxy. A replica with the weight None gets no requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Balancer(Protocol):
     """The balancing algorithm of one proxy instance."""
 
     active: list[int]
-    """Its own requests in flight, by replica."""
+    """The instance's own requests in flight, by replica."""
 
     def use_weights(self, weights: Weights) -> None:
         """Use these weights from now on."""
@@ -86,8 +86,8 @@ class LeastConn:
 class Edf:
     """Envoy's LEAST_REQUEST.
 
-    With equal weights it is the less busy of two random replicas. Otherwise it is earliest deadline first with weight ÷
-    (active + 1), where the phases are random after every change of a weight.
+    With equal weights, it is the less busy of two random replicas. Otherwise, it is earliest deadline first with weight
+    ÷ (active + 1), and the phases are random after every change of a weight.
     """
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
@@ -116,14 +116,15 @@ class Edf:
 
 
 class BalancerKind(NamedTuple):
-    """A kind of balancer, and how weights are converted for it."""
+    """A kind of balancer, and the conversion of weights for it."""
 
     make: Callable[[int, random.Random], Balancer]
     """Returns a balancer for a number of replicas."""
     convert: Callable[[Sequence[Weight]], Sequence[float]]
     """Converts published weights to the proxy's weights."""
     reloads: bool = False
-    """Whether weights change by a reload: new workers do not know the requests that the old workers finish."""
+    """Whether a change of weights requires a reload. New workers do not know about the requests that the old workers
+    finish."""
 
     def proxy_weights(self, weights: Sequence[Weight | None]) -> Weights:
         """Convert weights to the proxy's own; None stays None."""

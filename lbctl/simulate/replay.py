@@ -22,12 +22,12 @@ from lbctl.simulate.trace import Trace
 _CHUNK = 30.0
 """Simulated seconds between two progress reports."""
 _WARM_UP = 60.0
-"""Seconds before the next request at which an idle fleet is sampled again."""
+"""Seconds before the next request from which an idle fleet is sampled again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The final columns of a run."""
+    """The columns at the end of a run."""
 
     setup: Setup
     """Setup of the run."""
@@ -116,11 +116,11 @@ class _Run:
         return float(self.requests.arrived[arrival]) if arrival < len(self.requests.arrived) else math.inf
 
     def _next_end(self) -> float:
-        """Return the next end of an engine's iterations; infinite if all engines are idle."""
+        """Return the time at which the next engine ends its iterations; infinite if all engines are idle."""
         return float(self.engines.end[self.engines.heap[0]])
 
     def _horizon(self) -> float:
-        """Return how far the run can proceed without a progress report, if that is more than a chunk.
+        """Return the time up to which the run can proceed without a progress report, if it is more than a chunk away.
 
         The limit is the next arrival, the end of the current iterations, or the last client that may leave. After that
         there is no limit.
@@ -169,16 +169,18 @@ class _Run:
         return self._otherwise(request, ()) if replica == balancing.NONE else replica
 
     def _otherwise(self, request: int, tried: Collection[int]) -> int:
-        """Return the replica with the fewest requests of the proxy, which is its choice without the picker."""
+        """Return the replica with the fewest requests of the proxy, which the proxy chooses without the picker."""
         base = int(self.requests.proxy[request]) * self.settings.replicas
         active, weight = self._proxies.active, self._proxies.weight
         able = [item for item in range(self.settings.replicas) if weight[base + item] > 0.0 and item not in tried]
         return min(able, key=lambda item: int(active[base + item]), default=balancing.NONE)
 
     def _send(self, request: int, replica: int, now: float, tried: Collection[int] = ()) -> None:
-        """Send a request to a replica. If it refuses the connection, retry with others, up to the fleet's limit.
+        """Send a request to a replica.
 
-        `tried`: the replicas that had the request before.
+        If the replica refuses the connection, retry with others, up to the fleet's limit.
+
+        `tried`: the replicas that already had the request.
         """
         tried = [*tried]
         while replica >= 0 and not self.engines.up[replica]:
@@ -198,7 +200,7 @@ class _Run:
             dispatch(*self._state, request, replica, now)
 
     def _has_others(self, request: int, tried: Collection[int]) -> bool:
-        """Return whether a request's proxy has replicas that were not tried, full or not."""
+        """Return whether a request's proxy has untried replicas, even full ones."""
         base, given = int(self.requests.proxy[request]) * self.settings.replicas, self._proxies.given
         return any(given[base + replica] > 0.0 for replica in range(self.settings.replicas) if replica not in tried)
 
@@ -310,7 +312,7 @@ class _Run:
         self._spread(converted, is_new, now)
 
     def _spread(self, weights: Sequence[float], is_new: bool, now: float) -> None:
-        """Write the weights into the state of each proxy. Changes other than a ramp begin a new order.
+        """Write the weights into the state of each proxy. Changes other than a ramp start a new order.
 
         New or restarted replicas get the requests that wait in the proxies.
         """

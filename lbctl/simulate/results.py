@@ -30,7 +30,7 @@ class Latency:
 class Summary:
     """The figures of one replay.
 
-    Latencies are in seconds. A request without an answer counts with its client's patience as time to first token.
+    Latencies are in seconds. For a request without an answer, the time to first token is its client's patience.
     """
 
     policy: str
@@ -46,11 +46,11 @@ class Summary:
     tpot: Latency
     """Time per output token after the first."""
     total: Latency
-    """Time to the last token, for requests that got it."""
+    """Time to the last token, for requests that received it."""
     throughput: float
     """Generated tokens per second until the last response."""
     utilisation: dict[str, float]
-    """Maps each replica that is not drained to the fraction of time in which its engine works."""
+    """Maps each replica that is not drained to the fraction of time in which its engine is working."""
     spread: float
     """Difference between the largest and the smallest utilisation."""
     share: dict[str, float]
@@ -66,7 +66,7 @@ class Summary:
 
     @property
     def row(self) -> str:
-        """Name of its row: `fleet/policy`, or the policy."""
+        """Name of the row: `fleet/policy`, or only the policy."""
         return f"{self.fleet}/{self.policy}" if self.fleet else self.policy
 
     @property

@@ -27,7 +27,7 @@ from lbctl.simulate.scenario import Scenario
 
 _POOL = "pool"
 _PROMPT, _PROMPT_SPREAD, _ANSWER, _ANSWER_SPREAD = 900.0, 0.7, 130.0, 0.9
-"""Medians and spreads of lognormal lengths, as in a public trace of conversations."""
+"""Medians and spreads of lognormal lengths, from a public trace of conversations."""
 _MEAN_PROMPT = _PROMPT * math.exp(_PROMPT_SPREAD**2 / 2)
 _MEAN_ANSWER = _ANSWER * math.exp(_ANSWER_SPREAD**2 / 2)
 _ARRIVAL, _ITERATION, _SCRAPE, _SAMPLES, _PUSH, _JOIN = range(6)
@@ -37,7 +37,7 @@ _ARRIVAL, _ITERATION, _SCRAPE, _SAMPLES, _PUSH, _JOIN = range(6)
 class SimulationResult:
     """The requests that arrived after the warm-up.
 
-    Times are in seconds. A client that gave up counts with its patience.
+    Times are in seconds. A client that has given up counts with its patience.
     """
 
     requests: tuple[SimulatedRequest, ...]
@@ -101,7 +101,7 @@ class _Simulation:
         self._engines = [Engine(member.speed, member.faults, member.curve) for member in members]
         self._kind = BALANCERS[scenario.algorithm]
         self._proxies: list[Balancer] = []
-        """The last `scenario.proxies` get requests; the others are workers that a reload has replaced."""
+        """The last `scenario.proxies` instances get requests. The others are workers that a reload has replaced."""
         self._start_proxies()
         self._names = tuple(f"r{place}" for place in range(len(members)))
         self._rate = scenario.load * sum(

@@ -19,11 +19,11 @@ class SimulatedReplica:
     gpu: str = "H100-SXM"
     """GPU type."""
     curve: CostModel = field(default_factory=CostModel)
-    """Costs of its iterations at a speed of 1."""
+    """Costs of the replica's iterations at a speed of 1."""
     faults: tuple[SpeedFault, ...] = ()
-    """Faults that slow or stop it."""
+    """Faults that slow down or stop the replica."""
     joins: float = 0.0
-    """Time at which it joins the pool, in seconds."""
+    """Time at which the replica joins the pool, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Scenario:
 
     members: tuple[SimulatedReplica, ...]
     load: float = 0.75
-    """Offered ÷ saturated load of the replicas that are present from the start, at their actual speed."""
+    """Offered load ÷ saturated load of the replicas that are present from the start, at their actual speed."""
     seconds: float = 300.0
     """Duration of the run."""
     interval: float = 5.0
@@ -56,17 +56,17 @@ class Scenario:
     deep: DeepCheck = field(default_factory=DeepCheck)
     """Limits of deep health."""
     slow_start: SlowStart | None = field(default_factory=SlowStart)
-    """Ramp of a replica that joins; None: no ramp."""
+    """Ramp of a replica that joins; None for no ramp."""
     warm_up: float = 30.0
-    """Time at the beginning that is not measured."""
+    """Warm-up time, which is not measured."""
     burst: float = 1.0
-    """Mean size of bursts of arrivals, if > 1."""
+    """Mean size of bursts of arrivals, if above 1."""
     patience: float = 60.0
     """Time without a first token after which a client gives up."""
 
 
 def with_static_weights(scenario: Scenario) -> Scenario:
-    """Return the scenario with capacities only: no weights and no health from telemetry."""
+    """Return the scenario with capacities only, without weights and health from telemetry."""
     return replace(scenario, weighting=Weighting(), deep=DeepCheck(stalled_after=None))
 
 

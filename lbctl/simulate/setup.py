@@ -20,7 +20,7 @@ class SpeedChange:
     """Seconds after the first request."""
     replica: str
     factor: float
-    """Factor on its speed from then on; 0 stops it."""
+    """Factor on the replica's speed from this time on. 0 stops the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Outage:
     begin: float
     """Seconds after the first request."""
     end: float = math.inf
-    """Time at which it listens again, with an empty cache; infinite: never."""
+    """Time at which the replica listens again, with an empty cache; infinite for never."""
 
 
 def merged(outages: Sequence[Outage]) -> list[Outage]:
@@ -53,13 +53,13 @@ class Setup:
     """The setup of a replay."""
 
     pool: Pool
-    """Pool of the fleet. Its capacities, limits, health checks, telemetry and weighting apply."""
+    """Pool of the fleet, whose capacities, limits, health checks, telemetry and weighting apply."""
     policy: Policy
     """Policy of the proxies."""
     costs: tuple[CostModel, ...]
     """Engine of each replica, at its actual speed."""
     proxies: int = 2
-    """Number of proxies that share the load. Each knows only its own requests."""
+    """Number of proxies that share the load. Each knows only about its own requests."""
     patience: float = 60.0
     """Seconds after which a client without a first token leaves."""
     changes: tuple[SpeedChange, ...] = ()

@@ -59,7 +59,7 @@ class Trace:
     block: int = 0
     """Tokens per prefix block; 0 if there are none."""
     repeated: int = 0
-    """Prompt tokens that a single unlimited cache would contain, summed over all requests."""
+    """Number of prompt tokens of all requests that a single unlimited cache would contain."""
 
     @property
     def rate(self) -> float:
@@ -86,7 +86,7 @@ class _Rows:
     keys: array[int] = field(default_factory=lambda: array("I"))
     blocks: list[tuple[int, ...]] = field(default_factory=list)
     units: float = 1.0
-    """Number of units of its times in a second."""
+    """Number of time units of the file in a second."""
     has_gap: bool = False
     """Whether a gap of more than a day was reported."""
 
@@ -106,7 +106,7 @@ class _Rows:
 
 
 class _CellError(ValueError):
-    """A value cannot be used."""
+    """The value of a cell cannot be used."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -114,7 +114,7 @@ class _CellError(ValueError):
 
 
 class _RowError(ValueError):
-    """A row cannot be used. `column` is a character's column, from 1; 0 means the whole row."""
+    """A row cannot be used. `column` is the column of a character, starting at 1. 0 means the whole row."""
 
     def __init__(self, message: str, column: int = 0, hint: str = "") -> None:
         super().__init__(message)
@@ -144,7 +144,7 @@ def read(name: str, diagnostics: Diagnostics) -> Trace | None:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines. A line of more than 1 MiB comes in pieces, none of which is a valid row."""
+    """Yield the lines. A line of more than 1 MiB is split into pieces, none of which is a valid row."""
     while line := file.readline(_MAX_LINE):
         yield line
 
@@ -190,7 +190,7 @@ _Reader = Callable[[str, _Rows], None]
 
 
 def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, diagnostics: Diagnostics) -> int:
-    """Append one row. Return 1 if it has an error, else 0."""
+    """Append one row. Return 1 if the row has an error, otherwise 0."""
     try:
         reader(_text(line), rows)
     except _RowError as error:
@@ -205,7 +205,7 @@ def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, dia
 
 
 def _doubtful_unit(name: str, number: int, rows: _Rows, *, is_json: bool) -> Iterator[Diagnostic]:
-    """Report a first time that does not have, or seems not to have, the unit of the format."""
+    """Report a first time that does not have, or does not seem to have, the unit of the format."""
     first = rows.times[0] * rows.units
     if is_json and _EPOCH_SECONDS <= first < _EPOCH_MILLISECONDS:
         message = (
@@ -297,7 +297,7 @@ def _csv_row(places: list[int], time: Callable[[object], float], session: int | 
 
 
 def _column_of(line: str, place: int) -> int:
-    """Return the column, from 1, at which a cell begins."""
+    """Return the column, starting at 1, at which a cell begins."""
     is_quoted = False
     for column, character in enumerate(line, 1):
         if place == 0:
