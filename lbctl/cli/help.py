@@ -21,7 +21,7 @@ RULE = (
 )
 """Naming rule for variables, in lines of at most 100 characters."""
 _OTHER = {
-    "LBCTL_FILE_DIRS": "Directories in addition to those from which a fleet may read keys, separated by colons",
+    "LBCTL_FILE_DIRS": "Additional directories from which a fleet may read keys, separated by colons",
     "LBCTL_NGINX, LBCTL_HAPROXY, LBCTL_ENVOY": "Path of the proxy's binary",
     "NO_COLOR": "Disables colors in the output, if set",
 }

@@ -264,7 +264,9 @@ def _csv_reader(name: str, header: bytes, diagnostics: Diagnostics) -> _Reader |
             session = columns.index("session") if "session" in columns else None
             return _csv_row([columns.index(column) for column in wanted], time, session)
     shown = ", ".join(columns[:6])[:80] or "nothing"
-    hint = "columns time,prompt,answer, or TIMESTAMP,ContextTokens,GeneratedTokens, or JSON lines with timestamp"
+    hint = (
+        "use the columns time,prompt,answer, or TIMESTAMP,ContextTokens,GeneratedTokens, or JSON lines with timestamp"
+    )
     diagnostics.add(_error(name, 1, f"the first line does not name known columns: {shown}", 1, hint))
     return None
 

@@ -165,7 +165,7 @@ class HaproxyReloader:
             if new is not None and new[0] != old_worker:
                 if new[1] == wanted:
                     return ""
-                reason = f"a process with another configuration than {self._config} started"
+                reason = f"a process with a configuration other than {self._config} started"
         return f"HAProxy did not load the new configuration: {reason} within {self._start_timeout:g} s"
 
     async def _await_other_worker(self, old_worker: int | None) -> None:
