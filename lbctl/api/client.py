@@ -33,7 +33,7 @@ TOKEN = "/var/lib/lbctl/api-token"
 NO_TOKEN = ""
 """In place of a token file: send no token, also not to the default server."""
 _TOKEN_FORM = re.compile(rb"[!-~]+")
-_GIVE = "give it with --token-file, or for all commands with LBCTL_TOKEN_FILE"
+_GIVE = "pass a token with --token-file, or set LBCTL_TOKEN_FILE for all commands"
 _CONNECT = 5.0
 TIMEOUTS = {"GET": 15.0}
 WRITE_TIMEOUT = 60.0
@@ -44,7 +44,7 @@ MAX_VALUES = 5_000_000
 """The maximal number of values in a response."""
 _OK = 200
 _UNAUTHORIZED = 401
-_NO_HTTP = "the server at this address does not use HTTP; it may be the port for proxies"
+_NO_HTTP = "the server at this address does not use HTTP; this may be the port for proxies"
 T = TypeVar("T")
 
 
@@ -115,7 +115,7 @@ class ServeClient:
         try:
             return decode(kind, _object(url, answer))
         except SchemaError as error:
-            raise UnavailableError(f"{url} answers as another version of lbctl does: {plain(str(error))}") from None
+            raise UnavailableError(f"{url} returned a response of another lbctl version: {plain(str(error))}") from None
 
     def date(self) -> str:
         """Return the server's `Date`, empty without one. It sends no token."""
@@ -123,7 +123,7 @@ class ServeClient:
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
         if not is_unicode(body):
-            raise InvalidRequestError("an argument is not UTF-8 text, and the API takes no other")
+            raise InvalidRequestError("an argument is not valid UTF-8 text, which the API requires")
         token = self.token()
         is_asked_first = method == "GET" and self._is_in_clear
         answer = self._send(method, path, body, "" if is_asked_first else token)
@@ -161,7 +161,7 @@ class ServeClient:
         except token_guard.UntrustedListenerError as error:
             raise UnavailableError(f"no token is sent: {error}") from None
         except TooLargeError:
-            raise UnavailableError(f"{url} is not an lbctl serve: its answer has no end") from None
+            raise UnavailableError(f"{url} is not an lbctl serve: its response is too large") from None
         except (requests.RequestException, OSError) as error:
             raise UnavailableError(
                 f"{url} does not answer: {innermost_reason(error)}; is `lbctl serve` running?"
@@ -199,12 +199,12 @@ class ServeClient:
                 f"the token file {self.token_file} cannot be read: {innermost_reason(error)}"
             ) from None
         if len(accepted) != 1 or not _TOKEN_FORM.fullmatch(accepted[0].secret):
-            content = f"{len(accepted)} tokens" if len(accepted) != 1 else "a token with blanks or beyond ASCII"
+            content = f"{len(accepted)} tokens" if len(accepted) != 1 else "a token with spaces or non-ASCII characters"
             raise UnavailableError(
-                f"the token file {self.token_file or TOKEN} has {content}: give a file with one token"
+                f"the token file {self.token_file or TOKEN} contains {content}: specify a file with exactly one token"
             )
         if not _is_private(self.url):
-            raise UnavailableError(f"no token is sent to {self.url}: it would go over the network in the clear")
+            raise UnavailableError(f"no token is sent to {self.url}: it would cross the network unencrypted")
         return accepted[0].secret.decode()
 
 
@@ -231,14 +231,14 @@ def _object(url: str, answer: _Answer) -> dict[str, Any]:
     try:
         content = parse_object(answer.content, MAX_VALUES)
     except InvalidJsonError:
-        raise UnavailableError(f"{url} is not an lbctl serve: it answered {status}, and no JSON") from None
+        raise UnavailableError(f"{url} is not an lbctl serve: it returned status {status} without JSON") from None
     reason = plain(str(content.get("error")))
     if status in (401, 403):
         raise UnavailableError(f"{url} denies access: {reason} ({_GIVE})")
     if status == 400:
         raise RejectedError(reason)
     if status != _OK:
-        raise UnavailableError(f"{url} answered {status}: {reason}")
+        raise UnavailableError(f"{url} returned status {status}: {reason}")
     return content
 
 

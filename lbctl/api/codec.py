@@ -80,7 +80,7 @@ def decode_json(kind: type[T], text: bytes) -> T:
     except msgspec.ValidationError as error:
         raise SchemaError(_message(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise SchemaError("the answer is not JSON") from None
+        raise SchemaError("the response is not JSON") from None
 
 
 def parse(kind: type[T], value: Mapping[str, Any]) -> T:
@@ -90,10 +90,10 @@ def parse(kind: type[T], value: Mapping[str, Any]) -> T:
     """
     hints = {json_name(item): type_hints(kind)[item.name] for item in fields(kind)}
     for name in sorted(value.keys() - hints):
-        raise SchemaError(f"there is no field {show(name)}; there are {', '.join(sorted(hints))}")
+        raise SchemaError(f"unknown field {show(name)}; the valid fields are {', '.join(sorted(hints))}")
     for name, hint in hints.items():
         if (listed := choices(hint)) and value.get(name) not in listed:
-            raise SchemaError(f"{name} is one of {', '.join(listed)}")
+            raise SchemaError(f"{name} must be one of {', '.join(listed)}")
     return decode(kind, value)
 
 
@@ -134,5 +134,5 @@ def _message(error: msgspec.ValidationError) -> str:
         return f"{path}.{missing[1]}".lstrip(".") + " is missing"
     if expected := _EXPECTED.fullmatch(problem):
         kinds = [kind for kind in expected[1].split(" | ") if kind != "null"]
-        return f"{path or 'the answer'} is not {_NAMES.get(kinds[-1], kinds[-1]) if kinds else 'null'}"
+        return f"{path or 'the response'} is not {_NAMES.get(kinds[-1], kinds[-1]) if kinds else 'null'}"
     return f"{path}: {problem}"

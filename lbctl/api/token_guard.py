@@ -81,14 +81,15 @@ def _check_peer(connected: socket.socket, before: set[str], users: frozenset[int
 def _check(found: dict[str, int] | None, users: frozenset[int], place: str) -> None:
     if not found:
         raise UntrustedListenerError(
-            f"the system does not show which user listens at {place}: give control.api.tls to serve, and an https URL"
+            f"the system does not show which user listens at {place}: set control.api.tls for serve, and use an https "
+            "URL"
         )
     others = sorted(set(found.values()) - users)
     if others:
         names = ", ".join(map(user_name, others))
         raise UntrustedListenerError(
             f"{place} belongs to {names}, not to you, root or the owner of the state directory: if serve runs as that "
-            "user, give --fleet PATH with its control.state, or the token file of that directory"
+            "user, pass --fleet PATH with its control.state, or the token file of that directory"
         )
 
 
@@ -96,7 +97,7 @@ def user_name(user: int) -> str:
     """Return the name of a user for a message, or its id where it has none."""
     with suppress(KeyError):
         return f"the user {pwd.getpwuid(user).pw_name}"
-    return f"the user with the id {user}"
+    return f"the user with ID {user}"
 
 
 def _owners(paths: Iterable[Path]) -> Iterable[int]:

@@ -91,32 +91,30 @@ _BY_KIND: Mapping[str, tuple[Advisory, ...]] = {
         Advisory("CVE-2026-42055", "gRPC to replicas", ((1, 30, 3), (1, 31, 2)), _has_grpc),
         Advisory("CVE-2026-93479", "maps with regular expressions", ((1, 30, 6), (1, 31, 7)), _always, (1, 30)),
         Advisory("CVE-2026-118899", "request bodies over TLS 1.3", ((1, 30, 7), (1, 31, 9)), _has_tls, (1, 13)),
-        Advisory("CVE-2026-123007", "flow control of HTTP/2", ((1, 30, 7), (1, 31, 9)), _has_tls_and_http2, (1, 9, 5)),
-        Advisory("CVE-2026-123633", "streams of HTTP/2", ((1, 30, 7), (1, 31, 9)), _has_tls_and_http2),
+        Advisory("CVE-2026-123007", "HTTP/2 flow control", ((1, 30, 7), (1, 31, 9)), _has_tls_and_http2, (1, 9, 5)),
+        Advisory("CVE-2026-123633", "HTTP/2 streams", ((1, 30, 7), (1, 31, 9)), _has_tls_and_http2),
     ),
     "haproxy": (
         Advisory(
             "CVE-2025-11230",
-            "JSON in bodies and tokens",
+            "JSON in request bodies and tokens",
             ((2, 6, 23), (2, 8, 16), (3, 0, 12), (3, 1, 9), (3, 2, 6)),
             _reads_json,
         ),
     ),
     "envoy": (
-        Advisory(
-            "CVE-2026-26311", "streams that were reset", ((1, 34, 13), (1, 35, 9), (1, 36, 5), (1, 37, 1)), _always
-        ),
+        Advisory("CVE-2026-26311", "reset streams", ((1, 34, 13), (1, 35, 9), (1, 36, 5), (1, 37, 1)), _always),
         Advisory(
             "CVE-2026-47774",
             "cookies over HTTP/2",
             ((1, 35, 11), (1, 36, 7), (1, 37, 3), (1, 38, 1)),
             _has_http2,
         ),
-        Advisory("CVE-2026-47205", "questions to the picker", _JUNE[1:], _picks, (1, 36)),
+        Advisory("CVE-2026-47205", "picker queries", _JUNE[1:], _picks, (1, 36)),
         Advisory("CVE-2026-47778", "names in certificates", _JUNE, _has_tls_to_replicas),
         Advisory("CVE-2026-48042", "nested JSON", _JUNE, _reads_json),
-        Advisory("CVE-2026-50572", "refusals by services that decide", _AUGUST, _asks_a_service),
-        Advisory("CVE-2026-73547", "CONNECT with services that decide", _AUGUST, _asks_a_service),
+        Advisory("CVE-2026-50572", "rejections by external authorization services", _AUGUST, _asks_a_service),
+        Advisory("CVE-2026-73547", "CONNECT with external authorization services", _AUGUST, _asks_a_service),
         Advisory("CVE-2026-73513", "trailers of gRPC replicas", _AUGUST, _has_grpc),
         Advisory("CVE-2026-73550", "Host headers over HTTP/2", _AUGUST, _has_http2),
         Advisory(
@@ -141,4 +139,4 @@ def described(faults: list[Advisory], version: Version) -> tuple[str, str]:
     has_own = all(any(fix[:2] == version[:2] for fix in item.fixed) for item in faults)
     shown = sorted({*sorted(branches)[-2:], *([version[:2]] if has_own else ())})
     fixes = ", ".join(".".join(map(str, branches[branch])) for branch in shown)
-    return finding, f"use a version with the fixes ({fixes}), unless your distribution has patched it"
+    return finding, f"upgrade to a version with the fixes ({fixes}), unless your distribution has patched this version"

@@ -25,7 +25,7 @@ from lbctl.targets.usage import cleartext, used
 
 CLOSED = Respond(
     503,
-    error_body("this route is closed here: the proxy cannot protect it", "closed"),
+    error_body("this route is closed because the proxy cannot protect it", "closed"),
     "application/json",
 )
 _MOOT = {"pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool.balance.hash.prompt_prefix")}
@@ -92,8 +92,8 @@ def _ways_around(view: View) -> dict[tuple[str, str], str]:
 
 def _way_around(target: Target, sources: SourceMap, listener: str, route: str, protected: str) -> Diagnostic:
     message = (
-        f"{target.kind} does not read bodies: on listener {listener} route {route} would serve the model of route "
-        f"{protected} without its protection, so it answers 503 there"
+        f"{target.kind} does not read request bodies: on listener {listener}, route {route} answers 503, because it "
+        f"would serve the model of route {protected} without its protection"
     )
     hint = f"protect both routes in the same way, or give {protected} a separate listener, host or path"
     path = ("routes", route)
@@ -105,9 +105,9 @@ def _refused_websockets(target: Target, sources: SourceMap, view: View) -> Itera
     for listener in view.listeners:
         for route, other in refused_websockets(listener, view.routes).items():
             message = (
-                f"{target.kind} rejects all WebSockets of route {route} on listener {listener.name}: the model decides "
-                f"between it and the differently protected route {other}, and a WebSocket request does not name "
-                "exactly one model"
+                f"{target.kind} rejects all WebSockets of route {route} on listener {listener.name}: the model "
+                f"decides between this route and the differently protected route {other}, but a WebSocket request "
+                "does not name exactly one model"
             )
             hint = f"protect both routes in the same way, or give {route} a path that {other} does not match"
             path = ("routes", route, "websocket")
@@ -165,7 +165,7 @@ def _warning(
     target: Target, feature: Feature, loss: NotYet | Unsupported, path: Path, sources: SourceMap
 ) -> Diagnostic:
     position = position_of(sources.root, path)
-    closes = "; its routes answer 503 here" if feature.protects else ""
+    closes = "; the affected routes answer 503 on this proxy" if feature.protects else ""
     if isinstance(loss, NotYet):
         note = f": {loss.note}" if loss.note else ""
         message = f"lbctl does not render this for {target.kind} yet: {feature.title}{note}{closes}"

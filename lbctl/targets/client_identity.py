@@ -68,7 +68,7 @@ _MAX_GROUP_CHARACTERS = 64
 Envoy rejects an expression of more than 100 instructions unless its bootstrap sets another limit. A character is one
 instruction, or two as `[-_]`.
 """
-REFUSED_ADDRESS_MESSAGE = "clients of this address are not served here"
+REFUSED_ADDRESS_MESSAGE = "requests from this client address are not allowed"
 """Message of the 403."""
 REFUSED_ADDRESS_KIND = "forbidden"
 """Type of the 403."""

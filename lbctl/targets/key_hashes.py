@@ -42,7 +42,7 @@ def of_route(route: str, keys: Sequence[ApiKey]) -> HashOnly | None:
 
 def warning(title: str, keys: HashOnly) -> Diagnostic:
     """Return the warning for a proxy that does not compare hashes; `title` is the name of its kind."""
-    refused = f"it rejects {keys.count} of {keys.total} keys, because the file has only their hashes"
+    refused = f"it rejects {keys.count} of {keys.total} keys, because the file contains only their hashes"
     message = f"{title} cannot compare hashes: {refused}"
     path = ("routes", keys.route, "auth", "api_keys", "file")
     return Diagnostic(CODE, message, path=path, hint=_FIX, severity="warning")

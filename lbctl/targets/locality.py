@@ -34,8 +34,8 @@ def placeless(view: View) -> Iterator[Diagnostic]:
         if pool.locality:
             yield Diagnostic(
                 BY_ID["pool.locality"].code,
-                "this proxy has no region and no zone: all replicas are equally near",
+                "this proxy has no region and no zone, so it treats all replicas as equally near",
                 path=("pools", pool.name, "locality"),
-                hint="proxies.NAME.region and proxies.NAME.zone",
+                hint="set proxies.NAME.region and proxies.NAME.zone",
                 severity="warning",
             )

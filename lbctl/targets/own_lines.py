@@ -52,7 +52,7 @@ def _tokens(proxy: Proxy, item: OwnLines, only: Callable[[str], Collection[int]]
     for number, text in enumerate(item.lines, 1):
         yield Token(text if number in wanted else "", (*path, number))
     section = _SECTIONS.get(item.place)
-    yield Token(f"# The end of {item.file}.", (section, item.owner) if section else path[:2])
+    yield Token(f"# End of {item.file}.", (section, item.owner) if section else path[:2])
 
 
 def refusal(proxy: Proxy, item: OwnLines, misplaced: Misplaced) -> Diagnostic:

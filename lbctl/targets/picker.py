@@ -25,7 +25,7 @@ KEY_HEADER = "x-lbctl-pick-key"
 def http_address(view: View) -> Address:
     """Return the picker's HTTP and UDP address. Raises ValueError for a proxy that asks no picker."""
     if view.picker is None:
-        raise ValueError(f"{view.proxy.name} asks no picker")
+        raise ValueError(f"{view.proxy.name} does not query a picker")
     return picker_http(view.picker)
 
 
@@ -46,6 +46,6 @@ def missing_key(topology: Topology) -> str:
     if topology.control.picker_key_file is not None:
         return ""
     if topology.control.store is not None:
-        return "several members, each with a picker, need one key"
+        return "the members of the control plane each have a picker, and all pickers need the same key"
     others = (item for item in topology.proxies if not item.is_written and not target(item.kind).served_by_xds)
     return next((f"serve does not write the configuration of the proxy {item.name}" for item in others), "")

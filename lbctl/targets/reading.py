@@ -16,10 +16,13 @@ from lbctl.ir.matching import Request
 from lbctl.targets import query_model, request_grammar
 
 MODEL_HEADER = "x-model"
-UNCLEAR = "send the body as one plain JSON object with one model, and no other one in x-model"
+UNCLEAR = (
+    "the model is ambiguous: send the body as a plain JSON object with exactly one model, and no other model in x-model"
+)
 """Error message for a client whose request is ambiguous about its model."""
 CODED = (
-    "the model in this compressed body cannot be read: send the body without content-encoding, or its model in x-model"
+    "the model in this compressed body cannot be read: send the body without content-encoding, or send the model in "
+    "x-model"
 )
 """Error message for a client whose body has a content coding that the proxy does not undo."""
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
@@ -136,4 +139,4 @@ def body_too_large(message: Message, limit: int | None) -> Refusal | None:
     """Return the rejection of a body with more than `limit` bytes, or None. A limit of None allows any size."""
     if limit is None or len(message.body) <= limit:
         return None
-    return Refusal(413, f"the body has {len(message.body)} bytes, and {limit} are allowed or held")
+    return Refusal(413, f"the body has {len(message.body)} bytes, but at most {limit} are allowed or buffered")

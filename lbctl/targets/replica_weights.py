@@ -85,7 +85,7 @@ def _largest_remainder(shares: Sequence[float], maximum: int) -> list[int]:
 
 _TOLERANCE = 0.02
 """Maximum relative error of a share without a warning."""
-_HINT = "capacities whose ratios fit the weights, or a separate pool for the much smaller replicas"
+_HINT = "use capacities whose ratios fit the weights, or a separate pool for the much smaller replicas"
 
 
 def rounded(kind: str, pool: Pool, replicas: Iterable[Replica], errors: Iterable[float]) -> Iterator[Diagnostic]:
@@ -95,7 +95,7 @@ def rounded(kind: str, pool: Pool, replicas: Iterable[Replica], errors: Iterable
     """
     for replica, error in zip(replicas, errors, strict=True):
         if error > _TOLERANCE:
-            message = f"{kind}'s weights are whole numbers: the share of this replica is off by {error:.0%}"
+            message = f"{kind} uses integer weights: the share of this replica is off by {error:.0%}"
             path = ("pools", pool.name, "replicas", replica.name)
             yield Diagnostic("LB206", message, path=path, hint=_HINT, severity="warning")
 

@@ -34,8 +34,8 @@ def model_not_found(message: str) -> str:
 
 
 NO_ROUTE = error_body("no route", "not_found")
-NO_MODEL = model_not_found("the request names no model: a JSON body names it in `model`, or the header x-model does")
-UNKNOWN_MODEL = model_not_found("no route takes this model")
+NO_MODEL = model_not_found("the request names no model: send it as `model` in a JSON body, or in the header x-model")
+UNKNOWN_MODEL = model_not_found("no route accepts this model")
 
 
 def body_of(action: Respond, listener: Listener, view: View) -> str:

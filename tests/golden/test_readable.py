@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 TEMPLATES = ROOT / "templates"
-OWN_LINES = re.compile(r"(?ms)^# Own lines of .*?^# The end of [^\n]*\n")
+OWN_LINES = re.compile(r"(?ms)^# Own lines of .*?^# End of [^\n]*\n")
 
 
 def texts(kind: str) -> dict[str, str]:

@@ -85,7 +85,7 @@ def test_refusal_precedes_credentials_and_has_the_usual_form(kind: Kind) -> None
     assert [answer.status for answer in answers] == [403, 403]
     error = {
         "error": {
-            "message": "clients of this address are not served here",
+            "message": "requests from this client address are not allowed",
             "type": "forbidden",
             "param": None,
             "code": "forbidden",

@@ -184,5 +184,5 @@ def test_refusals_of_service_and_address_have_own_messages(kind: Kind) -> None:
             checks = auth.requests
             by_address = Client(gateway.port, source="127.0.0.4").get("/v1/x")
     assert (by_service.status, by_address.status, checks, auth.requests) == (403, 403, 1, 1)
-    assert by_address.json["error"]["message"] == "clients of this address are not served here"
+    assert by_address.json["error"]["message"] == "requests from this client address are not allowed"
     assert "this address" not in str(by_service.body)

@@ -172,7 +172,7 @@ def test_tenant_limit_forbids_tokens_without_a_tenant(kind: Kind) -> None:
             for _ in range(3):
                 refused = gateway.get(headers=bearer(_ISSUER.rs256(**claims)))
                 _assert_refused(refused, 403, claims)
-                assert refused.json["error"]["message"] == "the credentials name no tenant"
+                assert refused.json["error"]["message"] == "the credentials do not identify a tenant"
         assert a.requests == 0
         _assert_refused(gateway.get(), 401, "no token")
         statuses = [gateway.get(headers=bearer(_ISSUER.rs256(org=org))).status for org in ("a", "a", "a", "b")]

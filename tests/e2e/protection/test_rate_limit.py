@@ -254,7 +254,7 @@ def test_route_on_two_listeners_has_one_limit(gateway: Gateway, kind: Kind) -> N
     assert _statuses(gateway, "/two-listeners", 2) == [200, 200]
     expected = [200, 200, 429] if kind == "envoy" else [429] * 3
     assert _statuses(gateway.connect("second"), "/two-listeners", 3) == expected
-    assert ("Envoy counts separately for each listener" in gateway.messages) == (kind == "envoy")
+    assert ("Envoy counts requests separately for each listener" in gateway.messages) == (kind == "envoy")
 
 
 def test_route_with_several_matches_has_one_limit(gateway: Gateway) -> None:

@@ -59,7 +59,7 @@ def test_audit_log_has_authors_and_detects_removed_records(tmp_path: Path, capsy
         both.write_text(_TOKENS)
         assert _cli(control, both, "undrain", "pool/a") == 4
         refused = capsys.readouterr().err
-        assert "has 2 tokens: give a file with one token" in refused
+        assert "contains 2 tokens: specify a file with exactly one token" in refused
         assert "token-of-anna" not in refused
         anna.write_text("anna:operate:token-of-anna\n")
         assert _cli(control, anna, "status") == 0

@@ -182,7 +182,7 @@ def test_404_of_an_unknown_model_has_its_own_code(kind: Kind) -> None:
             ]
             assert gateway.post("/v1/chat", b"{}", {**_JSON, "x-model": "gpt"}).replica == "gpt"
     for answers, start, code in (
-        (unknown, "no route takes this model", "model_not_found"),
+        (unknown, "no route accepts this model", "model_not_found"),
         (unnamed, "the request names no model: ", "model_not_found"),
         (elsewhere, "no route", "not_found"),
     ):

@@ -243,7 +243,7 @@ def test_known_faults_of_an_installed_proxy_are_named(doctor: Doctor, monkeypatc
     rows = doctor(local_fleet(proxies={"edge": {"kind": "nginx"}}))
     assert (doctor.code, rows["nginx"]["state"], rows["nginx 1.30.5"]["state"]) == (0, "ok", "warn")
     assert "CVE-2026-93479" in rows["nginx 1.30.5"]["message"]
-    assert "unless your distribution has patched it" in rows["nginx 1.30.5"]["todo"]
+    assert "unless your distribution has patched this version" in rows["nginx 1.30.5"]["todo"]
     assert "nginx 1.30.5" not in doctor(local_fleet()), "no proxy of the fleet is an nginx"
 
 

@@ -46,7 +46,7 @@ LATIN = "caf\udce9"
 )
 def test_argument_that_is_not_utf8_is_not_sent(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*arguments, *UNUSED_SERVER]) == 64
-    assert "an argument is not UTF-8 text" in capsys.readouterr().err
+    assert "an argument is not valid UTF-8 text" in capsys.readouterr().err
 
 
 @contextmanager

@@ -355,4 +355,4 @@ def test_missing_token_file_exits_with_4(capsys: pytest.CaptureFixture[str], tmp
 def test_token_is_not_sent_over_the_network_in_clear_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     assert run(["reload", "--server", "http://192.0.2.1:18080", "--token-file", str(tmp_path / "token")]) == 4
-    assert "in the clear" in capsys.readouterr().err
+    assert "unencrypted" in capsys.readouterr().err

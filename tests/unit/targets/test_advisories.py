@@ -84,7 +84,7 @@ def test_finding_names_the_faults_and_the_fixes(tmp_path: Path) -> None:
     advisories = list(known_faults("nginx", (1, 30, 0), view(Snapshot(topology), topology.proxies[0])))
     assert described(advisories, (1, 30, 0)) == (
         "CVE-2026-93479 (maps with regular expressions)",
-        "use a version with the fixes (1.30.6, 1.31.7), unless your distribution has patched it",
+        "upgrade to a version with the fixes (1.30.6, 1.31.7), unless your distribution has patched this version",
     )
 
 

@@ -65,8 +65,8 @@ def _refused(directory: Path, kind: str, include: str, text: str) -> str:
     ("text", "line", "message"),
     [
         ("a b;\n}\n", 2, "closes a block"),
-        ("location / {\n", 2, "without its `}`"),
-        ("proxy_set_header a\n", 1, "has no `;`"),
+        ("location / {\n", 2, "without a matching `}`"),
+        ("proxy_set_header a\n", 1, "does not end with `;`"),
         ('a "b;\n', 1, "never closed"),
         ("# it's\na 'b\n;\n", 2, "never closed"),
         ("if ($a) {\n;}\n", 2, "no directive"),
@@ -84,10 +84,10 @@ def test_nginx_lines_that_leave_their_place_are_refused(text: str, line: int, me
     [
         ("\nbackend x\n", 2, "begins a section"),
         ('"backend" x\n', 1, "does not begin with a keyword"),
-        ("http-request deny \\\n", 1, "ends in a backslash"),
+        ("http-request deny \\\n", 1, "ends with a backslash"),
         ("server b 127.0.0.1:1\n", 1, "come from the fleet"),
-        (".if 1\n", 1, "without its `.endif`"),
-        (".endif\n", 1, "belongs to no `.if`"),
+        (".if 1\n", 1, "without a matching `.endif`"),
+        (".endif\n", 1, "has no matching `.if`"),
     ],
 )
 def test_haproxy_lines_that_leave_their_section_are_refused(text: str, line: int, message: str, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_haproxy_lines_that_leave_their_section_are_refused(text: str, line: int
     [
         ("- a\n", "not a typed HTTP filter"),
         ("name: own\n", "not a typed HTTP filter"),
-        ("name: [\n", "no YAML"),
+        ("name: [\n", "invalid YAML"),
         (f"{_FILTER}more: 1\n", "has no more"),
         (_FILTER.replace("lua.v3.Lua", "nothing.v3.None"), "message descriptor"),
         (_FILTER.replace("default_source_code", "default_sauce"), "default_sauce"),

@@ -243,8 +243,8 @@ def test_unreachable_server_has_exit_code_4(old: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>hello</html>", "answered 200, and no JSON"),
-        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + b" " * 2_000_000, "its answer has no end"),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>hello</html>", "returned status 200 without JSON"),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + b" " * 2_000_000, "its response is too large"),
         (b"", "does not answer"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", "does not answer"),
     ],

@@ -122,11 +122,12 @@ def test_ejection_states_when_it_ends() -> None:
         return row.replicas[0].state_reason
 
     edge = replace(EDGE, instances=1)
-    assert reason(edge) == "ejected by the passive check of edge: why; it returns 30 to 40 s after its ejection"
-    assert reason(HA).endswith("why; it returns after 2 passed checks, one each 15 s")
+    again = "it receives requests again 30 to 40 s after its ejection"
+    assert reason(edge) == f"ejected by the passive check of edge: why; {again}"
+    assert reason(HA).endswith("why; it receives requests again after 2 passed checks, with one check every 15 s")
     item = replace(item, active=ActiveCheck(TcpCheck(), interval=2_000, healthy_threshold=1))
     composed = composed_of(item)
-    assert reason(HA).endswith("why; it returns after 1 passed check, one each 2 s")
+    assert reason(HA).endswith("why; it receives requests again after 1 passed check, with one check every 2 s")
 
 
 def test_acknowledged_share_is_from_the_oldest_connected_proxy() -> None:
