@@ -59,7 +59,8 @@ def unknown(context: RenderContext, listener: Listener, route: Route) -> bool:
         path = ("routes", route.name) if own else ("listeners", listener.name)
         key = "allow_from" if (route if own else listener).allow_from is not None else "deny_from"
         message = (
-            f"nginx does not see the client's address on listener {listener.name} (LB406): {route.name} answers 503"
+            f"nginx does not see the client's address on listener {listener.name} (LB406), so route {route.name} "
+            "answers 503"
         )
         context.warn("route.access" if own else "listener.access", (*path, key), message)
     return takes_balancer

@@ -68,10 +68,11 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
     table = key_table.table(item for item in keys if item.key)
     if table.refused:
         message = (
-            f"nginx rejects {table.refused} of {len(keys)} keys: too many have the same last {key_table.END} characters"
+            f"nginx rejects {table.refused} of {len(keys)} keys: too many keys have the same last {key_table.END} "
+            "characters"
         )
         context.warn(
-            "route.auth.api_keys", (*path, "file"), message, "replace them by random keys: lbctl key new TENANT"
+            "route.auth.api_keys", (*path, "file"), message, "replace them with random keys: lbctl key new TENANT"
         )
     name = f"nginx-api-keys-{route.name}.map"
     context.files.append(File(name, "".join(table.lines), secret=True))
@@ -90,7 +91,7 @@ def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: s
             context.warn(
                 "route.auth.api_keys",
                 path,
-                f"nginx drops headers with the name {name}: keys in this header are ignored",
+                f"nginx drops headers named {name}, so keys in this header are ignored",
             )
         else:
             sources.append(source)

@@ -66,12 +66,15 @@ def warn(context: RenderContext) -> None:
         path = ("routes", route.name, "retry", "busy_statuses")
         unknown = sorted({item for pool in pools for item in busy_statuses(route, pool)} - _RETRIED)
         if unknown:
-            message = f"nginx does not retry {' and '.join(map(str, unknown))}: the client gets the response"
+            message = f"nginx does not retry {' and '.join(map(str, unknown))}: the client receives the response"
             context.warn("route.retry.replica_busy", path, message)
     for pool in context.view.pools.values():
         if pool.passive is not None and attempts_of_pool(context.view, pool):
             message = (
-                f"nginx counts a busy response as a failure, so it never ejects replicas of {pool.name} after failures"
+                "nginx counts a busy response as a failure, so lbctl disables the ejection of replicas of "
+                f"{pool.name} after failures"
             )
             path = ("pools", pool.name, "health", "passive")
-            context.warn("pool.health.passive.connect_failures", path, message, "`lbctl serve` checks the replicas")
+            context.warn(
+                "pool.health.passive.connect_failures", path, message, "use `lbctl serve`, which checks the replicas"
+            )

@@ -199,8 +199,9 @@ def _tls(context: RenderContext, pool: Pool) -> Tls | None:
         context.warn(
             "pool.tls",
             (*path, "server_name"),
-            "nginx verifies one name for all replicas of a pool, and they have several: the pool gets no requests",
-            "set the name in their certificates",
+            "nginx verifies the same name for all replicas of a pool, but these replicas have different names: the "
+            "pool receives no requests",
+            "set server_name to the name in the certificates of the replicas",
         )
         return None
     return Tls(

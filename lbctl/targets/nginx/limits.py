@@ -40,8 +40,8 @@ def uncountable(context: RenderContext, route: Route) -> bool:
     too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in every)
     if too_slow:
         path = ("routes", route.name, "rate_limit")
-        message = "nginx does not support rates below one request per minute: this route answers 503 there"
-        context.warn("route.rate_limit", path, message, "60/h or more for each nginx")
+        message = "nginx does not support rates below one request per minute: this route answers 503 on nginx"
+        context.warn("route.rate_limit", path, message, "set a rate of at least 60/h for each nginx")
     return too_slow
 
 
@@ -140,7 +140,9 @@ def _key(context: RenderContext, route: Route, number: int, limit: RateLimit) ->
         if source is not None:
             return quote.script(f"is:{source}")
         path = ("routes", route.name, "rate_limit")
-        context.warn("route.rate_limit", path, "nginx drops request headers of that name: all requests share one limit")
+        context.warn(
+            "route.rate_limit", path, "nginx drops request headers with this name: all requests share one limit"
+        )
     return Token('"all"')
 
 
@@ -153,6 +155,6 @@ def _rate(context: RenderContext, route: Route, limit: RateLimit) -> Token:
     if abs(whole - exact) > exact * 0.02:
         path = ("routes", route.name, "rate_limit")
         context.warn(
-            "route.rate_limit", path, f"nginx counts whole requests per minute: {whole} instead of {exact:.2f}"
+            "route.rate_limit", path, f"nginx supports only whole requests per minute: {whole} instead of {exact:.2f}"
         )
     return Token(f"{whole}r/m")

@@ -91,8 +91,8 @@ def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
     if listener.tls is not None or (listener.http2 and context.version >= _HAS_HTTP2_ON):
         return
     if _has_grpc(context, listener) and not _is_http2_alone(context, listener):
-        message = "this listener supports only HTTP/1.1: gRPC clients cannot use it"
-        hint = "a listener only for gRPC, tls, or nginx 1.25.1"
+        message = "this listener supports only HTTP/1.1, so gRPC clients cannot use it"
+        hint = "use a separate listener for gRPC, TLS, or nginx 1.25.1"
         context.warn("listener.h2c", ("listeners", listener.name, "bind"), message, hint)
 
 
@@ -141,9 +141,9 @@ def _log_path(context: RenderContext, listener: Listener) -> Token | None:
         context.warn(
             "listener.access_log",
             path,
-            f"nginx does not start as a systemd service with {place}, which is a socket there, and a daemon loses it "
-            "at its first reload",
-            f"remove it to log to {SYSTEM_LOG} (which is standard output in nginx images)",
+            f"nginx does not start as a systemd service with {place}, which is a socket there, and a daemon loses "
+            "this log at its first reload",
+            f"remove the setting to log to {SYSTEM_LOG} (which is standard output in nginx images)",
         )
     return None if place is None else quote.value(place, path)
 
@@ -156,16 +156,16 @@ def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, .
             context.warn(
                 "listener.client_address",
                 (*path, "header"),
-                "nginx takes the client's address from one source: for trusted peers it uses the PROXY protocol, not "
-                "the header",
+                "nginx reads the client's address from a single source: for trusted peers, it uses the PROXY "
+                "protocol, not the header",
             )
         if not listener.proxy_protocol and clients.reads_forged_line(context, listener):
             header = listener.client_address.header
             context.warn(
                 "listener.client_address",
                 (*path, "header"),
-                f"nginx before 1.23 reads only the first line of {header}, which a client can forge: the header is "
-                "ignored, and the trusted peer counts as the client",
+                f"before 1.23, nginx reads only the first line of {header}, which a client can forge: nginx ignores "
+                "the header and treats the trusted peer as the client",
                 "use x-forwarded-for, or nginx 1.23",
             )
             return ()
@@ -232,7 +232,9 @@ def _request_id(context: RenderContext, listener: Listener, number: int, trusted
     client_id = names.header(listener.request_id)
     if client_id is None:
         path = ("listeners", listener.name, "request_id")
-        context.warn("listener.request_id", path, "nginx drops request headers of that name: an id is always made")
+        context.warn(
+            "listener.request_id", path, "nginx drops request headers with this name: it always generates a new ID"
+        )
         return "$request_id"
     variable = f"$lb_id{number}"
     acceptable = f"~^1\\n{names.group(variable, _ACCEPTABLE_ID)}\\z"

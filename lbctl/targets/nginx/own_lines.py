@@ -71,7 +71,7 @@ def directives(text: str) -> Iterator[Directive | Misplaced]:
     if reader.name:
         yield reader.unended()
     elif reader.depth:
-        yield Misplaced(line, f"{reader.depth} `{{` without its `}}`", _BALANCED)
+        yield Misplaced(line, f"{reader.depth} `{{` without a matching `}}`", _BALANCED)
 
 
 def lines_of(text: str, prefixes: tuple[str, ...]) -> set[int]:
@@ -111,7 +111,7 @@ class _Reader:
 
     def unended(self) -> Misplaced:
         """Return the complaint about an unterminated directive."""
-        return Misplaced(self.line, f"{self.name} has no `;` at its end")
+        return Misplaced(self.line, f"{self.name} does not end with `;`")
 
     def _close(self, line: int) -> Misplaced | None:
         if self.name:
@@ -124,7 +124,7 @@ class _Reader:
     def _end(self, kind: str, text: str, line: int) -> Directive | Misplaced:
         name, self.name = self.name, ""
         if not name:
-            return Misplaced(line, f"no directive is before this `{text}`")
+            return Misplaced(line, f"there is no directive before this `{text}`")
         if kind == "open" and name.endswith(_LUA):
             hint = f"{name.removesuffix('_block')}_file with the path of a script"
             return Misplaced(self.line, f"lbctl does not read Lua, so it cannot see where {name} ends", hint)

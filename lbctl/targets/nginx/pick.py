@@ -64,8 +64,9 @@ def picked(
             context.warn(
                 "pool.balance.pick.body",
                 path,
-                "picks of gRPC follow session headers and the load: messages are passed on as they come",
-                "`prefix: off` and headers alone in `session` say the same for every proxy",
+                "the picker considers only session headers and the load for gRPC, because nginx forwards gRPC "
+                "messages without buffering",
+                "set `prefix: off` and use only headers in `session` to get the same behaviour from every proxy",
             )
         _check_headers(context, pool)
     return Picked(variable, replace(upstream, name=Token(variable)))
@@ -81,8 +82,8 @@ def _check_headers(context: RenderContext, pool: Pool) -> None:
             context.warn(
                 "pool.balance.pick",
                 ("pools", pool.name, "balance", "pick", "session", index),
-                f"nginx drops headers with the name {key.header}: they do not identify a session",
-                "a name of letters, digits and hyphens",
+                f"nginx drops headers named {key.header}: they do not identify a session",
+                "use a name that consists of letters, digits and hyphens",
             )
 
 

@@ -171,7 +171,7 @@ def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, nam
         context.warn(
             "pool.discovery.dns",
             path[:-1],
-            "nginx re-resolves a name only with configured resolvers: this one is resolved only at start",
+            "nginx re-resolves a name only if resolvers are configured: this name is resolved only at start",
             'set them: resolvers: ["10.96.0.10:53"]',
         )
     servers = tuple(
@@ -248,14 +248,15 @@ def _without_backup(context: RenderContext, pool: Pool, order: dict[str, tuple[i
         context.warn(
             "pool.replicas.priority",
             ("pools", pool.name, "balance", "algorithm"),
-            f"nginx has no backup servers with {pool.balance.algorithm}: replicas of a lower priority get no requests",
+            f"nginx has no backup servers with {pool.balance.algorithm}: replicas with a lower priority receive no "
+            "requests",
             "move them to a separate pool, and set it as the route's fallback",
         )
     if pool.locality is not None:
         context.warn(
             "pool.locality",
             ("pools", pool.name, "locality"),
-            f"nginx has no backup servers with {pool.balance.algorithm}: all zones get requests equally",
+            f"nginx has no backup servers with {pool.balance.algorithm}: all zones receive requests equally",
         )
     return {name: 0 if priority == best else None for name, (priority, _) in order.items()}
 
@@ -267,15 +268,15 @@ def _warn_about_ranks(context: RenderContext, pool: Pool, levels: list[tuple[int
         context.warn(
             "pool.replicas.priority",
             ("pools", pool.name, "replicas"),
-            "nginx has one rank of backup servers: all priorities after the first are one rank of backups",
+            "nginx has a single rank of backup servers: all priorities after the first form one rank of backups",
         )
     else:
         context.warn(
             "pool.locality",
             ("pools", pool.name, "locality"),
-            "nginx has one rank of backup servers: if no replica in its zone is left, its region and all others share "
-            "requests by weight",
-            "prefer: region, or the own region's replicas in a separate pool with a fallback",
+            "nginx has a single rank of backup servers: if no replica in its zone is left, its region and all other "
+            "regions share requests by weight",
+            "set prefer: region, or move the replicas of nginx's region to a separate pool with a fallback",
         )
 
 
@@ -361,7 +362,7 @@ def _key(context: RenderContext, pool: Pool, key: HashKey) -> str:
     if variable is None:
         path = ("pools", pool.name, "balance", "hash", "key", "header")
         context.warn(
-            "pool.balance.hash", path, "nginx drops request headers of that name: requests are distributed evenly"
+            "pool.balance.hash", path, "nginx drops request headers with this name: requests are distributed evenly"
         )
         return "$request_id"
     entries = ((Token("default"), Token(variable)), (Token('""'), Token("$request_id")))
@@ -394,7 +395,7 @@ def _sessions(context: RenderContext, pool: Pool, upstream: str) -> Token | None
     path = ("pools", pool.name, "affinity", "header")
     header = names.header(pool.session.name)
     if header is None:
-        context.warn("pool.affinity.header", path, "nginx drops headers with this name: no session is kept")
+        context.warn("pool.affinity.header", path, "nginx drops headers with this name: sessions are not supported")
         return None
     created, seconds = header.replace("$http_", "$upstream_http_", 1), max(1, pool.session.ttl // 1000)
     zone = f"zone={upstream}_sessions:1m"
@@ -430,7 +431,7 @@ def warn_about_fallback_limits(context: RenderContext) -> None:
             context.warn(
                 "pool.circuit_breaker",
                 ("pools", pool.name, "circuit_breaker"),
-                f"nginx counts a request only in its first pool: as a fallback, {pool.name} may get more requests than "
-                "its limit",
-                "use limits that apply there too: `per_replica`, with `max_ejection: 100%` in `health.passive`",
+                f"nginx counts a request only in its first pool: as a fallback, {pool.name} may receive more requests "
+                "than its limit",
+                "use limits that also apply to fallbacks: `per_replica`, with `max_ejection: 100%` in `health.passive`",
             )

@@ -93,7 +93,9 @@ def _warn_about_sizes(context: RenderContext) -> None:
             directive = f"{table}_hash_bucket_size {_power(2 * length, 128)};"
             message = f"a key of {length} characters needs `{directive}` in the host's `http` block"
             path = ("proxies", context.view.proxy.name, "form")
-            context.warn("proxies.form", path, message, "write it above the first `map` and `include` there")
+            context.warn(
+                "proxies.form", path, message, "write the directive above the first `map` and `include` of that block"
+            )
 
 
 def _temporary_paths(proxy: Proxy) -> Token | None:

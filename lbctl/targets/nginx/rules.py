@@ -118,13 +118,17 @@ def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
     for name, value in rule.headers:
         source = names.header(name)
         if source is None:
-            context.warn("route.match", (*match, "headers", name), "nginx drops request headers of that name: no match")
+            context.warn(
+                "route.match",
+                (*match, "headers", name),
+                "nginx drops request headers with this name: the route never matches",
+            )
             return None
         conditions.append((source, (f"^{quote.literal(value)}\\z",), (*match, "headers", name)))
     if rule.models:
         message = (
-            "nginx's core cannot read JSON: a request's model is taken from the header x-model, or from the query of a "
-            "GET"
+            "nginx's core cannot read JSON: the model is read from the header x-model, or from the query of a GET "
+            "request"
         )
         context.warn("route.match.model", (*match, "model"), message)
         patterns = tuple(pattern for name in rule.models for pattern in _models(name))

@@ -83,7 +83,7 @@ def _draw(context: RenderContext, route: Route, number: int, active: Sequence[Sh
             context.warn(
                 "route.sticky_split.header",
                 ("routes", route.name, "sticky_split", "header"),
-                "nginx drops request headers of that name: there is no affinity",
+                "nginx drops request headers with this name: clients have no affinity",
             )
         else:
             entries = ((Token("default"), Token(header_variable)), (Token('""'), Token("$request_id")))
@@ -153,7 +153,7 @@ def _pin_source(context: RenderContext, route: Route, pin: Pin) -> str | None:
     if source is None:
         path = ("routes", route.name, "pin")
         context.warn(
-            "route.pin.header", path, f"nginx drops request headers named {pin.name!r}: this pin never matches"
+            "route.pin.header", path, f"nginx drops request headers named {pin.name!r}, so this pin never matches"
         )
     return source
 
