@@ -24,7 +24,7 @@ from lbctl.targets.token import Token
 
 _DENIED = quote.error("no valid credentials", "unauthorized")
 _NO_LENGTH = quote.error("send a content-length", "no_length")
-_NOBODY = quote.error("the credentials name no tenant", "forbidden")
+_NOBODY = quote.error("the credentials do not identify a tenant", "forbidden")
 
 _WITH_KEY = f"^{websocket_key.BEFORE}({websocket_key.KEY}){websocket_key.BEHIND}"
 _MAX_PROTOCOL_LINES = 4

@@ -16,7 +16,7 @@ from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
-_TOO_DEEP = quote.error("what decides lies too deep in the body", "too_large")
+_TOO_DEEP = quote.error("the field that determines the replica is too far into the body", "too_large")
 READINGS = (
     ("req.body", ""),
     (r'req.body,regsub("^\xEF\xBB\xBF",""),regsub("\\\\/","/",g)', r"{ req.body -m reg '^\xEF\xBB\xBF|\\/' }"),

@@ -70,7 +70,10 @@ def readmission(pool: Pool) -> str:
     checks, interval = _RISE, _half(pool.passive)
     if pool.active is not None:
         checks, interval = pool.active.healthy_threshold, pool.active.interval
-    return f"it returns after {checks} passed check{'' if checks == 1 else 's'}, one each {interval / 1000:g} s"
+    return (
+        f"it receives requests again after {checks} passed check{'' if checks == 1 else 's'}, with one check every "
+        f"{interval / 1000:g} s"
+    )
 
 
 def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str:
@@ -104,13 +107,16 @@ def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
         passive.consecutive_5xx,
         PassiveCheck().consecutive_connect_failures,
     ):
-        message = "HAProxy has one counter for connect failures and 5xx: consecutive_5xx is the limit of both together"
+        message = (
+            "HAProxy has a single counter for connect failures and 5xx responses: consecutive_5xx limits both together"
+        )
         code = BY_ID["pool.health.passive.connect_failures"].code
         yield Diagnostic(code, message, path=(*path, "consecutive_connect_failures"), severity="warning")
     if passive.max_ejection < 100:
         yield Diagnostic(
             BY_ID["pool.health.passive.max_ejection"].code,
-            "HAProxy has no limit for ejected replicas: failing requests of one client can eject the whole pool",
+            "HAProxy does not limit the number of ejected replicas: failing requests of a single client can eject "
+            "the whole pool",
             path=(*path, "consecutive_5xx"),
             hint="remove consecutive_5xx, or set max_ejection: 100% if this is intended",
             severity="warning",

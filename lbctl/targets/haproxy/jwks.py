@@ -100,7 +100,7 @@ def _key_or_error(item: Mapping[str, object], version: Version) -> VerificationK
 
 def _key(item: Mapping[str, object], version: Version) -> VerificationKey:
     if item.get("use", "sig") != "sig":
-        raise UnfitKeyError("it is not for signatures")
+        raise UnfitKeyError("it is not a signature key")
     kid = item.get("kid", "")
     if not isinstance(kid, str) or not _KID.fullmatch(kid):
         raise UnfitKeyError("its kid is not printable ASCII")
@@ -109,16 +109,16 @@ def _key(item: Mapping[str, object], version: Version) -> VerificationKey:
     elif item["kty"] == "EC":
         pem_text, algorithm = _ec(item)
     else:
-        raise UnfitKeyError("HAProxy verifies RSA and EC alone")
+        raise UnfitKeyError("HAProxy supports only RSA and EC keys")
     return VerificationKey(pem_text, algorithm, kid)
 
 
 def _rsa(item: Mapping[str, object], version: Version) -> tuple[str, str]:
     algorithm = str(item.get("alg", "RS256"))
     if algorithm in _PSS and version < _PSS_SINCE:
-        raise UnfitKeyError("HAProxy verifies PS256, PS384 and PS512 from 2.8 on")
+        raise UnfitKeyError("HAProxy supports PS256, PS384 and PS512 only from 2.8 on")
     if algorithm not in _RSA | _PSS:
-        raise UnfitKeyError("its alg is none of RSA's")
+        raise UnfitKeyError("its alg is not an RSA algorithm")
     modulus, exponent = (int.from_bytes(_bytes(item, name)) for name in ("n", "e"))
     if modulus.bit_length() < _MIN_RSA_BITS or exponent < 3:
         raise UnfitKeyError(f"it has fewer than {_MIN_RSA_BITS} bits, or no exponent")
@@ -129,12 +129,12 @@ def _ec(item: Mapping[str, object]) -> tuple[str, str]:
     name = item.get("crv")
     curve = _CURVES.get(name) if isinstance(name, str) else None
     if not isinstance(name, str) or curve is None:
-        raise UnfitKeyError("its curve is none of P-256, P-384 and P-521")
+        raise UnfitKeyError("its curve is not P-256, P-384 or P-521")
     if item.get("alg", curve.algorithm) != curve.algorithm:
         raise UnfitKeyError("its alg does not match its curve")
     x, y = (_bytes(item, axis) for axis in ("x", "y"))
     if {len(x), len(y)} != {curve.bytes} or not curve.holds(int.from_bytes(x), int.from_bytes(y)):
-        raise UnfitKeyError("it is not a point of its curve")
+        raise UnfitKeyError("it is not a point on its curve")
     return ec_pem(name, x, y), curve.algorithm
 
 

@@ -20,7 +20,7 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import File
 from lbctl.targets.token import Token
 
-_UNFIT = quote.error("the credentials name no tenant", "forbidden")
+_UNFIT = quote.error("the credentials do not identify a tenant", "forbidden")
 _NOT_FOR_US = quote.error("this token is for another audience", "forbidden")
 _TENANT = r"^(?![\[{])[!-~][ -~]*\z"
 """Printable ASCII: HAProxy turns `\u00f6` into one byte. Later versions return arrays and objects as their JSON."""
@@ -59,7 +59,7 @@ def diagnostics(route: Route, view: View) -> Iterator[Diagnostic]:
         if isinstance(key, UnfitKeyError):
             yield Diagnostic(
                 BY_ID["route.auth.jwt"].code,
-                f"key {number} of the set is left out, and its tokens are refused: {key}",
+                f"key {number} of the set is ignored, and its tokens are rejected: {key}",
                 path=("routes", route.name, "auth", "jwt", "jwks_file"),
                 severity="warning",
             )

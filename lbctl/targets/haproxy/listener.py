@@ -51,7 +51,7 @@ _DEFINITIONS = (
 """Variables and ACLs that rules and routes may read, in groups whose lines are all rendered or all omitted."""
 _WAITS_FOR_NO_STREAM = (3, 3)
 """Version from which HAProxy does not wait for an HTTP/2 body without a length; observed with 3.4.7."""
-_TOO_LARGE = quote.error("the body is too large", "too_large")
+_TOO_LARGE = quote.error("the request body is too large", "too_large")
 _SPARE = 5 * 1024
 """Bytes of a full buffer that contain no body: HAProxy's reserve for changes, and its metadata about the message."""
 _NO_LENGTH = quote.error("send a content-length", "no_length")
@@ -171,11 +171,11 @@ def _held_streams(listener: Listener, view: View) -> Iterator[Diagnostic]:
     feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
     if grpc and (listener.max_body is not None or wants_clear_model(listener)):
         message = (
-            f"HAProxy buffers bodies here until they are complete: a gRPC client that streams to {', '.join(grpc)} "
-            "gets no response before its stream has ended"
+            "HAProxy buffers the bodies of this listener until they are complete: a gRPC client that streams to "
+            f"{', '.join(grpc)} receives no response until its stream has ended"
         )
         path = ("listeners", listener.name, feature.partition(".")[2])
-        hint = "a listener without max_body and without models that decide about protection for gRPC"
+        hint = "use a separate listener for gRPC, without max_body and without models that decide about protection"
         yield Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
 
 
@@ -197,9 +197,9 @@ def _http1_alone(listener: Listener, view: View) -> Iterator[Diagnostic]:
         feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
         path = ("listeners", listener.name, feature.partition(".")[2])
         message = (
-            "HAProxy from 3.3 on does not wait for HTTP/2 bodies without a length: this listener accepts only HTTP/1.1"
+            "from 3.3 on, HAProxy does not wait for HTTP/2 bodies without a length: this listener accepts only HTTP/1.1"
         )
-        hint = "HAProxy 3.2, or a listener without max_body whose routes read no bodies"
+        hint = "use HAProxy 3.2, or a listener without max_body whose routes read no bodies"
         yield Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
 
 

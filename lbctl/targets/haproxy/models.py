@@ -42,7 +42,7 @@ _QUERY = r"'(^|[&;])\s*model\s*([=[&;]|$)'"
 _REFUSED = quote.error(UNCLEAR, "bad_request")
 _CODED = quote.error(CODED, "bad_request")
 _CODING = "req.fhdr(content-encoding)"
-_TOO_LARGE = quote.error("the body is too large", "too_large")
+_TOO_LARGE = quote.error("the request body is too large", "too_large")
 
 
 def lines(listener: Listener, held: int) -> Iterator[Token]:

@@ -73,18 +73,22 @@ def misplaced(place: str, text: str) -> Iterator[Misplaced]:
     for line in lines(text):
         last = line.number
         if not _NAME.fullmatch(line.keyword):
-            yield Misplaced(line.number, "this line does not begin with a keyword", "a keyword without quotes")
+            yield Misplaced(line.number, "this line does not begin with a keyword", "write the keyword without quotes")
         elif line.keyword in _SECTIONS:
-            yield Misplaced(line.number, f"`{line.keyword}` begins a section: these lines are within one")
+            yield Misplaced(
+                line.number, f"`{line.keyword}` begins a section, but these lines are already within a section"
+            )
         elif place == "backend" and line.keyword in _SERVERS:
             message = "the replicas of a pool come from the fleet: lbctl would remove this server"
             yield Misplaced(line.number, message, "list it in the pool's `replicas`")
         if line.text.endswith("\\"):
-            yield Misplaced(line.number, "this line ends in a backslash, and could go on", "the whole line as one")
+            yield Misplaced(
+                line.number, "this line ends with a backslash, so it could continue", "write it on a single line"
+            )
         if line.keyword in _CONDITIONS:
             depth += {".if": 1, ".endif": -1}.get(line.keyword, 0)
             if depth < 0 or (depth == 0 and line.keyword != ".endif"):
-                yield Misplaced(line.number, f"`{line.keyword}` belongs to no `.if` of this file")
+                yield Misplaced(line.number, f"`{line.keyword}` has no matching `.if` in this file")
                 return
     if depth:
-        yield Misplaced(last, "an `.if` without its `.endif`")
+        yield Misplaced(last, "`.if` without a matching `.endif`")

@@ -144,9 +144,9 @@ def _connections(pool: Pool) -> Iterator[Token]:
     if pool.protocol == "http1" and not _keeps_connections(pool):
         yield line("option http-server-close", source=("pools", pool.name, "connections"))
     if pool.protocol == "grpc":  # a body before the end of the stream hides the status from some clients
-        yield line("http-error status 502 hdr grpc-status 14 hdr grpc-message", "'the replica broke off its answer'")
+        yield line("http-error status 502 hdr grpc-status 14 hdr grpc-message", "'the replica aborted its response'")
         yield line("http-error status 503 hdr grpc-status 14 hdr grpc-message", "'no replica available'")
-        yield line("http-error status 504 hdr grpc-status 4 hdr grpc-message", "'the replica went silent'")
+        yield line("http-error status 504 hdr grpc-status 4 hdr grpc-message", "'the replica did not respond in time'")
 
 
 def _keeps_connections(pool: Pool) -> bool:

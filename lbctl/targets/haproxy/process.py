@@ -31,7 +31,7 @@ _HEADROOM = 16 * 1024
 _DISTRIBUTION = "/etc/"
 _ACCOUNT = "haproxy"
 _CHROOT = "/var/lib/haproxy"
-_WHOLE = "form: whole, as a separate HAProxy"
+_WHOLE = "use form: whole, as a separate HAProxy"
 
 
 def global_lines(view: View, others: Sequence[File]) -> list[Token]:
@@ -120,8 +120,8 @@ def _lacking(view: View, path: Path) -> Iterator[Diagnostic]:
     size = buffer(view)
     if size != _USUAL_BUFFER:
         message = (
-            f"this fleet reads or sends long bodies, which needs `tune.bufsize {size}` in the host's `global`: with "
-            "less, HAProxy would read only the beginning of a body and route it wrongly"
+            f"this fleet reads or sends long bodies, which needs `tune.bufsize {size}` in the host's `global`: with a "
+            "smaller buffer, HAProxy would read only the beginning of a body and route the request incorrectly"
         )
         yield Diagnostic("LB135", message, path=path, hint=_WHOLE)
     if _needs_short_names(view):
@@ -139,9 +139,9 @@ def unusable_key(certificate: str, key: str, path: Path, code: str) -> Iterator[
     if key not in (certificate, _key_file_beside(certificate)):
         yield Diagnostic(
             code,
-            "HAProxy finds a key only by its certificate's name, and would not find this one",
+            "HAProxy finds a key only by the file name of its certificate, and would not find this key",
             path=path,
-            hint=f"name it {_key_file_beside(certificate)}, or put certificate and key into one file",
+            hint=f"rename the key to {_key_file_beside(certificate)}, or put the certificate and the key into one file",
         )
 
 

@@ -32,9 +32,9 @@ _LARGE_ANSWERS = Token("accepted_payload_size 8192")
 _ERRORS = {
     "not_http": Token(quote.error("the request is not valid HTTP", "bad_request")),
     "too_slow": Token(quote.error("the request did not arrive in time", "timeout")),
-    "broke_off": Token(quote.error("the replica broke off its answer", "bad_gateway")),
+    "broke_off": Token(quote.error("the replica aborted its response", "bad_gateway")),
     "no_replica": Token(quote.error("no replica available", "unavailable")),
-    "went_silent": Token(quote.error("the replica went silent", "timeout")),
+    "went_silent": Token(quote.error("the replica did not respond in time", "timeout")),
     "no_route": Token(listener.NO_ROUTE),
 }
 """HAProxy's own responses, as the template writes them."""

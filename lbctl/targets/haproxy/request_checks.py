@@ -20,12 +20,12 @@ from lbctl.targets.token import Token
 
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 """Control characters other than tabs and the line ends between headers."""
-_HEADER = quote.error("a header holds a control character", "bad_request")
-_FRAMING = quote.error("the transfer-encoding is not chunked alone, or of HTTP/1.0", "bad_request")
+_HEADER = quote.error("a header contains a control character", "bad_request")
+_FRAMING = quote.error("the only supported transfer-encoding is chunked, and only with HTTP/1.1", "bad_request")
 _HOST = quote.error(request_grammar.HOST_MESSAGE, "bad_request")
 _METHOD = quote.error(request_grammar.METHOD_MESSAGE, "bad_request")
 _PATH = quote.error(request_grammar.TARGET_MESSAGE, "bad_request")
-_TOO_LARGE = quote.error("the headers are too large", "too_large")
+_TOO_LARGE = quote.error("the request headers are too large", "too_large")
 _SPARE_LINES = 50
 HEADER_SIZES = (
     line("http-request set-var(txn.header_count) req.fhdr_cnt"),
@@ -74,7 +74,8 @@ def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
     """Report that a fragment has the parser's limits of its host."""
     if view.proxy.is_fragment and _limits(listener) != (MAX_HEADER_COUNT, MAX_HEADER_BYTES):
         message = (
-            "a fragment cannot set what HAProxy's parser takes: `tune.http.maxhdr` and `tune.bufsize` of the host do"
+            "a fragment cannot set the limits of HAProxy's parser: `tune.http.maxhdr` and `tune.bufsize` of the host "
+            "apply"
         )
         path, code = ("listeners", listener.name, "headers"), BY_ID["listener.headers.max_bytes"].code
         yield Diagnostic(code, message, path=path, hint="set them in the host's `global`", severity="warning")

@@ -67,52 +67,59 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
     for route in routes:
         if alone and smallest and "connect_failure" in route.retry.when:
             message = (
-                f"HAProxy retries connections for all routes of {pool.name} or for none, and {alone[0]} has no such "
-                "retries"
+                f"HAProxy retries failed connections for all routes of {pool.name} or for none, but route {alone[0]} "
+                "does not retry them"
             )
-            yield _warning("route.retry", route, message, "connect_failure in `when` of all its routes")
+            yield _warning("route.retry", route, message, "add connect_failure to `when` in all routes of the pool")
         if wanted[route.name] > smallest:
-            count = f"{pool.name} has {smallest}, the smallest of its routes"
-            yield _warning("route.retry", route, f"HAProxy has one number of retries per pool; {count}")
+            count = f"{pool.name} has {smallest}, the smallest number of its routes"
+            yield _warning("route.retry", route, f"HAProxy has a single number of retries per pool; {count}")
         if route.retry.busy_statuses:
             yield from _about_busy(pool, route, version)
         if version >= _LOSES_REFUSED and wanted[route.name] and pool.protocol != "http1" and pool.tls is None:
             yield _about_refused(pool, route)
         if pool.protocol == "grpc" and _BROKEN_OFF in repeats:
             message = (
-                "HAProxy buffers a body for retries until it is complete: a gRPC client that streams to {pool.name} "
-                "gets no response before its stream has ended"
+                "HAProxy buffers a body for retries until the body is complete: a gRPC client that streams to "
+                f"{pool.name} receives no response until its stream has ended"
             )
             yield _warning("route.retry.idempotent", route, message)
         own = _repeats_of(pool, route)
         for condition in sorted(own - repeats if repeats <= own else own):
             message = (
-                f"HAProxy has the same retry conditions for all requests of a pool, and not all routes of {pool.name} "
-                "have this one: this route's requests are not repeated for it"
+                f"HAProxy has the same retry conditions for all requests to a pool, but not all routes of {pool.name} "
+                "have this condition: this route's requests are not retried for it"
             )
             is_busy = condition not in (_BROKEN_OFF, _SILENCE)
             feature = "route.retry.replica_busy" if is_busy else "route.retry.idempotent"
-            yield _warning(feature, route, message, "the same retry on all routes of the pool, or a pool for each")
+            yield _warning(
+                feature,
+                route,
+                message,
+                "use the same retry settings on all routes of the pool, or a separate pool for each route",
+            )
 
 
 def _about_busy(pool: Pool, route: Route, version: tuple[int, ...]) -> Iterator[Diagnostic]:
     statuses = set(busy_statuses(route, pool))
     if statuses & BUSY and pool.passive and pool.passive.ejects_without_bound:
         which = "each busy response" if version >= _COUNTS_RETRIED else "a busy response without a successful retry"
-        message = f"HAProxy counts {which} of {pool.name} as one of consecutive_5xx"
+        message = f"HAProxy counts {which} of {pool.name} toward consecutive_5xx"
         yield _warning("pool.health.passive.consecutive_5xx", route, message)
     if statuses - BUSY:
         names = " and ".join(map(str, sorted(statuses - BUSY)))
-        yield _warning("route.retry.replica_busy", route, f"HAProxy does not retry {names}: the client gets it")
+        yield _warning(
+            "route.retry.replica_busy", route, f"HAProxy does not retry {names}: the client receives the response"
+        )
 
 
 def _about_refused(pool: Pool, route: Route) -> Diagnostic:
     message = (
-        f"if a replica of {pool.name} refuses an HTTP/2 connection in cleartext, HAProxy answers 502 without a retry, "
-        "until the active check ejects it"
+        f"if a replica of {pool.name} refuses an HTTP/2 connection in cleartext, HAProxy answers 502 without a retry "
+        "until the active check ejects the replica"
     )
     return _warning(
-        "route.retry", route, message, "TLS to the replicas, a shorter health.active.interval, or HAProxy 3.0"
+        "route.retry", route, message, "use TLS to the replicas, a shorter health.active.interval, or HAProxy 3.0"
     )
 
 

@@ -260,7 +260,7 @@ def _slow_start_diagnostics(pool: Pool) -> Iterator[Diagnostic]:
     if ramp and (ramp.min_weight, ramp.aggression) != _DEFAULT_RAMP:
         yield Diagnostic(
             BY_ID["pool.slow_start"].code,
-            "HAProxy's ramp is straight and starts near nothing: min_weight and aggression do not count",
+            "HAProxy's slow-start ramp is linear and starts near 0: min_weight and aggression have no effect",
             path=("pools", pool.name, "slow_start"),
             severity="warning",
         )
