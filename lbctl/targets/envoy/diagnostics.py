@@ -33,9 +33,13 @@ def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]
 def _without_certificate(view: View) -> Iterator[Diagnostic]:
     """Report that an Envoy with files cannot use the picker, if the picker requires a client certificate."""
     if view.picker is not None and view.picker_tls:
-        message = f"the picker at {view.picker} requires a client certificate, and an Envoy with files has none"
+        message = (
+            f"the picker at {view.picker} requires a client certificate, but an Envoy that is configured by files has "
+            "none"
+        )
         hint = (
-            "an Envoy by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl picker` on its machine"
+            "use an Envoy configured by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl "
+            "picker` on Envoy's machine"
         )
         yield Diagnostic("LB308", message, path=("control", "picker", "bind"), hint=hint, severity="warning")
 
@@ -43,7 +47,7 @@ def _without_certificate(view: View) -> Iterator[Diagnostic]:
 def _metrics(view: View) -> Iterator[Diagnostic]:
     if view.proxy.metrics is not None and view.proxy.admin is None:
         path = ("proxies", view.proxy.name, "metrics")
-        message = "Envoy's metrics need its admin interface, which is not configured: no metrics are served"
+        message = "Envoy serves no metrics, because its admin interface is not configured"
         yield _warning("proxies.metrics", path, message, 'admin: "127.0.0.1:9901"')
 
 
@@ -58,7 +62,8 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.balance.random",
             (*path, "balance"),
-            "Envoy's random ignores weights, and the weights of these replicas differ: round_robin replaces it",
+            "Envoy's random algorithm ignores weights, but the weights of these replicas differ: lbctl uses "
+            "round_robin instead",
         )
     if affinity.lacks_ip_addresses(pool):
         yield _warning(
@@ -76,7 +81,7 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.health.grpc",
             (*path, "health", "active", "grpc"),
-            "Envoy's gRPC check needs HTTP/2 to the replicas: a TCP check replaces it",
+            "Envoy's gRPC check needs HTTP/2 to the replicas: lbctl uses a TCP check instead",
             "protocol: grpc",
         )
 
@@ -90,13 +95,13 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.balance.hash",
             ("routes", route.name, "split"),
-            "Envoy has the hash key in the route: all pools of this split use all keys",
+            "Envoy configures hash keys per route: all pools of this split use the keys of all pools",
         )
     if keys and route.action.sticky and route.action.sticky.kind == "header":
         yield _warning(
             "route.sticky_split.header",
             ("routes", route.name, "sticky_split"),
-            "Envoy has one hash per request: the header also decides the replica in pools with hash",
+            "Envoy uses a single hash per request: the header also determines the replica in pools with hash",
         )
     if route.action.fallback:
         yield from _fallback(view, route, route.action)
@@ -114,15 +119,16 @@ def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:
         yield _warning(
             "route.rate_limit",
             ("routes", route.name, "rate_limit"),
-            f"Envoy counts separately for each listener and certificate: a client can use the limit on all {chains}",
-            "one listener with one certificate for the route",
+            f"Envoy counts requests separately for each listener and certificate: a client can use the limit {chains} "
+            "times",
+            "use one listener with one certificate for the route",
         )
 
 
 def _lost_affinity(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
     for name in action.pools:
         if view.pools[name].affinity or view.pools[name].session:
-            message = f"with the fallback of route {route.name!r} Envoy does not support affinity"
+            message = f"with the fallback of route {route.name!r}, Envoy does not support affinity"
             yield _warning("pool.affinity", ("pools", name, "affinity"), message)
 
 
@@ -139,18 +145,18 @@ def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]
                 ("pools", name, "health", "passive", "max_ejection"),
                 "Envoy never ejects the last replicas of this pool, so without active checks the fallback of route "
                 f"{route.name!r} is never used",
-                "max_ejection: 100%, or an active check",
+                "set max_ejection: 100%, or an active check",
             )
         if pool.locality or any(item.priority for item in pool.replicas):
             yield _warning(
                 "pool.locality",
                 ("pools", name),
-                f"with the fallback of route {route.name!r} Envoy spills to the next priority or zone only if no "
+                f"with the fallback of route {route.name!r}, Envoy spills to the next priority or zone only if no "
                 "replica of the current one is left",
             )
         if pool.load_shedding:
             yield _warning(
                 "pool.load_shedding",
                 ("pools", name, "health", "load_shedding"),
-                f"with the fallback of route {route.name!r} Envoy sheds load only if no replica is left",
+                f"with the fallback of route {route.name!r}, Envoy sheds load only if no replica is left",
             )

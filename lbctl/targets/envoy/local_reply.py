@@ -24,20 +24,20 @@ from lbctl.targets.response_bodies import error_body
 _STATUSES = {
     400: ("the request is not valid HTTP", "bad_request"),
     401: ("no valid credentials", "unauthorized"),
-    403: ("this is not allowed here", "forbidden"),
+    403: ("this request is not allowed", "forbidden"),
     404: ("no route", "not_found"),
     408: ("the request did not arrive in time", "timeout"),
-    413: ("the body is too large", "too_large"),
+    413: ("the request body is too large", "too_large"),
     429: ("too many requests", "rate_limited"),
-    431: ("the headers are too large", "too_large"),
+    431: ("the request headers are too large", "too_large"),
     500: ("the gateway failed", "internal"),
-    502: ("the replica broke off its answer", "bad_gateway"),
+    502: ("the replica aborted its response", "bad_gateway"),
     503: ("no replica available", "unavailable"),
-    504: ("the replica went silent", "timeout"),
+    504: ("the replica did not respond in time", "timeout"),
 }
 _REFUSED = {
     "Audience": ("this token is for another audience", "forbidden"),
-    "rbac_access_denied": ("the credentials name no tenant", "forbidden"),
+    "rbac_access_denied": ("the credentials do not identify a tenant", "forbidden"),
 }
 """Part of the response code details with which Envoy's filters reject a request → the message and its type."""
 _BY_ADDRESS = f"[{access.POLICY}]"
@@ -57,11 +57,11 @@ def error(status: int) -> str:
 
 
 CODED = error_body(CODED_MESSAGE, "bad_request")
-FRAMING = error_body("HTTP/1.0 has no transfer-encoding", "bad_request")
+FRAMING = error_body("HTTP/1.0 does not support transfer-encoding", "bad_request")
 HOST = error_body(request_grammar.HOST_MESSAGE, "bad_request")
 METHOD = error_body(request_grammar.METHOD_MESSAGE, "bad_request")
 PATH = error_body(request_grammar.TARGET_MESSAGE, "bad_request")
-SEVERAL_ADDRESSES = error_body("the client has several addresses", "bad_request")
+SEVERAL_ADDRESSES = error_body("the request contains several client addresses", "bad_request")
 UNCLEAR_MODEL = error_body(UNCLEAR, "bad_request")
 
 

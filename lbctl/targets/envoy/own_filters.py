@@ -65,7 +65,7 @@ def parse(text: str) -> HttpFilter:
     if others:
         raise NoFilterError(f"an HTTP filter has no {others[0]}")
     if config["@type"].endswith(f"/{_TERMINAL}"):
-        raise NoFilterError("the router is lbctl's own, and the last filter")
+        raise NoFilterError("lbctl adds the router itself, as the last filter")
     parsed = _message(document)
     if not parsed.name:
         raise NoFilterError("the filter has no name")
@@ -77,7 +77,7 @@ def _document(text: str) -> object:
         return yaml.load(text, yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise NoFilterError(f"no YAML: {error.problem}", line) from None
+        raise NoFilterError(f"invalid YAML: {error.problem}", line) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise NoFilterError(f"no YAML: {error}") from None
 

@@ -46,7 +46,7 @@ class EnvoyTarget:
         if pool.passive is None:
             return ""
         least, window = pool.passive.ejection_time / 1000, pool.passive.error_window / 1000
-        return f"it returns {least:g} to {least + window:g} s after its ejection"
+        return f"it receives requests again {least:g} to {least + window:g} s after its ejection"
 
     def unfit_for_service(self, view: View) -> str:  # noqa: ARG002 -- for other kinds
         """Return nothing: Envoy writes to inherited descriptors, and does not change its user."""
