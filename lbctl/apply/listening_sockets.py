@@ -50,7 +50,7 @@ def listening_users(host: str, port: int) -> dict[str, int] | None:
 
 
 def owner(sockets: Collection[str]) -> int | None:
-    """Return the id of a process that holds one of these sockets, or None if this user cannot see it."""
+    """Return the id of a process that has one of these sockets open, or None if this user cannot see it."""
     return next((pid for pid in _processes() if _holds(pid, sockets)), None) if sockets else None
 
 
@@ -108,7 +108,7 @@ def _session(pid: int) -> int | None:
 
 
 def _holds(pid: int, sockets: Collection[str]) -> bool | None:
-    """Return whether the process holds one of these sockets; None if this user is not permitted to know."""
+    """Return whether the process has one of these sockets open; None if this user is not permitted to know."""
     try:
         for descriptor in (_PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):

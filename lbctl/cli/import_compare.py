@@ -95,7 +95,7 @@ def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
 
 
 def removed(items: Sequence[Removed]) -> list[str]:
-    """Return the directives that did not run: those that were left out by subject, and those that close a route."""
+    """Return the directives that did not run: omitted directives by subject, and directives that close a route."""
     left_out: dict[str, dict[str, None]] = {}
     for item in items:
         if not item.closes:

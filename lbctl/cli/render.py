@@ -264,7 +264,7 @@ def _write(bundle: Bundle, options: _Options) -> int:
 
 
 def _report_absent_files(source: FleetSource, prepared: Prepared, directory: str) -> None:
-    """Report the fleet's files that are missing where the proxy looks for them, if this machine has that directory."""
+    """Report the fleet's files that are missing in the proxy's directory, if this machine has that directory."""
     absent = absent_files(prepared.view, files_on_disk(source), directory) if is_directory(directory) else []
     if absent:
         message = f"{directory} does not contain files that the proxy reads: {shortened(absent)}"

@@ -133,7 +133,7 @@ def _files(place: _Place, revision: str) -> list[str]:
 
 
 def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
-    """Write the files that the fleet names by a relative path to the temporary directory that replaces its own."""
+    """Write the files with relative paths to the temporary directory that replaces the fleet's directory."""
     for _, node in named_files(source.root):
         written, place = str(node.value), places[node.file]
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(place.inside), written))

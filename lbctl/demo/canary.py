@@ -37,7 +37,7 @@ class StepTaken:
     percent: float
     """Share of the new version in percent."""
     at: float
-    """Time at which it was observed, on the monotonic clock."""
+    """Time at which the step was observed, on the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)

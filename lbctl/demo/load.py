@@ -137,7 +137,7 @@ class LoadGenerator:
         """Requests in the order of their times."""
 
     async def run(self, arrivals: Iterable[Arrival], began: float) -> None:
-        """Send all requests; `began` is the time of 0 s. Returns after the last one is sent."""
+        """Send all requests; `began` is the time of 0 s. Returns after the last request is sent."""
         async with asyncio.TaskGroup() as group:
             for number, arrival in enumerate(arrivals):
                 pause = began + arrival.at - time.monotonic()

@@ -28,7 +28,7 @@ class ServedDecision:
     observed: float | None
     """Share of the requests in the last minute, as counted by the proxy, from 0 to 1; None without reports."""
     state: str
-    """One word, such as in, slow or ejected."""
+    """State in one word, such as in, slow or ejected."""
     reason: str
     """Reason for the state; empty for `in`."""
 

@@ -59,7 +59,7 @@ def fleet_from_urls(
 ) -> InitResult:
     """Probe every URL once and derive a fleet.
 
-    Errors are added to `diagnostics`; if a URL is invalid, none is probed. `timeout` is in seconds, for each server.
+    Errors are added to `diagnostics`; if a URL is invalid, no URL is probed. `timeout` is in seconds, for each server.
     `api_key` is sent to every server, but is never part of a result. The listener gets the first port at or above 8080
     for which `free` returns true.
     """

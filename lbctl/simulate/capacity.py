@@ -66,7 +66,7 @@ class Objective:
     percentile: str
     """`p50`, `p95` or `p99`; empty for `failed`."""
     limit: float
-    """Seconds; for `failed`, a share of the requests that includes rejected ones."""
+    """Limit in seconds; for `failed`, a share of the requests, including rejected requests."""
 
     def is_met(self, summary: Summary) -> bool:
         """Return whether the figures of a replay are within the limit.
@@ -142,7 +142,7 @@ def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int 
 def with_replicas(pool: Pool, count: int) -> Pool:
     """Return the pool with `count` replicas: the strongest ones, or copies of all in turn.
 
-    Its limits grow in proportion.
+    The limits of the pool grow in proportion.
 
     Drained replicas are left out: neither they nor their copies would get requests.
     """

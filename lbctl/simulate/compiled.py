@@ -3,7 +3,7 @@
 numba's own variable `NUMBA_DISABLE_JIT=1` runs them as Python too.
 
 The loops use flat, indexable columns: numpy arrays if they are compiled, arrays of the standard library otherwise. Both
-have the same types. The loops draw no random numbers, so both variants give the same results.
+kinds of columns have the same types. The loops draw no random numbers, so both variants give the same results.
 """
 
 from __future__ import annotations

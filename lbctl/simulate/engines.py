@@ -216,7 +216,7 @@ def preempt(engines: EngineColumns, requests: Requests, settings: RunSettings, r
 def stop_youngest(engines: EngineColumns, requests: Requests, settings: RunSettings, replica: int) -> int:
     """Remove the running sequence that was admitted last, and return its request.
 
-    Its whole context must be prefilled again.
+    The whole context of the request must be prefilled again.
     """
     base, youngest = replica * settings.slots, 0
     for slot in range(1, engines.running[replica]):

@@ -90,7 +90,7 @@ class Policy:
 
     @property
     def bounds_load(self) -> bool:
-        """Whether `bounded_load` has an effect. nginx has no such bound."""
+        """Whether `bounded_load` has an effect. nginx does not support it."""
         return self.proxy != "nginx"
 
     @property
@@ -168,7 +168,7 @@ def _maglev_points(pool: Pool) -> list[tuple[int, int]]:
 def _maglev_table(pool: Pool) -> list[int]:
     """Return Envoy's Maglev table.
 
-    Replicas take turns to take entries, each in its own order and in proportion to its capacity.
+    Replicas claim entries in turn, each in its own order and in proportion to its capacity.
     """
     largest = max(replica.capacity for replica in pool.replicas)
     seeds = [zlib.crc32(replica.name.encode()) for replica in pool.replicas]

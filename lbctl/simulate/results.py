@@ -109,8 +109,8 @@ def _durations(
 ) -> tuple[int, int, int, int, float]:
     """Write the times of the requests to the arguments.
 
-    Returns the number of completed requests, of those with several tokens, and of rejected requests, then Σ tokens and
-    the end.
+    Returns the numbers of completed requests, of completed requests with several tokens, and of rejected requests, then
+    the sum of tokens and the end.
     """
     done, several, shed, tokens, end = 0, 0, 0, 0, 0.0
     for request in range(len(requests.arrived)):

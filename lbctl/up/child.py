@@ -31,11 +31,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 class CannotStartError(Exception):
-    """The program could not be started. The text gives the reason."""
+    """The program could not be started. The message contains the reason."""
 
 
 class CannotShowError(Exception):
-    """The output of the program can no longer be shown. The text gives the reason."""
+    """The output of the program can no longer be shown. The message contains the reason."""
 
 
 class Child:

@@ -34,7 +34,7 @@ _ENTER = 0o711
 
 
 class AlreadyRunningError(Exception):
-    """Another `up` runs this fleet. The text identifies it."""
+    """Another `up` runs this fleet. The message identifies the other `up`."""
 
 
 @dataclass(frozen=True, slots=True)

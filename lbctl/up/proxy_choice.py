@@ -27,7 +27,7 @@ _PROTECTING = frozenset(feature.code for feature in FEATURES if feature.protects
 
 
 class NoProxyError(Exception):
-    """This machine has no proxy that `up` can run. The text gives the commands to install one."""
+    """This machine has no proxy that `up` can run. The message contains the commands to install one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class NotReadyError(Exception):
 
 
 class UpError(Exception):
-    """One of the programs ended or did not become ready. The text gives its name and the reason."""
+    """One of the programs ended or did not become ready. The message contains its name and the reason."""
 
 
 async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, Any, None]]) -> bool:

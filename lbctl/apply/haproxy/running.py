@@ -56,7 +56,7 @@ class UnreadableAnswerError(ValueError):
 class RunningServer:
     """A server of a running HAProxy.
 
-    `own_maint` and `own_drain` are set on this server, not on the one that it tracks. `sessions` is the number of
+    `own_maint` and `own_drain` are set on this server, not on the server that it tracks. `sessions` is the number of
     current requests, including queued requests. `host` is an IP, empty if its name has none.
     """
 
@@ -68,11 +68,11 @@ class RunningServer:
     maint: bool
     """Whether the server is in maintenance for any reason, and gets no requests."""
     own_maint: bool
-    """Whether maintenance was set on this server, not on the one that it tracks."""
+    """Whether maintenance was set on this server, not on the server that it tracks."""
     drain: bool
     """Whether the server gets no new requests for any reason."""
     own_drain: bool
-    """Whether draining was set on this server, not on the one that it tracks."""
+    """Whether draining was set on this server, not on the server that it tracks."""
     unresolved: bool
     """Whether the server is in maintenance because its name has no address."""
     sessions: int = 0

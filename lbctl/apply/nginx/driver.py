@@ -327,7 +327,7 @@ class NginxUpdater:
     async def _initial_workers(self, master: Master) -> Workers:
         """Return the workers before a reload. Wait a moment for the workers of an nginx that has just started.
 
-        Its first workers would otherwise count as new ones.
+        Otherwise, its first workers would count as new workers.
         """
         deadline = time.monotonic() + _START_TIMEOUT
         while not (workers := master.workers()).active and time.monotonic() < deadline:

@@ -66,7 +66,7 @@ class ReloadSchedule:
 
 
 def _weight_pairs(running: View | None, wanted: View) -> Iterator[tuple[Weight, Weight]]:
-    """Yield the running and the wanted weight of each replica that gets requests in both."""
+    """Yield the running and the wanted weight of each replica that gets requests in both views."""
     if running is None:
         return
     for name in wanted.pools.keys() & running.pools.keys():

@@ -138,11 +138,11 @@ class Study:
         return replace(summarise(replay(setup, self.trace, self.seed, progress)), fleet=self.name)
 
     def load(self, pool: Pool) -> float:
-        """Return the load relative to the capacity of the pool's engines, without the lost and drained ones."""
+        """Return the load relative to the capacity of the pool's engines, without lost and drained replicas."""
         return capacity.load_of(self._serving(pool), self.trace)
 
     def carried(self, pool: Pool) -> float:
-        """Return the capacity of the pool's engines in requests per second, without the lost and drained ones."""
+        """Return the capacity of the pool's engines in requests per second, without lost and drained replicas."""
         return capacity.carried(self._serving(pool), self.trace)
 
     def _serving(self, pool: Pool) -> list[CostModel]:

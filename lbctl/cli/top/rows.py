@@ -30,7 +30,7 @@ class ReplicaRow:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table column. Rows can be sorted by it."""
+    """A table column. Rows can be sorted by this column."""
 
     head: str
     key: str
