@@ -1,1 +1,1 @@
-"""The contract of the HTTP API: its documents, their JSON, its routes, and the OpenAPI document made of both."""
+"""The contract of the HTTP API: its documents, their JSON encoding, its routes, and its OpenAPI document."""

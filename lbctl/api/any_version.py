@@ -1,6 +1,6 @@
-"""The parts of `/api/v1/status` that commands read of any version of `serve`. Each has a default if it is missing.
+"""The parts of `/api/v1/status` that commands can read from any version of `serve`. A missing part has a default.
 
-`schema.Status` has all parts, and only an lbctl of the same version answers with each of them.
+`schema.Status` has all parts, and only a server of the same version returns all of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ class AnyVersionFleet(Struct, frozen=True):
     """The files of the fleet."""
 
     directory: str = ""
-    """The working directory of the process; empty if it does not report it."""
+    """The working directory of the process; empty if the process does not report it."""
     paths: tuple[str, ...] = ()
     """The paths of the command line, relative to the directory."""
 
 
 class AnyVersionListens(Struct, frozen=True):
-    """The addresses of the process, and its state directory; None for those that it does not report."""
+    """The addresses of the process, and its state directory; None if the process does not report them."""
 
     xds: str | None = None
     xds_socket: str | None = None
@@ -30,12 +30,12 @@ class AnyVersionPicker(Struct, frozen=True):
     """The status of the picker."""
 
     listens: str = ""
-    """The address of its gRPC."""
+    """The address at which the picker serves gRPC."""
     running: bool = False
     since: str | None = None
-    """The start of its process; None if there is none."""
+    """The time at which the process started; None if there is no process."""
     reason: str | None = None
-    """Why it does not run."""
+    """The reason why the picker is not running."""
 
 
 class AnyVersionProblem(Struct, frozen=True):
@@ -49,15 +49,15 @@ class AnyVersionProblem(Struct, frozen=True):
 
 
 class AnyVersionStatus(Struct, frozen=True):
-    """The status of a `serve`."""
+    """The status of a running `lbctl serve`."""
 
     version: str | None = None
     ready: bool = False
     waiting: str | None = None
-    """Why it is not ready."""
+    """The reason why the process is not ready."""
     dry_run: bool = False
     fleet: AnyVersionFleet | None = None
     listens: AnyVersionListens | None = None
     picker: AnyVersionPicker | None = None
-    """None if no pool needs a picker, or for a version without pickers."""
+    """The picker; None if no pool needs a picker, or if the server's version has no picker."""
     problems: tuple[AnyVersionProblem, ...] = ()

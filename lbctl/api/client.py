@@ -1,6 +1,6 @@
-"""The client of the API of a running `lbctl serve`: its address, the token, and typed answers.
+"""A client for the API of a running `lbctl serve`, with the address, the token, and typed responses.
 
-Requests go to the given server alone: no proxy of the environment, no redirect, no netrc.
+Requests go only to the given server. The client ignores proxies from the environment, redirects and netrc files.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 TOKEN = "/var/lib/lbctl/api-token"
 """The default path at which `serve` creates its token."""
 NO_TOKEN = ""
-"""In place of a token file: send no token, also not to the default server."""
+"""Used in place of a token file: send no token, not even to the default server."""
 _TOKEN_FORM = re.compile(rb"[!-~]+")
 _GIVE = "pass a token with --token-file, or set LBCTL_TOKEN_FILE for all commands"
 _CONNECT = 5.0
 TIMEOUTS = {"GET": 15.0}
 WRITE_TIMEOUT = 60.0
-"""Seconds to wait for the whole answer of a request that writes, because a reload reads all files first."""
+"""Seconds to wait for the complete response to a write request. A reload, for example, first reads all files."""
 MAX_ANSWER_BYTES = 48 << 20
-"""The maximal size of a response; a fleet with 10,000 replicas needs less."""
+"""The maximum size of a response. A fleet with 10,000 replicas needs less."""
 MAX_VALUES = 5_000_000
-"""The maximal number of values in a response."""
+"""The maximum number of values in a response."""
 _OK = 200
 _UNAUTHORIZED = 401
 _NO_HTTP = "the server at this address does not use HTTP; this may be the port for proxies"
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class ApiError(Exception):
-    """The API does not carry out a request. The message is for the user, and has the reason."""
+    """The API did not carry out a request. The message states the reason for the user."""
 
 
 class UnavailableError(ApiError):
@@ -86,11 +86,12 @@ class ServeClient:
     """
 
     url: str
-    """The URL of its API."""
+    """The URL of the API."""
     token_file: str | None
-    """The file with the token; None: for the default server the one in its state, for others none."""
+    """The file with the token; None: the token in the state directory for the default server, and no token for other
+    servers."""
     ca: str | None
-    """CA bundle to verify its certificate; None: the system's CAs."""
+    """CA bundle to verify the server's certificate; None: the system's CAs."""
     trusted: tuple[Path, ...] = ()
     """Paths whose owners may get the token, in addition to root, this user and the owner of the token file."""
 
@@ -99,15 +100,15 @@ class ServeClient:
         return self._decoded(path, kind, self._request("GET", path, None))
 
     def post(self, path: str, body: object, kind: type[T]) -> T:
-        """Send a body of the schema, and return the answer of this type."""
+        """Send a body that is a type of the schema, and return the response as this type."""
         return self._decoded(path, kind, self._request("POST", path, plain_json(body)))
 
     def delete(self, path: str, body: object, kind: type[T]) -> T:
-        """Send a body of the schema, and return the answer of this type."""
+        """Send a body that is a type of the schema, and return the response as this type."""
         return self._decoded(path, kind, self._request("DELETE", path, plain_json(body)))
 
     def _decoded(self, path: str, kind: type[T], answer: _Answer) -> T:
-        """Decode an answer. An answer that is not as expected is read in a slower way, which finds out the reason."""
+        """Decode a response. An unexpected response is parsed again more slowly to determine the reason."""
         if answer.status == _OK and count_values(answer.content) <= MAX_VALUES:
             with suppress(SchemaError):
                 return decode_json(kind, answer.content)
@@ -118,7 +119,7 @@ class ServeClient:
             raise UnavailableError(f"{url} returned a response of another lbctl version: {plain(str(error))}") from None
 
     def date(self) -> str:
-        """Return the server's `Date`, empty without one. It sends no token."""
+        """Return the server's `Date` header; empty if there is none. The request contains no token."""
         return self._send("GET", "/healthz", None, "").date
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
@@ -143,7 +144,7 @@ class ServeClient:
             raise UnavailableError(f"{url} does not answer within {patience:g} s; is `lbctl serve` running?") from None
 
     def _sent(self, method: str, url: str, body: dict[str, Any] | None, token: str, patience: float) -> _Answer:
-        """Send a request. One with a token and without TLS goes to the processes of trusted users alone."""
+        """Send a request. A request with a token but without TLS is sent only to processes of trusted users."""
         import requests
 
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -174,9 +175,9 @@ class ServeClient:
         return token_guard.trusted_users(Path(self.token_file or TOKEN), Path(TOKEN).parent, *self.trusted)
 
     def token_for_stream(self) -> str:
-        """Return the token after a check of the listener, for a connection that another client makes.
+        """Check the listener and return the token, for a connection that another client opens.
 
-        Raises ConnectionError if it may belong to another user.
+        Raises ConnectionError if the listener may belong to another user.
         """
         token = self.token()
         if token and self._is_in_clear:
@@ -187,7 +188,7 @@ class ServeClient:
         return token
 
     def token(self) -> str:
-        """Return the given token; only for a server on this machine, the one that `serve` created here."""
+        """Return the given token. For the default server on this machine, return the token that `serve` created."""
         if self.token_file == NO_TOKEN or (self.token_file is None and self.url != DEFAULT_SERVER):
             return ""
         try:

@@ -1,4 +1,4 @@
-"""The API's documents as JSON and back, by msgspec.
+"""Converts the API's documents to JSON and back, with msgspec.
 
 `encode` and `parse` are for the server, `decode` and `decode_json` for the commands. Decoding ignores fields and
 accepts enum values that a newer server adds. It rejects a document that lacks a field or has a value of another type.
@@ -31,13 +31,13 @@ _NAMES = {
 
 
 class SchemaError(ValueError):
-    """A JSON value is not of the type that is expected; the message has its path."""
+    """A JSON value does not have the expected type. The message contains its path."""
 
 
 def encode(value: object, indent: int = 0) -> str:
     """Return the JSON text of a document, or of lists and mappings of documents; on one line without `indent`.
 
-    A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD: one such text breaks no whole document.
+    A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD, so that a single such text does not break the document.
     """
     try:
         text = _ENCODER.encode(value)
@@ -47,17 +47,17 @@ def encode(value: object, indent: int = 0) -> str:
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """Return what `encode` returns, with numbers as Python's `json` writes them; it takes ten times as long."""
+    """Return the same text as `encode`, with numbers as Python's `json` writes them. This takes ten times as long."""
     return _SURROGATES.sub("\ufffd", json.dumps(plain(value), indent=indent, ensure_ascii=False))
 
 
 def plain(value: object) -> Any:
-    """Return the same value of JSON's own types."""
+    """Convert the value to JSON's own types."""
     return msgspec.to_builtins(value)
 
 
 def is_unicode(value: object) -> bool:
-    """Return whether UTF-8 can encode every text in a document or in a value of JSON's own types."""
+    """Return whether every text in a document, or in a value of JSON's own types, can be encoded in UTF-8."""
     try:
         _ENCODER.encode(value)
     except UnicodeEncodeError:
@@ -66,7 +66,7 @@ def is_unicode(value: object) -> bool:
 
 
 def decode(kind: type[T], value: object) -> T:
-    """Return the value of JSON's own types as this document. Raises SchemaError."""
+    """Convert a value of JSON's own types to this document. Raises SchemaError."""
     try:
         return msgspec.convert(value, kind, dec_hook=_any_of)
     except msgspec.ValidationError as error:
@@ -74,7 +74,7 @@ def decode(kind: type[T], value: object) -> T:
 
 
 def decode_json(kind: type[T], text: bytes) -> T:
-    """Return the JSON text as this document. Raises SchemaError, also for a text that is not JSON."""
+    """Parse JSON text as this document. Raises SchemaError, also if the text is not JSON."""
     try:
         return cast(T, _decoder(cast(Any, kind)).decode(text))
     except msgspec.ValidationError as error:
@@ -84,7 +84,7 @@ def decode_json(kind: type[T], text: bytes) -> T:
 
 
 def parse(kind: type[T], value: Mapping[str, Any]) -> T:
-    """Return the JSON object that a client has sent as this document, which has no other fields and enum values.
+    """Convert a JSON object from a client to this document. Unknown fields and enum values are not accepted.
 
     Raises SchemaError.
     """
@@ -108,7 +108,7 @@ def json_name(item: msgspec.structs.FieldInfo) -> str:
 
 
 def type_hints(kind: type) -> dict[str, Any]:
-    """Return field → its type, with what annotates it."""
+    """Map each field to its type, including annotations."""
     return get_type_hints(kind, include_extras=True)
 
 
@@ -127,7 +127,7 @@ def _any_of(union: Any, value: object) -> Any:
 
 
 def _message(error: msgspec.ValidationError) -> str:
-    """Return the error in the words of the API, with the path of the value."""
+    """Return the error in the API's own words, with the path of the value."""
     match = _PLACE.fullmatch(str(error))
     problem, path = (match[1], match[2] or "") if match else (str(error), "")
     if missing := _MISSING.fullmatch(problem):

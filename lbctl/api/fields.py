@@ -10,7 +10,7 @@ from msgspec import Meta
 __all__ = ["AnyOf", "Number", "OneOf", "Timestamp", "choices", "json_schema"]
 
 Number = int | float
-"""A number. It keeps its form: 5 does not become 5.0."""
+"""A number. The form is preserved: 5 does not become 5.0."""
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 """ISO 8601 in UTC with milliseconds, for example 2026-01-31T12:00:00.000Z."""
 
@@ -23,7 +23,7 @@ else:
         """`Literal` for mypy. A client also accepts a text that is not listed, because a newer server may add one."""
 
         def __class_getitem__(cls, texts):
-            """Return the type of a text that is usually one of these."""
+            """Return the type of a text that is usually one of the given texts."""
             listed = texts if isinstance(texts, tuple) else (texts,)
             return Annotated[str, Meta(extra_json_schema={"enum": list(listed)})]
 
@@ -31,7 +31,7 @@ else:
         """`Union` of structs without a tag. msgspec decodes no such union, so `codec` tries its members in turn."""
 
         def __class_getitem__(cls, members):
-            """Return a type that has the members as virtual subclasses."""
+            """Return a type with the given members as virtual subclasses."""
             union = ABCMeta("AnyOf", (), {"members": members})
             for member in members:
                 union.register(member)
@@ -39,12 +39,12 @@ else:
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """Return the texts of a `OneOf`; none for another type."""
+    """Return the values of a `OneOf`, or an empty tuple for any other type."""
     return tuple(json_schema(hint).get("enum", ()))
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
-    """Return what an annotated type adds to its JSON Schema."""
+    """Return the part of the JSON Schema that an annotated type adds."""
     if get_origin(hint) is not Annotated:
         return {}
     return next((item.extra_json_schema or {} for item in get_args(hint)[1:] if isinstance(item, Meta)), {})

@@ -35,7 +35,7 @@ _ABOUT = (
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the document, of JSON's own types."""
+    """Return the document as JSON's own types."""
     types: dict[str, dict[str, Any]] = {}
     for kind in (schema.Error, *_types_of_routes(), schema.Live, *schema.EVENTS.values()):
         _add(kind, types)
@@ -101,7 +101,7 @@ def _parameter(item: Parameter) -> dict[str, Any]:
 
 
 def _live() -> dict[str, Any]:
-    """Return what OpenAPI 3.1 cannot express of the dashboard's stream."""
+    """Return the properties of the dashboard's stream that OpenAPI 3.1 cannot express."""
     return {
         "description": (
             "The stream begins with a complete `live` event. After that, the server sends a `live` event with the "
@@ -118,7 +118,7 @@ def _events() -> dict[str, Any]:
 
 
 def _stream() -> dict[str, Any]:
-    """Return what OpenAPI 3.1 cannot express, in prose and as an extension."""
+    """Return the properties of the event stream that OpenAPI 3.1 cannot express, as prose and as an extension."""
     return {
         "description": (
             "The stream continues until the client or the server ends it. In each event, `event` is one of the names "
@@ -151,7 +151,7 @@ def _reference(kind: type) -> dict[str, Any]:
 
 
 def _add(kind: type, types: dict[str, dict[str, Any]]) -> None:
-    """Add the type and those that its fields are made of."""
+    """Add the type and the types of its fields."""
     if kind.__name__ in types:
         return
     properties: dict[str, Any] = {}
@@ -200,7 +200,7 @@ def _about(kind: type) -> str:
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """Return attribute → the string that follows it in the source of the class, of its base classes too."""
+    """Map each attribute of the class and its base classes to the string that follows it in the source."""
     docstrings: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         docstrings |= _attributes().get(base.__name__, {})
@@ -209,7 +209,7 @@ def _docstrings(kind: type) -> dict[str, str]:
 
 @cache
 def _attributes() -> dict[str, dict[str, str]]:
-    """Return class of the schema → its attributes, each with the string that follows it in the source."""
+    """Map each class of the schema to its attributes, with the string that follows each attribute in the source."""
     classes = [item for item in ast.parse(inspect.getsource(schema)).body if isinstance(item, ast.ClassDef)]
     return {item.name: dict(_attributes_of(item)) for item in classes}
 

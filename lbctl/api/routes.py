@@ -32,19 +32,19 @@ class Parameter:
 
     name: str
     place: Literal["path", "query"]
-    """The part of the URL that contains it."""
+    """The part of the URL that contains the parameter."""
     about: str
-    """Description for the documents."""
+    """Description for the OpenAPI document and the reference."""
     required: bool = False
-    """Whether the request is rejected without it."""
+    """Whether a request without this parameter is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """One method of one path."""
+    """A method of a path."""
 
     operation: str
-    """The name of the operation, unique, also the key of its handler."""
+    """The unique name of the operation, which is also the key of its handler."""
     method: Literal["GET", "POST", "DELETE"]
     """The HTTP method."""
     path: str
@@ -53,11 +53,11 @@ class ApiRoute:
     answer: type | str
     """The type of the JSON in a response with status 200, or another content type."""
     access: Access = "read"
-    """The access that it needs."""
+    """The access that the operation needs."""
     body: type | None = None
-    """The type of the JSON in the request; None: it takes no body."""
+    """The type of the JSON in the request; None: the request has no body."""
     errors: tuple[tuple[int, str], ...] = tuple(_READ.items())
-    """Status and its cause; the body is an `Error`."""
+    """Pairs of a status and its cause. The response body is an `Error`."""
     unready: bool = False
     """Whether a 503 has the same type as a 200."""
     parameters: tuple[Parameter, ...] = ()
@@ -191,4 +191,4 @@ ROUTES = (
         {503: "nothing has changed, because the state cannot be written; only an abort is applied"},
     ),
 )  # fmt: skip
-"""Every route, in the order of the documents."""
+"""All routes, in the order of the documents."""

@@ -1,8 +1,8 @@
 """Check that the API token is sent only to processes of trusted users on this machine.
 
-While `serve` does not run, any user can listen on its port on loopback. So the token is sent over loopback only to a
-listener of this user, of root, of the owner of the token file, or of the owner of the state directory of `serve`. TLS
-needs no such check, because the certificate identifies the server.
+While `serve` does not run, any user can listen on its port on loopback. Therefore, the token is sent over loopback only
+to a listener of this user, of root, of the owner of the token file, or of the owner of the state directory of `serve`.
+TLS needs no such check, because the certificate identifies the server.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class UntrustedListenerError(Exception):
 
 
 def trusted_users(*paths: Path) -> frozenset[int]:
-    """Return the ids of the users that may get the token: root, this one, and the owners of these paths."""
+    """Return the IDs of the users that may receive the token: root, the current user, and the owners of these paths."""
     return frozenset({_ROOT, os.geteuid(), *_owners(paths)})
 
 
 def check_port(host: str, port: int, users: frozenset[int]) -> None:
-    """Raise UntrustedListenerError unless all listeners at the address of loopback belong to these users."""
+    """Raise UntrustedListenerError unless all listeners at the loopback address belong to these users."""
     _check(listening_users("127.0.0.1" if host.lower() == "localhost" else host, port), users, f"{host}:{port}")
 
 
 def guarded_session(port: int, users: frozenset[int]) -> requests.Session:
-    """Return a session that sends nothing by HTTP before it has found the listener to belong to one of these users.
+    """Return a session that sends nothing by HTTP until it has verified that one of these users owns the listener.
 
     Its requests raise UntrustedListenerError otherwise.
     """
@@ -67,9 +67,10 @@ def guarded_session(port: int, users: frozenset[int]) -> requests.Session:
 
 
 def _check_peer(connected: socket.socket, before: set[str], users: frozenset[int]) -> None:
-    """Check the listener of a connection. `before`: the sockets that listened before it was made.
+    """Check the listener of a connection.
 
-    A listener that was there before and after the connection was made has accepted it.
+    `before` contains the sockets that were listening before the connection was made. A listener that existed before
+    and after the connection was made must have accepted it.
     """
     host, port = connected.getpeername()[:2]
     found = listening_users(host, port)
@@ -94,7 +95,7 @@ def _check(found: dict[str, int] | None, users: frozenset[int], place: str) -> N
 
 
 def user_name(user: int) -> str:
-    """Return the name of a user for a message, or its id where it has none."""
+    """Return the name of a user for a message, or the ID if the user has no name."""
     with suppress(KeyError):
         return f"the user {pwd.getpwuid(user).pw_name}"
     return f"the user with ID {user}"

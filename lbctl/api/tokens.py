@@ -33,7 +33,7 @@ OPERATOR = Principal("operator", "operate")
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """A token and its principal."""
+    """A token with its principal."""
 
     principal: Principal
     """The name and role of the token."""
@@ -58,7 +58,7 @@ def _tokens(lines: Iterable[bytes]) -> Iterator[ApiToken]:
 
 
 def token_of(tokens: Iterable[ApiToken], given: bytes) -> ApiToken | None:
-    """Return the entry of the given token; None if there is none. The comparison takes constant time."""
+    """Return the entry of the given token, or None if there is no such entry. The comparison takes constant time."""
     found = None
     for token in tokens:
         if hmac.compare_digest(given, token.secret):

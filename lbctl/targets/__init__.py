@@ -23,7 +23,7 @@ KINDS = PACKAGES.names
 
 
 def target(kind: str) -> Target:
-    """Return the target of that kind. Its package is imported at the first call.
+    """Return the target for a kind of proxy. Its package is imported at the first call.
 
     Raises UnknownName if there is no such kind.
     """

@@ -27,7 +27,7 @@ class Advisory:
     fixed: tuple[Version, ...]
     """First version with the fix in each branch, newest last."""
     reached: Callable[[View], bool]
-    """Returns whether the rendered configuration of a view uses the affected feature."""
+    """Function that returns whether the rendered configuration of a view uses the affected feature."""
     since: Version = ()
     """First version with the fault; empty: all versions before the fix."""
 

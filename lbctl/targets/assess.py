@@ -2,8 +2,8 @@
 
 Every feature that the YAML uses is looked up in the target's table of capabilities. An unsupported feature becomes a
 warning with the reason, the replacement, and the position in the YAML. If that feature *protects* the routes that it
-covers, they are closed: on this proxy they answer 503 instead of being served without protection. A proxy that reads no
-bodies also closes the routes by which a client could reach a protected model without its protection.
+covers, they are closed: on this proxy they answer 503 instead of being served without protection. A proxy that does not
+read bodies also closes the routes by which a client could reach a protected model without its protection.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
 
 
 def _ways_around(view: View) -> dict[tuple[str, str], str]:
-    """Return (listener, route) → the route whose protection it bypasses for a model named only in the body."""
+    """Map (listener, route) to the route whose protection it bypasses for a model that is named only in the body."""
     bypasses_by_listener = ((item.name, ways_around(item, view.routes)) for item in view.listeners)
     return {(name, way): protected for name, ways in bypasses_by_listener for way, protected in sorted(ways.items())}
 

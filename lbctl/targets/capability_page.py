@@ -1,6 +1,6 @@
 """The page docs/reference/capabilities.md, generated from the features and from every target's table of capabilities.
 
-The page contains only data from the tables: to change a proxy's text about a feature, change its table.
+The page contains only data from the tables. To change the text about a feature, change the table of the proxy.
 """
 
 from __future__ import annotations

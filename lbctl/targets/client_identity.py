@@ -48,17 +48,17 @@ CLAIMS = (
     "x-rewrite-url",
     "x-ssl-client-cert",
 )
-"""Further such headers, in addition to `x-forwarded-for` and `x-forwarded-proto`, which every proxy sets itself."""
+"""Additional headers of this kind, besides `x-forwarded-for` and `x-forwarded-proto`, which every proxy sets itself."""
 INTERNAL_PREFIX = "x-lbctl-internal-"
 """Prefix of headers that only lbctl's own filters write and read. They are removed from every request."""
 INTERNAL = tuple(f"{INTERNAL_PREFIX}{name}" for name in ("anyone", "tenant", "token"))
 HOP_BY_HOP = ("http2-settings", "keep-alive", "proxy-connection")
 """Headers that concern only the connection between client and proxy. They are removed from every request.
 
-`upgrade` to anything except WebSocket is removed too. `te` stays, because gRPC needs it.
+`upgrade` to anything except WebSocket is removed too. `te` is kept, because gRPC needs it.
 """
 _ESCAPED = re.compile(r"\[-_\]|\\.")
-"""One character of a header's name in a pattern, which writes `-` and `_` as a class."""
+"""One character of a header name in a pattern. The pattern writes `-` and `_` as a character class."""
 _FRAMING = ("content_length", "transfer_encoding")
 """Headers that some servers would read as framing, because they treat `_` as `-`. They are removed from every
 request."""
@@ -111,7 +111,7 @@ def forged_claims(names: Iterable[str] = ()) -> str:
 def claims(names: Iterable[str] = ()) -> str:
     """Return a regular expression for the whole name of a header that only a trusted peer may send.
 
-    `names` are further such headers.
+    `names` contains additional headers of this kind.
     """
     return f"^(?:{'|'.join(map(_name_pattern, (FORWARDED_PREFIX, *_whole_names(names))))})$"
 
@@ -119,7 +119,7 @@ def claims(names: Iterable[str] = ()) -> str:
 def forgeries(names: Iterable[str] = ()) -> str:
     """Return a regular expression for the whole name of a header that no client may send.
 
-    `names` are further such headers.
+    `names` contains additional headers of this kind.
     """
     return (
         "^(?:"
@@ -167,7 +167,7 @@ def _name_pattern(name: str) -> str:
 
 
 def unmapped_networks(networks: Iterable[str]) -> Iterator[str]:
-    """Yield the networks. IPv6 networks are without the IPv4-mapped addresses."""
+    """Yield the networks. IPv6 networks do not include the IPv4-mapped addresses."""
     for item in networks:
         network = ip_network(item)
         if isinstance(network, IPv6Network) and network.supernet_of(_MAPPED):

@@ -1,8 +1,9 @@
 """Pools with their own headers: hosted APIs, and replicas that require a key.
 
-The replicas' key replaces the client's header of that name, and nothing else changes. A hosted API gets less of the
-client: the client's credentials are for this gateway, and its address and its tenant must not be disclosed. Each proxy
-removes these headers, even if the route forwards them to self-hosted replicas, and then sets the pool's headers.
+The replicas' key replaces the client's header of that name, and nothing else changes. A hosted API receives less
+information about the client: the client's credentials are for this gateway, and its address and its tenant must not be
+disclosed. Each proxy removes these headers, even if the route forwards them to self-hosted replicas, and then sets the
+pool's headers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class HostedPool:
 
     pool: str
     upstream: Upstream
-    """Replacements for parts of its requests."""
+    """Replacements for parts of the requests to the pool."""
     headers: tuple[UpstreamHeader, ...]
     """Headers that are set, without those whose file could not be read."""
     removed: tuple[str, ...]

@@ -1,6 +1,7 @@
 """Loads a fleet for rendering: reads and compiles its files, and opens its key files.
 
-Every command starts here. Nothing is printed and nothing ends the program: problems go to the caller's `Diagnostics`.
+Every command starts here. Loading never prints anything or ends the program. Problems are added to the caller's
+`Diagnostics`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Loaded:
     source: FleetSource
     compiled: Compiled
     secrets: Secrets
-    """Contents of its key files."""
+    """Contents of the fleet's key files."""
 
 
 def proxy_kinds() -> dict[str, ProxyKind]:

@@ -1,7 +1,7 @@
-"""Where HAProxy and nginx ask the picker, what they ask, and with which key: the same on both.
+"""The address, the queries and the key with which HAProxy and nginx query the picker, which are the same for both.
 
-Where the fleet names no key file, `lbctl serve` makes a key. A proxy whose files others render, and the pickers of
-other members, do not know it.
+If the fleet does not name a key file, `lbctl serve` generates a key. Proxies whose files are rendered elsewhere, and
+the pickers of other members, do not have this key.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from lbctl.ir.topology import Topology
 from lbctl.targets import target
 
 PAUSE = 1_000
-"""Milliseconds for which a proxy asks nothing after the picker was not there or too slow."""
+"""Milliseconds for which a proxy sends no queries after the picker was unreachable or too slow."""
 KEY_HEADER = "x-lbctl-pick-key"
-"""The header of a question with the key of the picker."""
+"""The header of a query that contains the picker's key."""
 
 
 def http_address(view: View) -> Address:
-    """Return the picker's HTTP and UDP address. Raises ValueError for a proxy that asks no picker."""
+    """Return the picker's HTTP and UDP address. Raises ValueError for a proxy that does not query a picker."""
     if view.picker is None:
         raise ValueError(f"{view.proxy.name} does not query a picker")
     return picker_http(view.picker)
 
 
 def question(pool: Pool, route: Route, proxy: Proxy) -> str:
-    """Return the path and query of the question for a pool, by a route, from this proxy."""
+    """Return the path and the query string with which this proxy queries the picker about a pool, for a route."""
     values = {
         "busy": "1" if busy_statuses(route, pool) else "",
         "regions": ",".join(quote(item, safe="") for item in sorted(route.regions)),
@@ -42,7 +42,7 @@ def question(pool: Pool, route: Route, proxy: Proxy) -> str:
 
 
 def missing_key(topology: Topology) -> str:
-    """Return why questions to the picker have no key; empty if they have one."""
+    """Return the reason why queries to the picker have no key; empty if they have a key."""
     if topology.control.picker_key_file is not None:
         return ""
     if topology.control.store is not None:

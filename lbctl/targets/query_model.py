@@ -21,7 +21,7 @@ def expression(text: str) -> str:
 
 
 def first(query: str, *, decoded: bool) -> str | None:
-    """Return the first parameter `model`, or None. Without `decoded`, escapes of unreserved characters stay."""
+    """Return the first parameter `model`, or None. Without `decoded`, escapes of unreserved characters are kept."""
     for item in query.split("&"):
         name, equals, value = item.partition("=")
         if name == "model" and equals:

@@ -24,7 +24,7 @@ CODED = (
     "the model in this compressed body cannot be read: send the body without content-encoding, or send the model in "
     "x-model"
 )
-"""Error message for a client whose body has a content coding that the proxy does not undo."""
+"""Error message for a client whose body has a content coding that the proxy does not decode."""
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 

@@ -1,7 +1,7 @@
-"""The JSON bodies of a proxy's own responses: errors, and the list of models.
+"""The JSON bodies of a proxy's own responses: errors and the list of models.
 
 An error has the fields that the SDKs of OpenAI read: `message`, `type`, `param` and `code`. `code` repeats `type`,
-because clients branch on either. Only for an unknown model, `code` is the value in OpenAI's API.
+because clients branch on either of them. For an unknown model, however, `code` has the value of OpenAI's API.
 
 The list has the models that clients of a listener can use, in the format of the OpenAI API. A name is listed if a
 request with it reaches replicas: the names that routes match, and the model and the adapters of each pool to which a

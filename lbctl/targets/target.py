@@ -1,6 +1,6 @@
 """The interface that a kind of proxy must implement, and the types by which it describes itself.
 
-A target turns a `View` into a `Bundle`. It never leaves something out silently: for every feature of the model it has a
+A target turns a `View` into a `Bundle`. A target never omits anything silently: for every feature of the model it has a
 `Capability`, and a feature that the fleet uses and the proxy does not support becomes a diagnostic with the reason and
 the replacement.
 """
@@ -238,7 +238,7 @@ class Target(Protocol):
     def unfit_for_service(self, view: View) -> str:
         """Return why the distribution's service cannot run the configuration of this view, whose proxy has no `config`.
 
-        It is empty if the service can run it.
+        Return an empty string if the service can run it.
         """
 
     def log_files(self, view: View) -> Sequence[str]:
@@ -260,7 +260,7 @@ class Target(Protocol):
         """Return the proxy's own weights for replicas of `pool` that have `weights`, in the same order."""
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors because of which a fleet with this proxy is rejected.
+        """Yield the errors that cause a fleet with this proxy to be rejected.
 
         They concern own lines that leave their place, and settings on which a fragment relies but which it cannot
         contain.

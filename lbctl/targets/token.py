@@ -1,9 +1,9 @@
 """The values that a template may write: a `Token`, quoted by its target's own rules, or an int.
 
-Templates lay out, Python decides: `finalize` rejects every other value, so a forgotten quote is an error at the first
-render, not a vulnerability. A Token may carry the YAML path of the value that it comes from; the rendered text then
-has, for each line, its origin in the YAML. It also knows which variables of the proxy it reads and sets, so that a
-renderer leaves out unused definitions.
+Templates only define the layout, and Python makes all decisions. `finalize` rejects every other value, so a forgotten
+quote is an error at the first render, not a vulnerability. A Token may carry the YAML path of the value that it comes
+from; the rendered text then has, for each line, its origin in the YAML. It also knows which variables of the proxy it
+reads and sets, so that a renderer leaves out unused definitions.
 """
 
 from __future__ import annotations
@@ -103,6 +103,6 @@ def _decoded_path(text: str) -> Path:
 
 
 def lua_string(value: str) -> str:
-    """Return a Lua string that means exactly `value`. Special characters are written as numbers."""
+    """Return a Lua string literal for exactly `value`. Special characters are written as numbers."""
     written = (chr(byte) if _PLAIN_IN_LUA.fullmatch(chr(byte)) else f"\\{byte:03}" for byte in value.encode())
     return f'"{"".join(written)}"'

@@ -16,7 +16,7 @@ _TYPE = re.compile(r'application/(?:[a-z0-9._-]+\+)?json *(?:; *(?:charset="?utf
 
 
 class _UnclearError(ValueError):
-    """This body can be read in more than one way."""
+    """The body is ambiguous: it can be read in more than one way."""
 
 
 def clear_model(message: Message) -> tuple[bool, str | None]:

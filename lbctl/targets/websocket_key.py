@@ -1,7 +1,7 @@
 """The API key of a browser's WebSocket: browsers cannot set headers, so it is an item of the subprotocols.
 
 `Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.KEY`, as OpenAI's clients write it. If there are several
-keys, the last one is used. Replicas get the other items.
+keys, the last one is used. Replicas receive the other items.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rejects clients by their address, with a separate filter before the filters that authenticate.
 
-It uses the address that trusted peers name. A route with separate lists has them in its own configuration.
+The filter uses the address that trusted peers report. A route with separate lists has them in its own configuration.
 """
 
 from __future__ import annotations

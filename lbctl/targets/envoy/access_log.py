@@ -1,6 +1,6 @@
 """The access log of a listener: the documented fields, written as Envoy's command operators.
 
-A field is `null` if a request did not get that far.
+A field is `null` if the request ended before its value was known.
 """
 
 from __future__ import annotations

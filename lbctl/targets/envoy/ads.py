@@ -1,8 +1,8 @@
 """Builds the messages that a control plane sends. Route tables, endpoints and TLS secrets are separate resources.
 
 Each message is built from a reduced input (`routing`, `routed`, `cluster_inputs`). A cache compares only that input,
-and the builder reads nothing else. A new weight therefore changes no cluster, a new replica changes no listener, and a
-new share of a split changes only the route table.
+and the builder reads nothing else. Therefore, a new weight does not change a cluster, a new replica does not change a
+listener, and a new share of a split changes only the route table.
 """
 
 from __future__ import annotations

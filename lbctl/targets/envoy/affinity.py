@@ -5,8 +5,8 @@ cookie contains an opaque token, which a fixed Lua script looks up in the config
 chooses if the token is unknown or its replica is unhealthy. The cookie itself is part of the endpoint's metadata, so
 that every response carries the cookie of the replica that served it.
 
-A session that a replica names in a header gets a dot and the token at its end. They are removed before a replica gets
-it.
+A dot and the token are appended to a session that a replica names in a header. Both are removed before a replica
+receives the session.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 def keeps(pool: Pool, route: Route) -> bool:
     """Return whether a route keeps its clients on their replicas.
 
-    With a fallback it does not, because Envoy then chooses a replica anew for each request.
+    A route with a fallback does not, because Envoy then chooses a new replica for each request.
     """
     return _keeps_clients(pool) and isinstance(route.action, Forward) and route.action.fallback is None
 
@@ -112,7 +112,7 @@ def endpoint_metadata(pool: Pool, replica: Replica, *, secure: bool) -> dict[str
 
 
 def lacks_ip_addresses(pool: Pool) -> bool:
-    """Return whether clients cannot be kept on some replicas, because the script needs their IP addresses."""
+    """Return whether the script cannot keep clients on some replicas, because it needs their IP addresses."""
     return _keeps_clients(pool) and (not pool.replicas or not all(map(_has_ip_address, pool.replicas)))
 
 

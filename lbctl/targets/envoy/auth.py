@@ -81,7 +81,8 @@ end
 )
 _ANYONE = f"{INTERNAL}anyone"
 _SKEW = 1
-"""Seconds for which a token is still valid after it expires. Envoy's default is a minute, and 0 means the default."""
+"""Seconds for which a token is still accepted after it expires. Envoy's default is a minute, and 0 means the
+default."""
 _TOKEN = r"^[Bb]earer +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$"
 """Token in its header. Envoy also accepts further dots, and text before the scheme and after the token."""
 _PRINTABLE = r"[^\x00-\x1f\x7f]+"

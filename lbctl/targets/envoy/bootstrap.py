@@ -1,9 +1,9 @@
-"""The bootstrap of an Envoy that gets everything else from a control plane by ADS.
+"""The bootstrap of an Envoy that receives everything else from a control plane by ADS.
 
-It contains only settings that cannot come by xDS: the identity of the node, the address and verification of the control
-plane, load reporting, the maximum size of regular expressions, and the admin port if one is configured. It contains no
-secret, only paths. Envoy reads the certificates of a bootstrap only once, but it watches the certificates in a file of
-secrets. With TLS, such files are therefore next to the bootstrap, unless it must be a single file.
+It contains only settings that cannot be sent by xDS: the identity of the node, the address and verification of the
+control plane, load reporting, the maximum size of regular expressions, and the admin port if one is configured. It
+contains no secret, only paths. Envoy reads the certificates of a bootstrap only once, but it watches the certificates
+in a file of secrets. With TLS, such files are therefore next to the bootstrap, unless it must be a single file.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
 
 
 def _cluster(joining: Joining) -> cluster_pb2.Cluster:
-    """Return the cluster of the control plane. A failure of it or of the network is detected within fifteen seconds."""
+    """Return the cluster of the control plane.
+
+    A failure of the control plane or of the network is detected within fifteen seconds.
+    """
     options = http_protocol_options_pb2.HttpProtocolOptions(
         explicit_http_config={"http2_protocol_options": {"connection_keepalive": _KEEPALIVE}}
     )
@@ -178,7 +181,7 @@ def _socket(joining: Joining) -> dict[str, object]:
 
 
 def _secrets(joining: Joining) -> list[secret_pb2.Secret]:
-    """Return the secrets by which clusters of the control plane refer to the proxy's certificate.
+    """Return the secrets with which clusters of the control plane refer to the proxy's certificate.
 
     The picker's cluster, for example, uses them.
     """

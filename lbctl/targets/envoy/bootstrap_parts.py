@@ -1,8 +1,8 @@
 """Parts of every bootstrap that lbctl writes: the page of Envoy's metrics for Prometheus, and runtime limits.
 
 The page is a listener that leads to exactly one page of the admin interface. It only accepts a GET without a query, so
-that clients cannot change anything or request another format. The limits are a static layer: only a restart changes it,
-and no file next to the bootstrap does.
+that clients cannot change anything or request another format. The limits are a static layer, which only a restart can
+change, not a file next to the bootstrap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONNECTIONS = "envoy.resource_limits.listener.{}.connection_limit"
 
 
 def add_metrics(message: bootstrap_pb2.Bootstrap, bind: Address | None, admin: Address | None) -> None:
-    """Add the listener and the cluster of the admin interface, if both addresses are given."""
+    """Add the listener and the cluster for the admin interface, if both addresses are given."""
     if bind is None or admin is None:
         return
     endpoint = {"endpoint": {"address": address(admin)}}

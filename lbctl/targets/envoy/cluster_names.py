@@ -45,7 +45,7 @@ class PlannedCluster:
     out: frozenset[str] = frozenset()
     """Faulty replicas among `drained`."""
     busy_statuses: tuple[int, ...] = ()
-    """Statuses by which its replicas decline requests. They do not count as faults."""
+    """Statuses with which the replicas decline requests. These responses do not count as faults."""
     hosted: HostedPool | None = None
     """The pool with its own headers; None for a pool that gets the client's headers."""
     check_key: tuple[str, str] | None = field(default=None, repr=False)
@@ -59,7 +59,7 @@ class PlannedCluster:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """An aggregate cluster: it sends to the cluster `first` while that has a healthy replica, else to `second`."""
+    """An aggregate cluster: requests go to `first` if that cluster has a healthy replica, and to `second` otherwise."""
 
     name: str
     """Name of the aggregate cluster."""
@@ -70,7 +70,7 @@ class Fallback:
     pool: Pool
     """Pool of `first`."""
     hosted: tuple[HostedPool, ...] = ()
-    """The pools among the two that have their own headers."""
+    """The pools, out of the two, that have their own headers."""
 
 
 @dataclass(frozen=True, slots=True)

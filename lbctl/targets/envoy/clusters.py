@@ -56,8 +56,8 @@ def cluster(upstream: PlannedCluster, keys: tls.SecretSource) -> cluster_pb2.Clu
 def fallback(item: Fallback, keys: tls.SecretSource) -> cluster_pb2.Cluster:
     """Return the aggregate cluster of a pool and its fallback.
 
-    Envoy counts retries at this cluster, and everything else at the two behind it. Its default would allow three
-    retries. If one of them is a hosted API, Envoy applies the filters of this cluster.
+    Envoy counts retries at this cluster, and everything else at the two clusters behind it. Its default would allow
+    three retries. If one of the pools is a hosted API, Envoy applies the filters of this cluster.
     """
     filters = hosted.http_filters(item.hosted, keys)
     options = {HTTP_OPTIONS: pack(_protocol(item.pool, filters))} if filters else None

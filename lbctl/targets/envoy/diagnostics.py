@@ -19,7 +19,7 @@ from lbctl.targets.replica_weights import rounded
 def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]:
     """Return a diagnostic for each setting of the view that Envoy implements differently or not at all.
 
-    `of_files`: whether they concern rendered files. An Envoy with a `config` reads such files.
+    `of_files`: whether the diagnostics concern rendered files. An Envoy with a `config` reads such files.
     """
     items = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
     items += [key_hashes.warning("Envoy", keys) for keys in key_hashes.hash_only(view)]

@@ -3,8 +3,8 @@
 A replica's name is the hostname of its endpoint. The access log uses it, and it is never resolved. Weights are integers
 from 1. A drained replica keeps its weight and is marked DRAINING.
 
-With `fail_open`, Envoy uses all replicas in panic, including the drained ones. For this reason these have the weight 1,
-and the others millions. If all are drained, the assignment drops every request.
+With `fail_open`, Envoy uses all replicas in panic, including the drained ones. For this reason, drained replicas have
+the weight 1, and the others have weights of millions. If all are drained, the assignment drops every request.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class EndpointLayout:
     ) -> None:  # fmt: skip
         """Prepare the replicas of the pool for the proxy.
 
-        Replicas in `out`, a subset of `drained`, are marked UNHEALTHY, so that clients kept on them leave too. A
-        replica whose host has several addresses becomes an endpoint for each. A replica whose host has no address is
+        Replicas in `out`, a subset of `drained`, are marked UNHEALTHY, so that their kept clients also leave. A replica
+        whose host has several addresses becomes one endpoint for each address. A replica whose host has no address is
         left out.
         """
         self._pool = pool
@@ -136,7 +136,7 @@ def _quantised_weights(targets: tuple[float, ...], *, large: bool) -> list[int]:
 
 
 def rounding(pool: Pool, weights: tuple[Weight, ...]) -> list[float]:
-    """Return for each replica the relative error of its share that rounding the weight causes."""
+    """Return, for each replica, the relative error of its share due to rounding of the weight."""
     return rounding_error(_target_weights(pool, weights), envoy_weights(pool, weights))
 
 

@@ -42,7 +42,7 @@ def literal(path: str) -> str:
 
 @lru_cache(1024)
 def expression(text: str) -> str:
-    """Return an expression for the path as it is sent, from one for the decoded path.
+    """Convert an expression for the decoded path to an expression for the path as it is sent.
 
     `text` must have passed `check_regex`.
     """

@@ -2,8 +2,8 @@
 
 Envoy decides which filters a request passes before it knows its final route. The filter is therefore present for every
 request, and the request's route at that point turns it off. Envoy queries the service with the client's method, and
-appends the client's path to the service's path. There it is a query, so that the service gets all queries under one
-path.
+appends the client's path to the service's path. The client's path becomes a query parameter, so that the service
+receives all queries under one path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def services(routes: Iterable[Route]) -> dict[str, Route]:
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that query the services of the listener's routes."""
+    """Return the filters that query the authorization services of the listener's routes."""
     checks = [extension(name, _check(name, external)) for name, _, external in _of(view, listener)]
     return [_original(), *checks] if checks else []
 

@@ -40,7 +40,7 @@ from lbctl.targets.envoy.sources import NAMESPACE
 
 BUFFER = "envoy.filters.http.buffer"
 _ASKED_ABOUT = "lbctl.body_asked_about"
-"""Filter that limits bodies before a service is queried about their requests."""
+"""Filter that limits request bodies before an authorization service is queried."""
 REQUEST_ID = "x-request-id"
 _DECOMPRESSOR = "lbctl.decompressor"
 _LIBRARIES = {
@@ -215,9 +215,9 @@ def _body_readers(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _decompressors(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that record and undo the content coding of a body that is read.
+    """Return the filters that record and decode the content coding of a body that is read.
 
-    Replicas get the body without it.
+    Replicas receive the decoded body.
     """
     if not _body_rules(view, listener):
         return []

@@ -1,6 +1,6 @@
 """Destinations of a matched request: pins, sticky variants and the weighted draw, with timeouts and retries.
 
-A route has one or several ways. Each is a pair of additional header conditions and the clusters to draw from.
+A route has one or more ways. Each way consists of additional header conditions and the clusters to draw from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WHEN = {
     "replica_busy": "retriable-status-codes",
 }
 _ANOTHER_HOST = 128
-"""Attempts to choose a host that was not tried yet.
+"""Number of attempts to choose a host that was not tried yet.
 
 With two of three replicas dead, the power of two choices finds the third in one of nine attempts, because the dead ones
 look idle. (8/9)^128 is one in three million.
@@ -53,7 +53,7 @@ Way = tuple[list[dict[str, object]], VariantDraw]
 
 
 def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
-    """Yield the ways of a route in the order of precedence.
+    """Yield the ways of a route, in order of precedence.
 
     The cookie of a variant that no longer gets traffic is ignored, and its client gets another cookie. If the variant
     gets a share again later, that share therefore begins without clients.

@@ -1,4 +1,4 @@
-"""Hash keys, and how Envoy's hash policies get keys that they cannot read themselves.
+"""Hash keys, including keys that Envoy's hash policies cannot read themselves.
 
 Hash policies read headers, but only after the headers that no replica may see have been removed. A key from the body,
 or from a header that is changed, is stored in the request's filter state before that, where no client can write. A

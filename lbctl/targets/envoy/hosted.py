@@ -4,10 +4,10 @@ A route's fallback is an aggregate cluster, and the serving pool is known only w
 attempt anew. For this reason the filters run after that choice, in the cluster: the chosen host's metadata names its
 pool, and lbctl's script changes the request only for that pool. Envoy uses the filters of the cluster that the route
 names, so an aggregate cluster has the filters of all its pools. All attempts share one set of headers: a later attempt
-at another pool gets the original ones again. Names are compared with `_` equal to `-`, because many servers treat them
-alike.
+at another pool receives the original headers again. Names are compared with `_` equal to `-`, because many servers
+treat them alike.
 
-A secret comes by SDS and is not shown in any dump of the configuration: `credential_injector` writes it into an
+A secret is delivered by SDS and does not appear in any configuration dump: `credential_injector` writes it into an
 internal header, which the script moves or removes.
 """
 

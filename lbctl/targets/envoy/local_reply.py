@@ -1,4 +1,4 @@
-"""Envoy's own replies, as JSON in lbctl's format instead of Envoy's texts.
+"""Envoy's own replies, as JSON in lbctl's format instead of Envoy's default texts.
 
 Responses that the fleet itself gives (`respond`, a redirect) are unchanged. If Envoy sets a response flag, the flag
 decides: no healthy or reachable replica and no capacity are 503, a silent replica is 504, and a broken response is 502.
@@ -88,7 +88,7 @@ def _by_details(detail: str, body: str) -> dict[str, object]:
 
 
 def _unchecked(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the 503 for responses of a service that neither accept nor reject the request."""
+    """Return the 503 reply for responses of a service that neither accept nor reject the request."""
     if not external.http_filters(view, listener):
         return []
     refused = "response.code_details.startsWith('ext_authz') && response.code != 401 && response.code != 403"
@@ -96,7 +96,7 @@ def _unchecked(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _unauthorized(view: View, listener: Listener) -> Iterator[dict[str, object]]:
-    """Yield the 401 of each route that requires a user and a password, or whose service sends a challenge."""
+    """Yield the 401 reply of each route that requires a user and a password, or whose service sends a challenge."""
     for name in sorted({rule.route for rule in listener.rules}):
         value = challenge(view.routes[name].auth)
         if value != BEARER:

@@ -30,9 +30,9 @@ _NO_BODY_MODEL = {
 
 
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
-    """Yield one match, or three if the model decides.
+    """Yield one match, or three matches if the model decides.
 
-    The model is in the header x-model, else in the body, or in a GET's query.
+    The model is in the header x-model, in the body, or in the query of a GET request.
     """
     headers = _headers(rule)
     if not rule.models:

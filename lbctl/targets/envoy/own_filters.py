@@ -41,7 +41,7 @@ def filters(proxy: Proxy) -> list[HttpFilter]:
 
 
 def misplaced(item: OwnLines) -> Iterator[Misplaced]:
-    """Yield why the text is not a typed filter."""
+    """Yield the reasons why the text is not a typed filter."""
     try:
         parse(item.text)
     except NoFilterError as error:
@@ -49,7 +49,7 @@ def misplaced(item: OwnLines) -> Iterator[Misplaced]:
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors because of which a fleet with this proxy is rejected."""
+    """Yield the errors that cause a fleet with this proxy to be rejected."""
     proxy = view.proxy
     for item in proxy.own_lines("http_filters"):
         yield from (refusal(proxy, item, each) for each in misplaced(item))
@@ -97,7 +97,7 @@ def _message(document: dict[str, object]) -> HttpFilter:
 
 
 def _import(type_url: str) -> bool:
-    """Import the messages of the type's package. Return whether there are any."""
+    """Import the messages of the type's package. Return whether the package has any messages."""
     match = _TYPE.fullmatch(type_url)
     if match is None:
         return False

@@ -2,10 +2,10 @@
 
 This module contains the filter that queries the picker, its clusters, and the policy that follows it. The filter
 `ext_authz` queries the picker on routes that lead to a pool with the algorithm `pick`, and lets the request pass if the
-picker fails. Envoy decides which filters a request passes before the body has named the model. The filter is therefore
-present for every request, and the routes without the picker turn it off. The picker's response is metadata, which no
-client can write. If it names a host outside the cluster, or if there is no response, the cluster uses its policy
-without the picker. Envoy's access log reports the end of a request to the picker.
+picker fails. Envoy decides which filters a request passes before it reads the model from the body. The filter is
+therefore present for every request, and the routes without the picker turn it off. The picker's response is metadata,
+which no client can write. If it names a host outside the cluster, or if there is no response, the cluster uses its
+policy without the picker. Envoy's access log reports the end of a request to the picker.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ Envoy 1.40 crashes on CEL among the headers of a query.
 """
 _HTTP, _HTTP2 = "http/1.1", "h2"
 _MAX_BODY = 64 << 10
-"""Maximum bytes of the beginning of a body that the picker gets."""
+"""Maximum number of bytes at the beginning of a body that the picker receives."""
 _ONLY_OK = """\
 function envoy_on_response(handle)
   if handle:headers():get(":status") ~= "200" then
@@ -230,12 +230,12 @@ def _exactly(*names: str) -> dict[str, object]:
 def questions_cluster(
     where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
 ) -> cluster_pb2.Cluster:
-    """Return the cluster for queries. An unhealthy picker is not queried, even if no other is left.
+    """Return the cluster for queries. An unhealthy picker is not queried, even if no other picker is left.
 
     Without an address it is empty, and requests pass immediately, as with a dead picker. With `tls` it uses the
-    certificates of the connection to the control plane, which are in the proxy's bootstrap. On loopback they are named
-    and not used: an Envoy without them cannot report the ends of requests, so it must reject this cluster too. The
-    health check expects a response that no other program gives.
+    certificates of the connection to the control plane, which are in the proxy's bootstrap. On loopback, the
+    certificates are named but not used: an Envoy without them cannot report the ends of requests, so it must reject
+    this cluster too. The health check expects a response that no other program gives.
     """
     asked = picker_asked(where) if where is not None else None
     only_ok = extension("envoy.filters.http.lua", lua_pb2.Lua(default_source_code={"inline_string": _ONLY_OK}))

@@ -1,7 +1,7 @@
 """The beginning of a prompt as a hash key: requests with the same beginning go to the replica that has it cached.
 
 Envoy's own filters extract short values from JSON bodies, and nothing from lists; a prompt is long, and chats are
-lists. For this reason a Lua script is used, which is fixed and contains nothing of a fleet. It leaves the body
+lists. For this reason a Lua script is used, which is fixed and contains nothing of a fleet. The script leaves the body
 unchanged and stores the key in the request's metadata, once for each length in bytes that the route's pools need.
 """
 

@@ -18,7 +18,7 @@ from lbctl.targets.unambiguous_model import clear_model
 HELD = 1_048_576
 """Bytes of a request that are held for a retry, if the listener sets no limit."""
 CODINGS = ("gzip", "zstd", "br")
-"""Content codings that Envoy undoes before it reads a body."""
+"""Content codings that Envoy decodes before it reads a body."""
 JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
 """Content types that may be JSON; curl declares it as a form. Streams and uploads are not held."""
 _METHODS = """
@@ -80,7 +80,7 @@ def reads_body(listener: Listener, rule: Rule) -> bool:
 
 
 def _decoded(message: r.Message) -> tuple[r.Message, tuple[int, str] | None]:
-    """Return the message with its body decoded, or the rejection of a content coding that Envoy does not undo."""
+    """Return the message with its body decoded, or the rejection of a content coding that Envoy does not decode."""
     coding = r.coding(message)
     if coding is None or coding in CODINGS:
         headers = tuple((name, value) for name, value in message.headers if name != "content-encoding")
@@ -89,7 +89,7 @@ def _decoded(message: r.Message) -> tuple[r.Message, tuple[int, str] | None]:
 
 
 def _decompressed(body: bytes, coding: str | None) -> bytes:
-    """Return the content of a body; empty if it is malformed or in a coding that this prediction cannot undo."""
+    """Return the content of a body; empty if it is malformed or has a coding that this prediction cannot decode."""
     if coding is None:
         return body
     try:

@@ -1,4 +1,4 @@
-"""A view as Envoy's files: the messages, their text, and the owner of each line.
+"""Renders a view as Envoy's files: the messages, their text, and the owner of each line.
 
 A route for any host is part of the virtual host of every name. It is converted into one tree, which occurs in many
 places, and its text is produced only once.

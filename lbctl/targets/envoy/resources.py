@@ -36,7 +36,7 @@ class Delivery:
 
 
 def listener(view: View, item: Listener, delivery: Delivery) -> listener_pb2.Listener:
-    """Return the listener. Its route table has the listener's name."""
+    """Return the listener. The route table has the name of the listener."""
     return listeners.listener(view, item, lambda manager: delivery.routes(manager, item.name), delivery.keys)
 
 

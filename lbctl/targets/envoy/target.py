@@ -36,7 +36,10 @@ class EnvoyTarget:
     service_config = ""
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
-        """Return that drained replicas do not count. A fallback of one route disables shedding for all."""
+        """Return the mode in which drained replicas do not count.
+
+        A fallback of one route disables shedding for all routes.
+        """
         from lbctl.targets.envoy.cluster_names import sheds
 
         return "not drained" if sheds(pool) and not any(have_fallback) else "none"
@@ -49,7 +52,7 @@ class EnvoyTarget:
         return f"it receives requests again {least:g} to {least + window:g} s after its ejection"
 
     def unfit_for_service(self, view: View) -> str:  # noqa: ARG002 -- for other kinds
-        """Return nothing: Envoy writes to inherited descriptors, and does not change its user."""
+        """Return an empty string, because Envoy writes to inherited descriptors and does not change its user."""
         return ""
 
     def log_files(self, view: View) -> Sequence[str]:
@@ -60,7 +63,7 @@ class EnvoyTarget:
         )
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return nothing: an Envoy has one file."""
+        """Return an empty list, because an Envoy has only one file."""
         return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
@@ -82,7 +85,7 @@ class EnvoyTarget:
         return envoy_weights(pool, weights)
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors because of which a fleet with this proxy is rejected."""
+        """Yield the errors that cause a fleet with this proxy to be rejected."""
         from lbctl.targets.envoy.own_filters import refusals
 
         return refusals(view)

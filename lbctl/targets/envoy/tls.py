@@ -1,6 +1,6 @@
-"""TLS towards clients and towards replicas.
+"""TLS to clients and to replicas.
 
-An Envoy gets certificates, keys and CA bundles from its `SecretSource`: files on its own machine, or secrets that a
+An Envoy obtains certificates, keys and CA bundles from its `SecretSource`: files on its own machine, or secrets that a
 control plane sends by name.
 """
 

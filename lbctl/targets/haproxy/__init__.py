@@ -23,7 +23,7 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class Haproxy:
-    """The target for HAProxy; it has no state, and `render` builds everything anew."""
+    """The target for HAProxy. It has no state, and `render` builds everything from scratch."""
 
     kind: str = "haproxy"
     """The name in the registry of targets."""
@@ -32,7 +32,7 @@ class Haproxy:
     binary: str = "haproxy"
     """The name of the program."""
     install_hint: str = "apt-get install haproxy"
-    """Command that installs it."""
+    """Command that installs HAProxy."""
     wheel: str = ""
     """Python distribution that contains the program; empty if there is none."""
     forms: Sequence[str] = ("yaml",)
@@ -40,13 +40,13 @@ class Haproxy:
     served_by_xds: bool = False
     """Whether `serve` sends it resources by xDS."""
     counted_with: Sequence[str] = ("runtime_api",)
-    """Settings of its entry that `serve` needs to read its request counts."""
+    """Settings of the proxy's entry that `serve` needs to read its request counts."""
     done_by_control_plane: frozenset[str] = frozenset()
     """Features that `serve` adds to the proxy."""
     compares_hashes: bool = True
     """Whether it accepts API keys whose key file contains only the hash."""
     prefers_idle_replicas: bool = True
-    """Whether least connections ranks an idle replica first, with any weight."""
+    """Whether least connections prefers an idle replica, regardless of its weight."""
     reads_bodies: bool = True
     """Whether it can read a request's body to choose a route or a replica."""
     versions: Sequence[Version] = ((2, 6), (2, 8), (3, 0), (3, 2))
@@ -67,7 +67,7 @@ class Haproxy:
         return _PLACES
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
-        """Return that all replicas count, if a route to the pool has no fallback."""
+        """Return the mode in which all replicas count, if a route to the pool has no fallback."""
         return "none" if pool.load_shedding is None or all(have_fallback) else "all"
 
     def readmission(self, pool: Pool) -> str:
@@ -81,7 +81,7 @@ class Haproxy:
         return "" if view.proxy.user else "HAProxy would run as root, because user, group and chroot are not set"
 
     def log_files(self, view: View) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return nothing: HAProxy writes to inherited descriptors."""
+        """Return an empty list, because HAProxy writes to inherited descriptors."""
         return ()
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
@@ -109,7 +109,7 @@ class Haproxy:
         return haproxy_weights(pool, weights)
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors because of which a fleet with this proxy is rejected."""
+        """Yield the errors that cause a fleet with this proxy to be rejected."""
         from lbctl.targets.haproxy.process import refusals
 
         return refusals(view)

@@ -1,10 +1,10 @@
 """Agent checks: the port on which HAProxy queries a replica's weight, and the identification of the replica.
 
-An agent check returns the percentage of its weight that a replica should have. It serves sites that do not allow access
-to the Runtime API. Every replica has one TCP port, counting up from the first in the order of pools and replicas. When
-a replica is removed, the ports of those after it change in the next file, while HAProxy may still run the previous
-file. For this reason a port does not identify a replica: each query contains the replica's name, address and capacity
-as in the file that HAProxy runs.
+An agent check returns the percentage of its weight that a replica should have. Agent checks are for sites that do not
+allow access to the Runtime API. Every replica has one TCP port. Ports are numbered consecutively in the order of pools
+and replicas. When a replica is removed, the ports of those after it change in the next file, while HAProxy may still
+run the previous file. For this reason a port does not identify a replica: each query contains the replica's name,
+address and capacity as in the file that HAProxy runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PORT = re.compile(r"(?m)^ +server .* agent-addr (\S+) agent-port (\d{1,5})\b")
 
 
 def places(view: View) -> Mapping[tuple[str, str], Address]:
-    """Return (pool, replica) → the address that HAProxy queries; empty without an agent.
+    """Map (pool, replica) to the address that HAProxy queries; empty if there is no agent.
 
     Replicas without a free port are missing.
     """
@@ -43,7 +43,10 @@ def identity(pool: str, replica: Replica) -> str:
 
 
 def full_weight(replica: Replica) -> float:
-    """Return the weight of which the agent's response is a percentage. The weight in the file is proportional to it."""
+    """Return the weight to which the percentage in the agent's response refers.
+
+    The weight in the file is proportional to it.
+    """
     return 0.0 if replica.drain else replica.capacity
 
 

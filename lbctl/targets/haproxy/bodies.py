@@ -1,4 +1,4 @@
-"""Bodies of requests: the listeners that read them, how they are held, and the value that a pool hashes.
+"""Request bodies: the listeners that read them, how they are buffered, and the value that a pool hashes.
 
 If the value is beyond the part of the body that HAProxy holds, the response is 413.
 """
@@ -31,8 +31,8 @@ _PROMPT = "http-request set-var-fmt(txn.hashed)"
 def wait(*conditions: str, source: Path = ()) -> Iterator[Token]:
     """Yield the lines that hold a request until its body is complete or fills the buffer, if it meets the conditions.
 
-    There is no total time: silence ends a request, as on its way to a replica. A WebSocket has no body in HTTP/1, and
-    an endless one in HTTP/2.
+    There is no total timeout. The request ends after a period of silence, as it does when it is forwarded to a replica.
+    A WebSocket has no body in HTTP/1, and an endless one in HTTP/2.
     """
     for each in ("!{ req.ver -m beg 2 }", "!{ req.hdr(upgrade) -m str -i websocket }"):
         yield line(f"http-request wait-for-body time {quote.FOREVER}ms if", *conditions, each, source=source)

@@ -1,7 +1,8 @@
-"""The digest with which a running HAProxy identifies its configuration. It covers everything that needs a reload.
+"""The digest with which a running HAProxy identifies its configuration.
 
-It is in the `description`, which `show info` returns. The driver of the proxy can thus determine whether weights and
-servers are the only differences, even if other programs have loaded or written configurations in the meantime.
+The digest covers everything that needs a reload. It is part of the `description`, which `show info` returns. The driver
+of the proxy can thus determine whether weights and servers are the only differences, even if other programs have loaded
+or written configurations in the meantime.
 """
 
 from __future__ import annotations

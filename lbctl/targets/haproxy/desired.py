@@ -20,7 +20,7 @@ from lbctl.targets.replica_weights import quantise
 
 State = Literal["ready", "drain", "maint"]
 _LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1}
-"""Arguments that a server added at run time does not accept, each with its number of words."""
+"""Arguments that HAProxy does not accept for a server added at run time, each with its number of words."""
 
 _OWN = {"weight": 2, "id": 2, "cookie": 2, "disabled": 1}
 """Arguments in which a server may differ from a slot, each with its number of words."""
@@ -76,7 +76,7 @@ def desired(view: View) -> Desired:
 
 
 def pool_name(backend: str) -> str:
-    """Return the pool that a backend serves, whichever part of the pool it contains."""
+    """Return the pool that a backend serves, regardless of which part of the pool it contains."""
     return locality_tiers.pool_name(sections.bare(backend))
 
 
@@ -121,8 +121,8 @@ def _server(
 def _drain_state(pool: Pool) -> State:
     """Return the state of a drained replica.
 
-    A cookie, a session or the picker still leads to a replica in drain. In maintenance it gets no new requests, and its
-    requests continue.
+    A cookie, a session or the picker still leads to a replica in drain. In maintenance, a replica receives no new
+    requests, and its current requests continue.
     """
     return "maint" if pool.affinity or pool.session or pool.balance.pick else "drain"
 

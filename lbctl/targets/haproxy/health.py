@@ -18,7 +18,7 @@ from lbctl.targets.token import Token
 _SERVING = b"\x08\x01"
 """Message HealthCheckResponse{status: SERVING}."""
 _MIN_FAILURES = 2
-"""Minimum number of failed connections that eject a replica. A single one may be a lost packet."""
+"""Minimum number of failed connections that eject a replica. A single failure may be a lost packet."""
 _RISE = 2
 """Number of checks that an ejected replica has to pass if the pool has no active check."""
 _INTERVAL = 10_000
@@ -77,10 +77,10 @@ def readmission(pool: Pool) -> str:
 
 
 def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str:
-    """Return what ejects a replica: its responses, or failed connections, which no request of a client can cause.
+    """Return the events that eject a replica: its responses, or failed connections, which a request cannot cause.
 
-    HAProxy has no limit for the number of ejected replicas. For this reason responses count only if the files set the
-    number, and never at the only replica of a pool.
+    HAProxy has no limit for the number of ejected replicas. For this reason, responses count only if the files set the
+    number, and never for the only replica of a pool.
 
     With a bounded hash, all attempts of a request may go to one dead replica: it looks idle, and the others are at
     their bound. For this reason it is ejected before the last attempt, but never after a single failure.
@@ -94,12 +94,15 @@ def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str
 
 
 def _is_only(passive: PassiveCheck, size: int) -> bool:
-    """Return whether the pool has one replica, and no other pool could serve in its place."""
+    """Return whether the pool has a single replica and no other pool could serve instead."""
     return size == 1 and passive.max_ejection < 100
 
 
 def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
-    """Yield HAProxy's limitations of ejections by responses: unbounded, and one counter for them and connections."""
+    """Yield HAProxy's limitations of ejections by responses.
+
+    The ejections are unbounded, and share a counter with failed connections.
+    """
     passive, path = pool.passive, ("pools", pool.name, "health", "passive")
     if passive is None or not passive.ejects_without_bound or _is_only(passive, size):
         return
@@ -148,10 +151,10 @@ def _http(pool: Pool, probe: HttpCheck, view: View) -> Iterator[Token]:
 
 
 def _host(pool: Pool) -> str:
-    """Return the host of an HTTP check. HTTP/1.1 needs one, and a check cannot read its own replica's address.
+    """Return the host of an HTTP check.
 
-    It is the common host name of the replicas. Otherwise it is independent of them, so that they can change without a
-    reload.
+    HTTP/1.1 needs a host, and a check cannot read the address of the replica that it checks. The host is the common
+    host name of the replicas. Otherwise, it is independent of them, so that they can change without a reload.
     """
     names = {str(item.address) for item in pool.replicas if item.address.host and not is_ip(item.address.host)}
     return names.pop() if len(names) == 1 else "localhost"

@@ -1,7 +1,7 @@
 """Converts the keys of a JSON Web Key Set for HAProxy: a PEM for each key, with the one algorithm that it may verify.
 
 A key without an algorithm verifies the usual algorithm of its type, never the algorithm in a token. An unusable key is
-left out with a reason, which repeats nothing of the key. Tokens signed with it are then rejected.
+left out with a reason, which does not contain any part of the key. Tokens signed with it are then rejected.
 """
 
 from __future__ import annotations

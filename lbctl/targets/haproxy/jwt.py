@@ -36,7 +36,7 @@ _CUT = r"\s*+:\s*+\x22(?:[^\x22\x5c]|\x5c(?!u0000).)*+\x5cu0000"
 _WHOLE = r"\}\s*+\z"
 """The end of the claims. HAProxy does not see text after an unescaped NUL."""
 _AUDIENCES = 8
-"""Number of audiences that are checked in a token with several. HAProxy reads an array by its positions."""
+"""Number of audiences that are checked in a token with several audiences. HAProxy reads an array by position."""
 _CLAIMS = "var(txn.token),field(2,.),ub64dec"
 _CLAIM = "var(txn.token),jwt_payload_query("
 

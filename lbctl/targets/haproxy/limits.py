@@ -1,9 +1,9 @@
-"""Limits on requests: of a route by its rate limits, of a pool by its breaker and its healthy replicas.
+"""Limits on requests: the rate limits of a route, and the circuit breaker and healthy replicas of a pool.
 
 A route's rate limits and limits of concurrent requests are stick tables. HAProxy counts in sliding windows. A window of
 burst ÷ rate in which `burst` requests pass never admits more than the token bucket in the fleet, and admits the same
-rate. Only admitted requests count, so that a client that keeps retrying is served again as soon as its window allows.
-HAProxy has three counters for a request.
+rate. Only admitted requests count, so that a client that keeps retrying is admitted again as soon as its window allows.
+HAProxy has three counters per request.
 
 The limits of a pool follow from the number of its replicas, unless the fleet sets them. They are the maximum number of
 concurrent requests, and the number of healthy replicas that a backend needs to serve as the nearest tier or not to shed
@@ -87,7 +87,7 @@ def lines(route: Route, proxy: Proxy) -> Iterator[Token]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A limit with its own table: for one tenant, or for all clients without a separate rate."""
+    """A limit with a separate table, for one tenant or for all clients without a separate rate."""
 
     index: int
     """Number of the limit in the route, and of HAProxy's counter."""
@@ -175,7 +175,10 @@ def value(part: TierBackend) -> int | None:
 
 
 def waiting(part: TierBackend) -> int | None:
-    """Return how many requests may wait, or None if none can: only replicas with limits have a queue."""
+    """Return the number of requests that may wait, or None if requests cannot wait.
+
+    Only replicas with limits have a queue.
+    """
     return None if servers.limit(part.pool) is None else max(1, part.pool.circuit_breaker.max_pending_requests)
 
 
@@ -262,7 +265,7 @@ def _fit_variable(name: str) -> str:
 
 
 def fit_compared(fit: str, name: str, number: int, view: View) -> tuple[str, str]:
-    """Return `fit`, a sample, and its comparand: together they compare it with the number of `name`.
+    """Return `fit`, a sample, together with its comparand, which compare it with the number of `name`.
 
     `name` is a backend without its `pool_`; `number` is its number in the rendered file.
     """

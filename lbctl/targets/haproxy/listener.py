@@ -66,7 +66,8 @@ class Frontend:
     bind: Token
     """Address and its parameters."""
     bind_from_33: Token | None
-    """The same for HAProxy 3.3 and later, for any rendered version; None: the same."""
+    """Address and parameters for HAProxy 3.3 and later, for any rendered version; None: the same as for older
+    versions."""
     settings: tuple[Token, ...]
     """Lines for its limits, timeouts and logs."""
     client: tuple[Token, ...]
@@ -93,7 +94,7 @@ class Frontend:
 
 
 def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> Frontend:
-    """Return the frontend of a listener; `read_elsewhere` are the variables that other sections read.
+    """Return the frontend of a listener. `read_elsewhere` contains the variables that other sections read.
 
     Unused definitions are left out.
     """
@@ -263,7 +264,7 @@ def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def _unasked_upgrade(routes: Iterable[Route]) -> Iterator[Token]:
-    """Yield the line that rejects a protocol change that the replica was not asked for.
+    """Yield the line that rejects an unsolicited protocol change by a replica.
 
     HAProxy would open a tunnel for every client that has sent `upgrade`, even though the replica does not get that
     header.
@@ -295,7 +296,7 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
     """Yield the lines that determine the client's address, and remove such headers from untrusted peers.
 
     The header is read from its end: the last address is from the trusted peer itself, and each one before it counts
-    only if the one after it is trusted too. At most four balancers in a row are followed.
+    only if the one after it is trusted too. At most four load balancers in a row are considered.
     """
     if settings is None:
         return

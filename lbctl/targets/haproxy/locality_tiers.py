@@ -9,7 +9,8 @@ With `fail_open`, an additional backend has all replicas without checks: it serv
 up.
 
 A replica is checked once, in the first backend that has it; its servers in the other backends track that server. Each
-backend counts requests separately, so a replica can get up to twice its limit while requests from before a step last.
+backend counts requests separately, so a replica can receive up to twice its limit while requests from before a step are
+still in flight.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class TierBackend:
     size: int
     """Number of replicas in the whole pool."""
     min_fit: int = 0
-    """Number of replicas in its last rank that must be up for it to serve; 0 for the whole."""
+    """Number of replicas in its last rank that must be up so that the backend serves; 0 for the whole pool."""
     homes: Mapping[str, str] = field(default_factory=dict)
-    """Replica → the backend that checks it, if it is another one."""
+    """Maps each replica to the backend that checks it, if this is a different backend."""
     agents: Mapping[tuple[str, str], Address] = field(default_factory=dict)
     """Addresses from `agents.places`."""
 

@@ -24,7 +24,8 @@ _TARGETS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 UNLOGGED = "http-request set-log-level debug"
 """Level of requests without access log: above the log's level, and at most the reports' level."""
 _SAMPLE = " sample 1,4,9,12,17,22:23"
-"""About one request of four. Every fourth request in turn would always go to the same replica of two or four."""
+"""About one in four requests. If exactly every fourth request were sampled, it would always go to the same one of two
+or four replicas."""
 _LENGTH = 700
 """Maximum length of a report in bytes; the structured data is shorter."""
 

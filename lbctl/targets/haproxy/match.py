@@ -1,4 +1,4 @@
-"""How a request finds its route: the listener's table as ACLs, in the order of the table. The first match wins.
+"""Finds the route of a request: the listener's table as ACLs, in the order of the table. The first match wins.
 
 The path is matched decoded, as the replicas will read it; otherwise `/a%3Ab` would bypass a rule for `/a:b` and match a
 wider one. The client's own path is forwarded; a path with two readings has been rejected before (`refusals`).
@@ -20,7 +20,7 @@ from lbctl.targets.token import Token
 
 _UNDECIDED = quote.error("the path is too complex to match", "bad_request")
 _HAS_PATH = "{ path -m found }"
-"""Does not hold for `OPTIONS *`, which no expression matches."""
+"""Condition that does not hold for `OPTIONS *`, which no expression matches."""
 _WORDS = 48
 """Maximum number of values in one line. HAProxy accepts 64 words."""
 

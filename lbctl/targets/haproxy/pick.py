@@ -1,9 +1,10 @@
-"""A replica for each request, named by the picker: HAProxy queries it by SPOE and follows it by `use-server`.
+"""Selects a replica for each request with the picker.
 
-The agent of SPOE is the picker, at its HTTP port. Requests query it only while it passes HAProxy's check, and wait at
-most `pick.timeout`. After a query without an answer, none is sent for a second; then one request queries again. After
-any fault, HAProxy chooses by its own algorithm. HAProxy also excludes replicas that must not be picked: it sends
-nothing to a server in maintenance, and ignores a name that none of its servers has.
+HAProxy queries the picker by SPOE and follows its choice with `use-server`. The SPOE agent is the picker, at its HTTP
+port. Requests query it only while it passes HAProxy's check, and wait at most `pick.timeout`. After a query without an
+answer, HAProxy sends no queries for a second. Then a single request queries again. After any fault, HAProxy chooses by
+its own algorithm. HAProxy also excludes replicas that must not be picked: it sends nothing to a server in maintenance,
+and ignores a name that none of its servers has.
 
 An engine of SPOE has one timeout, so each timeout of the fleet has an engine. Each pool of a route has a group with one
 message, and a second one with the beginning of the body.
@@ -25,27 +26,29 @@ from lbctl.targets.target import File
 from lbctl.targets.token import Token, write
 
 SPOE = "picker.spoe"
-"""The file with the engines. It does not end in .cfg: HAProxy reads such files of a directory as its own."""
+"""The file with the engines. Its name does not end in .cfg, because HAProxy reads such files in a directory as its own
+configuration."""
 _BACKEND = "picker"
 _MAX_BODY_BYTES = 64 * 1024
-"""The longest beginning of a body that the picker receives."""
+"""Maximum number of bytes at the beginning of a body that the picker receives."""
 _AROUND_PROMPT = 8 * 1024
 """Bytes of a body in addition to the beginning of the prompt, such as fields before it."""
 _MAX_HEADER_BYTES = 4096
-"""The longest beginning of a header that the picker receives."""
+"""Maximum number of bytes at the beginning of a header that the picker receives."""
 _REPLICA, _ERROR = "txn.picker.replica", "txn.picker.error"
-"""The replica of the picker's answer, and why there is no answer; HAProxy sets the second."""
+"""The variables with the replica in the picker's answer, and with the reason why there is no answer, which HAProxy
+sets."""
 _PAUSE = "proc.pick_pause"
-"""Until when no request queries the picker, in milliseconds since 1970; unset: it answers."""
+"""The time until which no request queries the picker, in milliseconds since 1970; unset if the picker answers."""
 _UNANSWERED = f"{{ var({_ERROR}) -m int 1 2 255: }}"
-"""Reasons that are the picker's: a timeout, no connection, or an error of SPOP; not a client that has left."""
+"""Reasons caused by the picker: a timeout, no connection, or an SPOP error, but not a client that has disconnected."""
 _NOT_PAUSED, _WAS_PAUSED = f"!{{ var({_PAUSE}),sub(txn.start) gt 0 }}", f"{{ var({_PAUSE}) -m found }}"
 SLOT_RULE = f"http-request set-var(txn.pick) str({slots.PREFIX}"
 """The beginning of a rule that finds the server slot of a picked replica; there is one for each slot."""
 _ASKS = "{ var(txn.pick_id) -m found }"
 _JSON_BODY = "{ method POST } { req.fhdr(content-type) -m beg -i application/json } !{ req.hdr(upgrade) -m found }"
 _IDLE = 60_000
-"""Milliseconds for which a connection to the picker may be idle; HAProxy closes it earlier."""
+"""Milliseconds for which a connection to the picker may be idle. HAProxy closes it earlier."""
 _CHECK_INTERVAL = 500
 """Milliseconds between two checks of the picker."""
 
@@ -56,7 +59,7 @@ def _text(value: str) -> bytes:
 
 
 def _frame(kind: int, *items: bytes) -> str:
-    """Return a frame of SPOP with its length, in hexadecimal; `items` are names and values by turns."""
+    """Return an SPOP frame with its length, in hexadecimal. `items` contains alternating names and values."""
     body = bytes((kind, 0, 0, 0, 1, 0, 0)) + b"".join(items)
     return (len(body).to_bytes(4, "big") + body).hex()
 
@@ -86,13 +89,13 @@ class Backend:
     server: Token
     """Its `server` line."""
     timeout: Token
-    """The longest time of a check and of a connection attempt."""
+    """Maximum duration of a check and of a connection attempt."""
     idle: Token
-    """The longest time of a connection without a message."""
+    """Maximum time for which a connection may be without a message."""
     hello: Token
     """The check of HAProxy 3.0 and older, in hexadecimal."""
     accepted: Token
-    """The answer to it."""
+    """The expected answer to this check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,11 @@ class _Query:
     pool: Pool
     policy: PickPolicy
     name: str
-    """The name of its group and message."""
+    """The name of the query's group and message."""
 
     @property
     def engine(self) -> str:
-        """The name of its engine."""
+        """The name of the query's engine."""
         return f"picker-{self.policy.timeout}ms"
 
     @property
@@ -117,12 +120,12 @@ class _Query:
 
 
 def policy(name: str, view: View) -> PickPolicy | None:
-    """Return how the picker chooses for this pool; None where it does not."""
+    """Return the policy by which the picker chooses for this pool; None if the pool does not use the picker."""
     return view.pools[name].balance.pick if view.picker is not None else None
 
 
 def files(view: View) -> Iterator[File]:
-    """Yield the file of the engines, if any pool is picked."""
+    """Yield the file with the engines, if any pool uses the picker."""
     queries = _queries(view)
     if not queries:
         return
@@ -138,7 +141,7 @@ def files(view: View) -> Iterator[File]:
 
 
 def backend(view: View) -> Backend | None:
-    """Return the backend of the picker; None if no pool is picked."""
+    """Return the backend of the picker; None if no pool uses the picker."""
     queries = _queries(view)
     if not queries:
         return None
@@ -152,7 +155,10 @@ def backend(view: View) -> Backend | None:
 
 
 def body_bytes(view: View) -> int:
-    """Return how much of a body must fit into a buffer, which also has room for the other arguments of a message."""
+    """Return the number of body bytes that must fit into a buffer.
+
+    The buffer also has room for the other arguments of a message.
+    """
     return max((_body_bytes(query.policy) for query in _queries(view)), default=0)
 
 
@@ -168,9 +174,10 @@ def engines(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def lines(route: Route, view: View) -> Iterator[Token]:
-    """Yield the lines by which requests of the route query the picker, once their pool is chosen.
+    """Yield the lines with which requests of the route query the picker, after their pool is chosen.
 
-    HAProxy names the pick before the query, so that the picker learns of its end also if the client leaves meanwhile.
+    HAProxy assigns the ID of the pick before the query, so that the picker is notified of its end even if the client
+    disconnects in the meantime.
     """
     is_up = f"{{ nbsrv({_backend_name(view).text}) gt 0 }}"
     for query in _queries(view):
@@ -195,9 +202,9 @@ def lines(route: Route, view: View) -> Iterator[Token]:
 
 
 def answers(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines by which requests of the listener follow the picker, or note why it has named no replica.
+    """Yield the lines with which requests of the listener follow the picker, or record why it has not named a replica.
 
-    A pick that was not waited for may still be made, and no request follows it: its name begins with `late-`.
+    A pick that arrives too late may still be made, but no request follows it. Its ID begins with `late-`.
     """
     queries = _queries_of(listener, view)
     if not queries:
@@ -218,7 +225,7 @@ def answers(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def is_used(listener: Listener, view: View) -> bool:
-    """Return whether requests of the listener are picked, so that the picker has to know when they end."""
+    """Return whether requests of the listener are picked, so that their ends must be reported to the picker."""
     return bool(_queries_of(listener, view))
 
 
@@ -230,7 +237,7 @@ def use_server(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def _queries(view: View) -> Sequence[_Query]:
-    """Return the routes with their pools that are picked, in one order."""
+    """Return the routes with their picked pools, in a fixed order."""
     picked = (
         (route, view.pools[name], settings)
         for route in view.routes.values()
@@ -285,7 +292,7 @@ def _arguments(query: _Query, view: View) -> Iterator[Token]:
 
 
 def _body_bytes(settings: PickPolicy) -> int:
-    """Return how much of a body the picker receives: the prompt's beginning and the JSON around it."""
+    """Return the number of body bytes that the picker receives: the beginning of the prompt and the JSON around it."""
     prefix = settings.prefix
     return min(_MAX_BODY_BYTES, prefix.block * prefix.blocks + _AROUND_PROMPT) if prefix else 0
 

@@ -1,7 +1,7 @@
-"""How a request gets its pool and its backend: by pins, by a sticky client's variant, by a draw, by the fallback.
+"""Selects the pool and the backend of a request: by pins, by a sticky client's variant, by a draw or by the fallback.
 
-For a listener that treats every request alike, the route, the pool and the backend are known in advance. Then nothing
-is looked up, and a variable is set only if it is read.
+If a listener treats every request alike, the route, the pool and the backend are known in advance. In this case,
+nothing is looked up, and a variable is set only if it is read.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def only_route(listener: Listener) -> str | None:
 
 
 def only_pool(route: Route) -> str | None:
-    """Return the pool that gets all requests of the route; None if one has to be chosen."""
+    """Return the pool that receives all requests of the route; None if the pool must be chosen for each request."""
     action = route.action
     if not isinstance(action, Forward) or action.pins or action.fallback:
         return None

@@ -3,9 +3,9 @@
 A fragment has no `global` section: settings of the process belong to the host. If a route relies on one, the fleet is
 rejected, because HAProxy would serve it without the setting.
 
-HAProxy gets only the file name of a certificate. Either one file contains the certificate and its private key, or the
-key is next to its certificate: x.crt and x.key (with `ssl-load-extra-del-ext`), or any other name and the same name
-with the suffix .key.
+The configuration contains only the file name of a certificate. Either one file contains the certificate and its private
+key, or the key is next to its certificate: x.crt and x.key (with `ssl-load-extra-del-ext`), or any other name and the
+same name with the suffix .key.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def companions(proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors because of which a fleet with this proxy is rejected."""
+    """Yield the errors that cause a fleet with this proxy to be rejected."""
     proxy = view.proxy
     for item in proxy.include:
         yield from (refusal(proxy, item, each) for each in misplaced(item.place, item.text))
@@ -135,7 +135,7 @@ def _key_file_beside(certificate: str) -> str:
 
 
 def unusable_key(certificate: str, key: str, path: Path, code: str) -> Iterator[Diagnostic]:
-    """Yield an error if HAProxy would not find `key`."""
+    """Yield an error if HAProxy cannot find `key`."""
     if key not in (certificate, _key_file_beside(certificate)):
         yield Diagnostic(
             code,

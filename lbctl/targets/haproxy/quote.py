@@ -33,7 +33,7 @@ FOREVER = 24 * 24 * 3_600_000
 
 
 def word(text: str, source: Path = ()) -> Token:
-    """Return one word that means exactly `text`. Single quotes are literal in HAProxy, except for themselves.
+    """Return a single word that represents exactly `text`. Single quotes are literal in HAProxy, except for themselves.
 
     Raises UnquotedError for an empty text or a text with control characters.
     """
@@ -49,7 +49,7 @@ def text(value: str, source: Path = ()) -> Token:
 
 
 def formatted(value: str, source: Path = ()) -> Token:
-    """Return a log-format that means exactly `value`.
+    """Return a log-format that represents exactly `value`.
 
     For an empty value, it is an expression that is always empty, because a word cannot be empty.
     """
@@ -57,7 +57,7 @@ def formatted(value: str, source: Path = ()) -> Token:
 
 
 def name(value: str) -> Token:
-    """Return a name of the fleet.
+    """Return a name from the fleet.
 
     The model already allows only names that HAProxy reads literally; this check is a second line of defence. Raises
     UnquotedError for any other name.
@@ -108,7 +108,7 @@ def line(*parts: str | Token | int, source: Path = ()) -> Token:
 def _names(text: str) -> tuple[frozenset[str], str]:
     """Return the variables that a line evaluates with the ACLs of its condition, and the variable or ACL that it sets.
 
-    The second is empty if it sets none.
+    The second value is empty if the line sets none.
     """
     found = _SETS.match(text)
     name, rest = (found[1] or found[2], text[found.end() :]) if found else ("", text)

@@ -1,4 +1,4 @@
-"""Retries: of failed connections, of requests that may run twice, and of requests that busy replicas declined.
+"""Retries of failed connections, of requests that may run twice, and of requests that busy replicas declined.
 
 A backend has one number of retries and one list of conditions, so a route may get fewer than configured, and never
 more. A request that was sent can be repeated only if HAProxy held all of it before its first byte was sent.
@@ -23,9 +23,10 @@ BODY = 64 * 1024
 """Maximum bytes of a request's body if the request may continue after a busy replica."""
 _CONNECTION, _BROKEN_OFF, _SILENCE = "conn-failure", "empty-response", "response-timeout"
 _COUNTS_RETRIED = (2, 7)
-"""Version from which the passive checks count a response that was retried instead of passed on (2.6: not; 2.8: yes)."""
+"""Version from which passive checks also count a response that was retried instead of passed on (not in 2.6, but in
+2.8)."""
 _LOSES_REFUSED = (3, 1)
-"""Version from which a refused HTTP/2 connection counts as a broken response (3.0.11: not; 3.2.26: yes)."""
+"""Version from which a refused HTTP/2 connection counts as a broken response (not in 3.0.11, but in 3.2.26)."""
 
 
 def lines(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:

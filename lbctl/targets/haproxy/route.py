@@ -170,7 +170,7 @@ def _rewrite_lines(route: Route, listener: Listener, if_route: str) -> Iterator[
 def _prefix(route: Route, replacement: str, listener: Listener, if_route: str) -> Iterator[Token]:
     """Yield the lines that replace the prefix of the path.
 
-    The prefix is searched in the path as the client wrote it. A path that has it only when decoded is rejected.
+    The prefix is searched in the path as the client wrote it. A path that has the prefix only when decoded is rejected.
     """
     path = ("routes", route.name, "rewrite", "path_prefix")
     prefixes = {rule.path.value for rule in listener.rules if rule.route == route.name and rule.path.kind == "prefix"}

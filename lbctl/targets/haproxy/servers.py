@@ -47,7 +47,8 @@ def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
 def shares_of(part: TierBackend) -> tuple[float, ...]:
     """Return the shares to which the weights in the file are proportional.
 
-    An agent responds with percentages of them, so they are the capacities in this case, which do not change.
+    An agent responds with percentages of these shares. With agents, the shares are therefore the capacities, which do
+    not change.
     """
     if part.view.proxy.agent_check:
         return tuple(item.capacity for item in part.pool.replicas)

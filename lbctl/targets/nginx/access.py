@@ -10,7 +10,7 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 READS_ALL_LINES = "x-forwarded-for"
-"""Header of which the real-IP module reads every line. Of all others it reads the first line."""
+"""Header of which the real-IP module reads every line. Of all other headers, it reads only the first line."""
 _JOINS_HEADERS = (1, 23, 0)
 """Version from which a variable `$http_name` contains all lines of a header; before, only the first line."""
 _LINES = "$http_x_forwarded_for"
@@ -20,9 +20,9 @@ _UNREAD = r"^1\n(?:.*, )?,[^ ,]"
 client."""
 _CLIENT = Token("$remote_addr")
 _UNREADABLE = "255.255.255.255/32"
-"""A network that nginx does not read. No client has that address."""
+"""A network that nginx ignores. No client has an address in it."""
 _NO_ADDRESS = Token("255.255.255.254/31")
-"""A network with that address, which nginx uses as the client of a unix socket."""
+"""A network with the address that nginx uses for clients of a Unix socket."""
 
 
 def conditions(context: RenderContext, listener: Listener, lists: Access, trusted: str | None) -> tuple[Token, ...]:
@@ -50,7 +50,10 @@ def reads_forged_line(context: RenderContext, listener: Listener) -> bool:
 
 
 def unknown(context: RenderContext, listener: Listener, route: Route) -> bool:
-    """Return whether the route limits its clients although nginx uses a balancer's address. Add a warning if so."""
+    """Return whether the route limits its clients although nginx sees only a load balancer's address.
+
+    If so, add a warning.
+    """
     if listener.client_address is None or not access(listener).of(route).is_limited:
         return False
     takes_balancer = listener.proxy_protocol or reads_forged_line(context, listener)

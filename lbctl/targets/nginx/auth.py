@@ -1,4 +1,4 @@
-"""API keys: a request's key decides its tenant, and a request without a valid key is rejected.
+"""API keys: the key of a request determines its tenant, and a request without a valid key is rejected.
 
 The keys are in a separate file, included by name (`key_table`). nginx cannot compute SHA-256, so a key of which only
 the hash is known is rejected.

@@ -1,9 +1,9 @@
 """Requests that continue on another replica if one is busy.
 
 nginx repeats a POST that was sent after all conditions of `next_upstream` or after none of them (`non_idempotent`). For
-this reason a location that leaves busy replicas has their statuses as its only conditions, and requests that broke off
-or timed out are never repeated. A request that cannot connect continues in a second location, whose conditions are the
-same as for other routes.
+this reason, a location that leaves busy replicas has only their statuses as conditions, and aborted or timed-out
+requests are never repeated. A request that cannot connect continues in a second location, whose conditions are the same
+as for other routes.
 
 nginx counts a busy response as a failure of the replica (`max_fails`), and two locations share no state of failures.
 For this reason failed connections eject no replica from a pool with busy statuses.
@@ -30,7 +30,7 @@ def statuses_of_route(route: Route, pool: Pool) -> tuple[int, ...]:
 
 
 def attempts_of_pool(view: View, pool: Pool) -> int:
-    """Return how many busy replicas a request to the pool may leave; 0 if nginx leaves none."""
+    """Return the number of busy replicas that a request to the pool may leave; 0 if nginx leaves none."""
     routes = (item for item in view.routes.values() if pool.name in getattr(item.action, "pools", ()))
     return max((item.retry.attempts for item in routes if statuses_of_route(item, pool)), default=0)
 

@@ -14,7 +14,7 @@ from lbctl.targets.token import Token
 
 
 def check(route: Route, number: int) -> Check | None:
-    """Return how requests of a route are checked; None: without a service."""
+    """Return how an external service checks requests of a route; None if the route has no service."""
     external = route.auth.external if route.auth else None
     if external is None:
         return None

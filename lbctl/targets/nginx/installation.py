@@ -1,4 +1,4 @@
-"""Determines whether an nginx is the machine's installed one or a user's own, and the files of its logs."""
+"""Determines whether nginx is the installed package or a user's own installation, and the paths of its logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.target import in_system_directory
 
 STREAMS = ("/dev/stdout", "/dev/stderr")
-"""Paths that are sockets in a systemd service. Linux cannot open a socket by a path."""
+"""Paths that are sockets in a systemd service. On Linux, a socket cannot be opened by its path."""
 SYSTEM_LOG = "/var/log/nginx/access.log"
 """Log path of nginx's packages and images: packages rotate it, images link it to standard output."""
 _FRAGMENT_LOG = "/var/log/nginx/lbctl-access.log"

@@ -27,7 +27,7 @@ class KeyTable:
     lines: tuple[str, ...]
     """One line for each end of a key, with the keys that have it."""
     refused: int
-    """Number of keys that are left out, because too many have the same end."""
+    """Number of keys that are left out, because too many keys have the same end."""
 
 
 def table(keys: Iterable[ApiKey]) -> KeyTable:

@@ -21,11 +21,11 @@ _MINUTE = 60_000
 _PER_CLIENT = 10 * 1024
 _ONE = 64
 _MAX_CONNECTIONS = 65_535
-"""Maximum number that `limit_conn` accepts. A pool with a higher limit is limited to it."""
+"""Maximum number that `limit_conn` accepts. The limit of a pool with a higher limit is reduced to this number."""
 
 
 def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, ...]:
-    """Return the route's limits in the order of the YAML. All of its locations share their zones."""
+    """Return the route's limits in the order of the YAML. All locations of the route share the zones."""
     zones = (names.own(f"lb_r{number}_limit{index}", context.view.proxy) for index in range(len(route.rate_limits)))
     return tuple(
         limit
@@ -35,7 +35,7 @@ def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, 
 
 
 def uncountable(context: RenderContext, route: Route) -> bool:
-    """Return whether a limit of the route is below nginx's minimum of one request per minute. Add a warning if so."""
+    """Return whether a limit of the route is below nginx's minimum of one request per minute. If so, add a warning."""
     every = [own for limit in route.rate_limits for own in (limit, *(own for _, own in limit.tenants))]
     too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in every)
     if too_slow:

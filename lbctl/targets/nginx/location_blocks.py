@@ -46,7 +46,7 @@ class Forwarding:
     idle: int
     """Timeout between two reads or writes, in milliseconds."""
     tries: int
-    """Number of attempts, including the first."""
+    """Maximum number of attempts, including the first."""
     next_timeout: int
     """Timeout for all attempts, in milliseconds."""
     conditions: Token
@@ -73,7 +73,7 @@ class Limit:
 
     @property
     def directive(self) -> str:
-        """Directive of the limit. nginx counts a request once for each of the two."""
+        """Directive of the limit. nginx counts a request once for each of the two directives."""
         return "limit_req" if self.burst is not None else "limit_conn"
 
 
@@ -141,12 +141,12 @@ class Location:
     refusal: int = 503
     """Status with which a `limit_conn` rejects."""
     answer: Answer | None = None
-    """Proxy's own response; None: it does not respond itself."""
+    """The proxy's own response; None: the proxy does not respond itself."""
     forwarding: Forwarding | None = None
-    """How the request is forwarded; None: it is not."""
+    """How the request is forwarded; None: it is not forwarded."""
     refuses_upgrade: bool = False
-    """Whether a request for a WebSocket is rejected: nginx would open a tunnel if the replica responds with 101
-    unasked."""
+    """Whether a WebSocket request is rejected. Otherwise, nginx would open a tunnel if the replica responds with an
+    unsolicited 101."""
     elsewhere: Token | None = None
     """Named location that handles the request instead."""
     status: int | None = None

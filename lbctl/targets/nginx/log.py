@@ -2,8 +2,8 @@
 
 nginx escapes either every value of a format or none, and an escaped value can never be `null`. For this reason nothing
 is escaped, and every value comes from a map that passes only harmless text. A path is logged up to its first byte that
-JSON would have to escape. Clients percent-encode such bytes; a path of other clients is logged shortened, never
-incorrectly.
+JSON would have to escape. Clients usually percent-encode such bytes. Paths of other clients are logged in shortened
+form, but never incorrectly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lbctl.targets.token import Token
 HARMLESS = r" !#-\[\]-~"
 """Content of a character class: the characters that need no escape in JSON."""
 _HARMLESS_PATH = r"!#->@-\[\]-~"
-"""The same without the space and the question mark."""
+"""The same characters, without the space and the question mark."""
 _DEFAULT = Token("default")
 _NULL = Token("null")
 _LOGGED = Token("$lb_logged")
@@ -167,7 +167,7 @@ def _text(context: RenderContext, source: str, variable: str, pattern: str, end:
 def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
     """Add a map from seconds with three decimals to milliseconds.
 
-    nginx lists one time per attempt, and the last counts.
+    nginx lists one time per attempt, and the last time counts.
     """
     below_one = names.group(variable, "[0-9]+", "_part")
     seconds, thousandths = names.group(variable, "[0-9]+"), names.group(variable, "[0-9]{3}", "_ms")
@@ -214,7 +214,7 @@ def _replica_keys(pool: Pool) -> Iterator[tuple[Replica, str]]:
     """Yield the replicas with the key by which a logged upstream address identifies them.
 
     The key is the address; for a replica with a host name it is the port, because nginx logs only the resolved address.
-    If several replicas of the pool have host names and the same port, they have no key.
+    Replicas have no key if several of them have host names and the same port.
     """
     name = json.dumps(pool.name)
     ports = Counter(item.address.port for item in pool.replicas if shown(item.address) is None)

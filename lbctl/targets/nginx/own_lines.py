@@ -138,7 +138,7 @@ def misplaced(text: str) -> Iterator[Misplaced]:
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors because of which a fleet with this proxy is rejected."""
+    """Yield the errors that cause a fleet with this proxy to be rejected."""
     proxy = view.proxy
     for item in proxy.include:
         yield from (refusal(proxy, item, each) for each in misplaced(item.text))

@@ -25,9 +25,9 @@ from lbctl.targets.token import Token
 
 _REPLICA, _ID = "$lb_pick_replica", "$lb_pick_answered"
 LEFT = (Token("$lb_pick_left"), Token(_ID))
-"""Id of the pick in the pool that a request leaves for its fallback, as a variable and its value."""
+"""ID of the pick in the pool that a request leaves for its fallback, as a variable and its value."""
 _MOVED = "$lb_pick_moved"
-"""Variable that is true if another replica than the picked one serves the request, because that was busy."""
+"""Variable that is true if a different replica serves the request, because the picked replica was busy."""
 _UNREACHED = Token("$lb_pick_unreached")
 BODY = (Token("$lb_prompt"), Token("$lb_json_body"))
 """Part of a JSON body for the picker, as a variable and its value."""
@@ -36,7 +36,8 @@ _BEGINNING = "$lb_body_beginning"
 _DEFAULT_HEADERS = tuple(key.header for key in DEFAULT_SESSION_KEYS if key.header)
 _KEY_FILE = "nginx-picker-key.conf"
 _MAX_BODY_BYTES = 65_535
-"""Maximum bytes of a body that the picker gets: the maximum count in an expression, and about what the picker reads."""
+"""Maximum number of body bytes that the picker receives. This is the maximum count in an expression, and about as much
+as the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
 """Report at the end of a request, as a variable and its value: whether its picked replica was not reached."""
 
@@ -73,7 +74,7 @@ def picked(
 
 
 def _check_headers(context: RenderContext, pool: Pool) -> None:
-    """Warn about session headers that nginx drops. The default keys include one, of old clients."""
+    """Warn about session headers that nginx drops. The default keys include one such header, for old clients."""
     policy = pool.balance.pick
     if policy is None or policy.session_headers == _DEFAULT_HEADERS:
         return
@@ -96,10 +97,10 @@ def _number(context: RenderContext, upstream: UpstreamBlock) -> int:
 def falling_back(
     context: RenderContext, directives: Forwarding, chosen: Picked, route_number: int, location: str
 ) -> Forwarding:
-    """Return the directives for a picked request. If its replica does not accept it, it continues in `location`.
+    """Return the directives for a picked request.
 
-    `location` is without its `@` and leads to the pool. A failed query, which nginx answers with 500, leads there as
-    well.
+    If the replica does not accept the request, it continues in `location`. The name `location` is without its `@` and
+    leads to the pool. A failed query, which nginx answers with 500, leads there as well.
     """
     name, prefix = quote.plain(location), f"{chosen.variable}_r{route_number}"
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):

@@ -43,7 +43,8 @@ class PooledReplica:
     weight: int
     """Weight, at least 1."""
     rank: int | None
-    """0: gets requests; 1: gets requests when no member of rank 0 is available; None: gets none."""
+    """Rank of the replica. 0: it receives requests. 1: it receives requests if no member of rank 0 is available. None:
+    it receives no requests."""
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Upstreams:
     def of(self, pool: str, regions: tuple[str, ...] = ()) -> UpstreamBlock | None:
         """Return the upstream for `pool`, restricted to `regions` if there are any.
 
-        Return None if no replica gets requests.
+        Return None if no replica receives requests.
         """
         key = (pool, regions)
         if key not in self.built:
@@ -72,7 +73,7 @@ class Upstreams:
         return self.built[key]
 
     def size(self, pool: str, regions: tuple[str, ...]) -> int:
-        """Return how many replicas of the upstream get requests."""
+        """Return the number of replicas in the upstream that receive requests."""
         upstream = self.of(pool, regions)
         return (
             len({item.address for item in upstream.servers if Token("down") not in item.parameters}) if upstream else 0
@@ -118,7 +119,10 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
 
 
 def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> UpstreamBlock:
-    """Return the upstream of the first replica. The others get requests when it is busy. None of them is ejected."""
+    """Return the upstream of the first replica.
+
+    The other replicas receive requests if it is busy. No replica is ejected.
+    """
     common = (Token("max_fails=0"), *_limit(pool))
     servers = tuple(_server(pool, PooledReplica(item, 1, min(rank, 1)), common) for rank, item in enumerate(replicas))
     return UpstreamBlock(
@@ -230,7 +234,7 @@ def _hashes(pool: Pool) -> bool:
 def _ranks(context: RenderContext, pool: Pool, eligible: list[Replica]) -> dict[str, int | None]:
     """Return the rank of each replica: by priority first, then by distance.
 
-    The best rank gets requests, the others are backups.
+    The best rank receives requests, and the other ranks are backups.
     """
     order = {replica.name: locality.rank(replica, pool, context.view.proxy) for replica in eligible}
     levels = sorted(set(order.values()))
@@ -307,9 +311,9 @@ def _has_backups(pool: Pool) -> bool:
 def _ejectable(pool: Pool, members: list[PooledReplica]) -> frozenset[str]:
     """Return the replicas that nginx may eject after failures.
 
-    If backups are then used (standbys, or the replicas listed again), these are all replicas. Without backups, they are
-    as many as `max_ejection` allows, in order; a failing replica that is not ejected costs its requests another
-    attempt.
+    If backups are available (standbys, or the replicas listed again), all replicas may be ejected. Without backups,
+    only the first replicas may be ejected, as many as `max_ejection` allows. A failing replica that is not ejected
+    costs its requests another attempt.
     """
     if pool.passive is None:
         return frozenset()
@@ -353,7 +357,8 @@ _KEYS = ("header", "cookie", "query", "source_ip")
 def _key(context: RenderContext, pool: Pool, key: HashKey) -> str:
     """Return the variable that is hashed.
 
-    A request without the key goes to any replica: hashing the empty string would send all of them to the same one.
+    A request without the key goes to any replica, because hashing the empty string would send all such requests to the
+    same replica.
     """
     if key.kind == "source_ip":
         return "$remote_addr"
@@ -389,7 +394,7 @@ def _sticky(context: RenderContext, pool: Pool) -> Token:
 
 
 def _sessions(context: RenderContext, pool: Pool, upstream: str) -> Token | None:
-    """Return how nginx learns the sessions that replicas name; None if it does not."""
+    """Return the directive with which nginx learns the sessions that replicas name; None if it learns none."""
     if pool.session is None or context.version < _HAS_STICKY:
         return None
     path = ("pools", pool.name, "affinity", "header")

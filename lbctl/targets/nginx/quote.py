@@ -1,4 +1,4 @@
-"""A user's text in nginx's grammar, so that it means exactly itself.
+"""Quotes a user's text in nginx's grammar, so that nginx reads it literally.
 
 Inside `"…"` only the backslash and the quote are special to nginx's parser. If a directive expands variables, `$` is
 special too and has no escape, so one of lbctl's variables contains it. The model rejects control characters other than
@@ -16,7 +16,8 @@ from lbctl.targets.token import Token
 DOLLAR = "${lb_dollar}"
 """Variable that contains a dollar sign. The template defines it as a `geo`."""
 NO_VARIABLE = "\x01"
-"""Placeholder within `$lb_` of a user's text while a configuration is rendered, because it is not lbctl's variable."""
+"""Placeholder for `$lb_` in a user's text while a configuration is rendered, because such text is not one of lbctl's
+variables."""
 MAX_TOKEN_CHARACTERS = 3000
 """Maximum length of one token in characters.
 
@@ -104,7 +105,7 @@ def _without_names(pattern: str) -> str:
 
 
 def _width(pattern: str, position: int) -> int:
-    """Return how many characters from `position` on belong together: an escape, a `\\Q…\\E`, or one character."""
+    """Return the length of the unit at `position`: an escape, a `\\Q…\\E`, or a single character."""
     if pattern.startswith("\\Q", position):
         end = pattern.find("\\E", position)
         return len(pattern) - position if end < 0 else end + 2 - position

@@ -101,7 +101,7 @@ def _warn_about_sizes(context: RenderContext) -> None:
 def _temporary_paths(proxy: Proxy) -> Token | None:
     """Return the path of nginx's temporary files; None for nginx's default paths, which an installed nginx has.
 
-    Only root can create those, so an nginx whose configuration is elsewhere has them next to it.
+    Only root can create these paths, so an nginx whose configuration is elsewhere has its temporary files next to it.
     """
     if is_system_wide(proxy):
         return None

@@ -37,7 +37,7 @@ _CONTENT_TYPE = "content-type"
 _COUNTING = frozenset({"limit_req", "limit_conn"})
 """Directives that count requests."""
 Pairs = tuple[tuple[Token, Token], ...]
-"""Names with their values."""
+"""Maps names to their values."""
 _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
 
 

@@ -1,6 +1,6 @@
-"""How a route chooses the pool of a request: by pins first, then by the client's variant, then by a draw.
+"""Chooses the pool of a request for a route: by pins first, then by the client's variant, and then by a draw.
 
-The draw uses nginx's own `$request_id`, never a client's id, with which clients could choose the pool.
+The draw uses nginx's own `$request_id`, never a client's ID, because clients could use their own ID to choose the pool.
 
 nginx fails on a variable that needs a hundred nested others, so pins are not a chain of maps. Each run of pins for the
 same header or cookie is one map, and the first of these with a value decides.
@@ -140,7 +140,7 @@ def _pinned(context: RenderContext, route: Route, number: int, otherwise: str) -
 
 
 def _grouped(context: RenderContext, variables: Sequence[str]) -> Sequence[str]:
-    """Return variables of which one is not empty if one of these is, few enough for a token."""
+    """Return few enough variables for a token, of which one is not empty if one of the given variables is not empty."""
     while len(variables) > _TOGETHER:
         groups = [variables[start : start + _TOGETHER] for start in range(0, len(variables), _TOGETHER)]
         variables = [_first(context, group, '""') for group in groups]

@@ -16,7 +16,7 @@ from lbctl.targets.target import Bundle, Capability, Complaint, Shedding, Versio
 
 
 class Nginx:
-    """The target for nginx; it has no state, and `render` builds everything anew."""
+    """The target for nginx. It has no state, and `render` builds everything from scratch."""
 
     kind = "nginx"
     title = "nginx"
@@ -47,11 +47,11 @@ class Nginx:
         return CAPABILITIES
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:  # noqa: ARG002 -- for other kinds
-        """Return that nginx does not know the number of available replicas."""
+        """Return `none`, because nginx does not know the number of available replicas."""
         return "none"
 
     def readmission(self, pool: Pool) -> str:  # noqa: ARG002 -- for other kinds
-        """Return nothing: nginx reports no ejections."""
+        """Return an empty string, because nginx does not report ejections."""
         return ""
 
     def unfit_for_service(self, view: View) -> str:
@@ -65,7 +65,7 @@ class Nginx:
         return installation.log_files(view)
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return nothing: the files next to an nginx's configuration are named after it."""
+        """Return an empty list, because the files next to nginx's configuration are named after it."""
         return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- nginx.conf has one form
@@ -87,7 +87,7 @@ class Nginx:
         return nginx_weights(pool, weights)
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors because of which a fleet with this proxy is rejected."""
+        """Yield the errors that cause a fleet with this proxy to be rejected."""
         from lbctl.targets.nginx.own_lines import refusals
 
         return refusals(view)
