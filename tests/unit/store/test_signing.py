@@ -26,7 +26,7 @@ def keys(*lines: str, scope: str = "lbctl") -> Keyring:
         ("# only a comment\n", "its first line is not a key"),
         (f"unsigned\n{NEW}\n", "its first line is not a key"),
         (f"{NEW}\nshort\n", "key 2 has fewer than 32 characters"),
-        (f"{NEW}\n" * 5, "it has 5 keys, and 4 are allowed"),
+        (f"{NEW}\n" * 5, "it has 5 keys, but at most 4 are allowed"),
     ],
 )
 def test_unusable_key_file_is_refused_with_the_reason(content: str, reason: str, tmp_path: Path) -> None:

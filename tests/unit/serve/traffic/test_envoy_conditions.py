@@ -164,7 +164,7 @@ def test_each_instance_is_read_by_the_socket_that_it_states(tmp_path: Path) -> N
         (b'{"cluster_statuses": [{"name": 7}]}', {}, "not Envoy's /clusters page"),
         (b'{"cluster_statuses": [{"name": "llama", "host_statuses": [1]}]}', {}, "not Envoy's /clusters page"),
         (page(), {"status": 302}, "status 302"),
-        (b"{" + b" " * 2000, {}, "more than"),
+        (b"{" + b" " * 2000, {}, "larger than"),
         (page(), {"delay": 5}, "no complete response"),
     ],
     ids=["text", "nested", "types", "hosts", "redirect", "huge", "late"],
@@ -176,7 +176,7 @@ def test_invalid_page_is_ignored_and_logged(
     monkeypatch.setattr(envoy_conditions.log, "warn", lambda _, **fields: warnings.append(fields))
     if "delay" in more:
         monkeypatch.setattr(envoy_conditions, "TIMEOUT", 0.1)
-    if reason == "more than":
+    if reason == "larger than":
         monkeypatch.setattr(envoy_conditions, "MAX_BYTES", 1000)
     assert conditions_from(body, ["edge-1"], **more, is_read=lambda: warnings) == {}
     assert [reason in item["why"] for item in warnings] == [True]
