@@ -15,6 +15,8 @@ from lbctl.ir.address import Address
 
 _BUFFER = 4 << 20
 """Size of the receive buffer, in bytes, if the system allows it."""
+_PAUSE = 0.005
+"""Seconds between two reads. Until then the picker counts requests that have ended as in flight."""
 _MAX_BATCH = 1_000
 """Number of datagrams after which the event loop continues with its other work."""
 _MAX_DATAGRAM_BYTES = 64 << 10
@@ -43,14 +45,27 @@ class DatagramReceiver:
         self.port: int = self._socket.getsockname()[1]
         """Port at which it listens."""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket, self._read)
+        self._timer: asyncio.TimerHandle | None = None
+        """Fires at the end of a pause; None: the event loop waits for datagrams."""
+        self._wait()
 
     def close(self) -> None:
         """Stop receiving and close the socket."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
+    def _wait(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._socket, self._pause)
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._timer = self._loop.call_later(_PAUSE, self._read)
+
     def _read(self) -> None:
+        self._wait()
         for _ in range(_MAX_BATCH):
             try:
                 datagram = self._socket.recv(_MAX_DATAGRAM_BYTES)

@@ -1,4 +1,4 @@
-"""The cost of a pick: `python -m tests.benchmarks.picks [-k PART] [--requests N]`.
+"""The cost of a pick: `python -m tests.benchmarks.picks [-k PART] [--seconds N]`.
 
 - `protocols`: the picker runs in a separate process, with a table of 200 replicas; its processor time is from /proc. It
   gets queries by gRPC as a gateway sends them (a stream for each request, until its end), by HTTP as Envoy and nginx
@@ -32,7 +32,7 @@ from lbctl.picker.launch import command, environment
 from lbctl.serve.picker.ports import PickerPorts
 from tests.benchmarks.memory import resident
 from tests.benchmarks.pick_in_process import body
-from tests.benchmarks.pick_through_proxies import REQUESTS, through_proxies
+from tests.benchmarks.pick_through_proxies import LOAD_SECONDS, through_proxies
 from tests.support import spop
 from tests.support.processes.ports import HOST, free_pair, release
 
@@ -261,10 +261,10 @@ def main() -> None:
     """Print the parts."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.picks")
     parser.add_argument("-k", default="", metavar="PART", help="protocols, memory or proxies; default: all")
-    parser.add_argument("--requests", type=int, default=REQUESTS, help="requests through each proxy")
+    parser.add_argument("--seconds", type=int, default=LOAD_SECONDS, help="seconds of load through each proxy")
     options = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
-        "protocols": protocols, "memory": memory, "proxies": lambda: through_proxies(options.requests)
+        "protocols": protocols, "memory": memory, "proxies": lambda: through_proxies(options.seconds)
     }  # fmt: skip
     for name, part in parts.items():
         if options.k in name:
