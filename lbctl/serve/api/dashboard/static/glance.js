@@ -133,15 +133,17 @@ export function alertsOf(status) {
       !status.fleet.valid &&
       !isRolledBack(status) && [
         "bad",
-        status.fleet.refused ?? "serve rejected the files.",
+        status.fleet.refused ?? "The files were rejected.",
         ["Reload", () => actions.reload("")],
       ],
+
     status.fleet.shrink.length && [
       "warn",
       status.fleet.shrink.map((item) => item.text).join("; "),
       ["Reload", () => actions.reload(status.fleet.shrink.map((item) => item.message).join("; "))],
     ],
-    status.snapshot?.from === "state" && ["warn", "serve publishes the last valid fleet from its state directory, not the files."],
+
+    status.snapshot?.from === "state" && ["warn", "The last valid fleet from the state directory is published, not the files."],
     status.served?.rollback && [
       "warn",
       `Rolled back by ${status.served.rollback.author}${status.served.rollback.reason ? ` (${status.served.rollback.reason})` : ""}: an earlier fleet is published until the files change.`,
