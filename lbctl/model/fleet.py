@@ -110,14 +110,15 @@ def parse(
         root = _with_defaults(root, defaults)
     reported = {diagnostic.position for diagnostic in diagnostics}
     values = plain_value(root)
+    known = cache.with_known(values)
     try:
-        source = FleetSource(Fleet.model_validate(cache.with_known(values)), root, roots, root)
+        source = FleetSource(Fleet.model_validate(known), root, roots, root)
     except ValidationError as error:
         diagnostics.extend(fault for fault in diagnostics_of(error, root, Fleet) if fault.position not in reported)
         _check_empty(root, values, diagnostics)
         return _partial_source(root, error, roots) if recoverable else None
-    cache.keep(values, {"pools": source.fleet.pools, "routes": source.fleet.routes})
-    _check_empty(root, values, diagnostics)
+    if _check_empty(root, known, diagnostics):
+        cache.keep(values, {"pools": source.fleet.pools, "routes": source.fleet.routes})
     return source if recoverable else None
 
 
@@ -135,14 +136,20 @@ def _partial_source(root: Node, error: ValidationError, roots: dict[str, str]) -
     return None
 
 
-def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> None:
-    """Report keys without a value. For example, `auth:` above lines that are commented out must not open a route."""
+def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> bool:
+    """Report keys without a value, and return whether each key has one.
+
+    For example, `auth:` above lines that are commented out must not open a route. Validated sections in `values` have
+    passed this check before.
+    """
+    empty = [path for path in _empty(values) if len(path) > 1]
     reported = {diagnostic.path for diagnostic in diagnostics}
-    for path in _empty(values):
-        if len(path) > 1 and path not in reported:
+    for path in empty:
+        if path not in reported:
             hint = "write a value, or remove the key"
             position = position_of(root, path, key=True)
             diagnostics.add(Diagnostic("LB014", f"{show(path[-1])} has no value", position, path, hint))
+    return not empty
 
 
 def _empty(value: object, path: Path = ()) -> Iterator[Path]:
