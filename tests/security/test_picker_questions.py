@@ -271,7 +271,7 @@ _WRITTEN = {"config": "/etc/nginx/nginx.conf", "reload": {"command": ["nginx", "
         ({"proxies": {"edge": {"kind": "envoy", "nodes": ["edge"]}, "ng": {"kind": "nginx", **_WRITTEN}}}, ""),
         ({"proxies": {"ng": {"kind": "nginx"}}}, "the proxy ng"),
         ({"proxies": {"ng": {"kind": "nginx"}}, "control": {"picker": {"key_file": "picker-key"}}}, ""),
-        ({"control": {"store": {"url": "redis://127.0.0.1:6379"}}}, "several members"),
+        ({"control": {"store": {"url": "redis://127.0.0.1:6379"}}}, "members of the control plane each have a picker"),
     ],
     ids=["no proxies", "written", "rendered elsewhere", "key file", "members"],
 )

@@ -230,8 +230,8 @@ def test_nginx_closes_only_routes_that_bypass_the_key() -> None:
         assert gateway.post("/v1", _SECRET, {**_JSON, "x-model": "secret"}).status == 401
         assert gateway.post("/v1", _SECRET, {**_JSON, **_KEY, "x-model": "alike"}).replica == "open"
         assert gateway.post("/page", b"{}", _JSON).replica == "open"
-        assert "LB421 routes.open: nginx does not read bodies" in gateway.messages
-        assert "routes.alike: nginx reads" not in gateway.messages
+        assert "LB421 routes.open: nginx does not read request bodies" in gateway.messages
+        assert "routes.alike: nginx does not read" not in gateway.messages
         assert (secret.requests, other.requests) == (1, 2)
 
 

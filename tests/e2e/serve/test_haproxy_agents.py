@@ -127,8 +127,8 @@ def test_haproxy_without_agent_checks_is_not_in_sync(capsys: pytest.CaptureFixtu
         for pid in processes.haproxies(str(edge.config)):
             os.kill(pid, signal.SIGSTOP)
         try:
-            eventually(lambda: _state(control) == "WAITING" and "sends no agent checks" in _words(control))
-            eventually(lambda: "none on 127.0.0.1:" in _check(control, capsys)[1])
+            eventually(lambda: _state(control) == "WAITING" and "has sent no agent checks" in _words(control))
+            eventually(lambda: "no agent checks to 127.0.0.1:" in _check(control, capsys)[1])
             assert _check(control, capsys)[0] == 3
         finally:
             for pid in processes.haproxies(str(edge.config)):

@@ -88,7 +88,7 @@ def test_ctrl_c_leaves_no_process(folder: Up) -> None:
     command = [*DEMO, "--headless"]
     with subprocess.Popen(command, env=folder.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
-        assert "before 3 groups of 6 replicas" in run.stderr.readline()
+        assert "in front of 3 groups of 6 replicas" in run.stderr.readline()
         run.send_signal(signal.SIGINT)
         assert run.wait(60) == 130
         assert "Traceback" not in run.stderr.read()

@@ -263,14 +263,17 @@ def _asked(frame: spop_frames.Frame) -> Asked:
     """Return the query of a NOTIFY frame, with the names of the headers that other proxies send."""
     fields: dict[str, str] = {}
     headers: dict[str, str] = {}
-    body = b""
+    body, values = b"", []
     for name, value in spop_frames.arguments(frame.payload):
         if name == b"body":
             body = value if isinstance(value, bytes) else b""
-        elif isinstance(value, bytes) and name == b"value":
-            headers[fields["header"]] = value.decode()
+        elif name == b"value":
+            values.append(value)
         elif isinstance(value, bytes):
             fields[name.decode()] = value.decode()
+    for header, value in zip(fields.get("headers", "").split(), values, strict=True):
+        if isinstance(value, bytes):
+            headers[header] = value.decode()
     for header, field in (("pick-id", "id"), ("body-length", "length"), ("tenant", "tenant"), ("proxy", "proxy")):
         if field in fields:
             headers[f"x-lbctl-{header}"] = fields[field]
