@@ -11,7 +11,7 @@ import sys
 import time
 
 _INTERVAL = 0.5
-"""Seconds between two checks of the number of requests in flight."""
+"""Seconds between checks of the number of requests in flight."""
 
 
 class Admin(http.client.HTTPConnection):

@@ -13,7 +13,7 @@ import click
 from lbctl.api.client import UnavailableError
 
 INTERVAL = 2.0
-"""Seconds between two updates."""
+"""Seconds between updates."""
 _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 

@@ -28,7 +28,7 @@ Factors = Mapping[str, Mapping[str, float]]
 
 
 def step(rules: SlowStart, min_interval: float) -> float:
-    """Seconds between two changes of a weight."""
+    """Seconds between changes of a weight."""
     return max(min_interval, rules.window / 1000 / _MAX_STEPS)
 
 

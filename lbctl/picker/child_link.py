@@ -18,7 +18,7 @@ from lbctl.runtime.guard import until_one_ends
 
 _EXPLAIN = b'{"kind":"explain",'
 REPORT_INTERVAL = 1.0
-"""Seconds between two reports."""
+"""Seconds between reports."""
 
 
 class SocketLink:

@@ -23,7 +23,7 @@ _WITHDRAWN = 1.0
 QUESTION_TIMEOUT = 10.0
 """Seconds from the connection to its first request, and from the first byte of a request to its last."""
 IDLE_TIMEOUT = 60.0
-"""Seconds between two requests on a connection."""
+"""Seconds between requests on a connection."""
 _CHUNK_BYTES = 64 << 10
 """Maximum number of bytes that are read at once."""
 

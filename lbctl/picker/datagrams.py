@@ -16,7 +16,7 @@ from lbctl.ir.address import Address
 _BUFFER = 4 << 20
 """Size of the receive buffer, in bytes, if the system allows it."""
 _PAUSE = 0.005
-"""Seconds between two reads. Until then the picker counts requests that have ended as in flight."""
+"""Seconds between reads. Until the next read, the picker counts requests that have ended as in flight."""
 _MAX_BATCH = 1_000
 """Number of datagrams after which the event loop continues with its other work."""
 _MAX_DATAGRAM_BYTES = 64 << 10

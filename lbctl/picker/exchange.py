@@ -20,7 +20,7 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 INTERVAL = 0.05
-"""Seconds between two checks whether the picker's own counts have changed."""
+"""Seconds between checks of whether the picker's own counts have changed."""
 _REPEAT = 1.0
 """Seconds after which unchanged counts are sent again."""
 _PAUSE = 1.0

@@ -21,7 +21,7 @@ from lbctl.pick.affinity import TTL, AffinityChanges, AffinityMemory
 from lbctl.runtime import log
 
 INTERVAL = 0.1
-"""Seconds between two writes. A killed picker loses the entries since the last write."""
+"""Seconds between writes. A killed picker loses the entries since the last write."""
 _FORMAT = 1
 _NAMES = ("memory-0.jsonl", "memory-1.jsonl")
 

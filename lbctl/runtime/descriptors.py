@@ -15,7 +15,7 @@ _SOFT_LIMIT = 65_536
 """This is enough for thousands of Envoys. A higher limit would cost memory: children inherit it, and HAProxy reserves
 memory for each descriptor."""
 _LOG_INTERVAL = 60.0
-"""Seconds between two log lines."""
+"""Seconds between log lines."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 

@@ -23,7 +23,7 @@ _SEVERITIES: dict[Severity, int] = {"error": logging.ERROR, "warning": logging.W
 _BARE = re.compile(r"[!#-<>-~]+", re.ASCII)
 """Pattern of a value that needs no quotes."""
 _REMINDER = 300.0
-"""Seconds between two lines about a lasting failure."""
+"""Seconds between lines about a lasting failure."""
 
 
 def start(stream: TextIO) -> logging.Handler:

@@ -26,7 +26,7 @@ from lbctl.store.sqlite import DATABASE
 _MARKER = "shared"
 """The file in the state directory that marks this machine as a member."""
 _RETRY = 1.0
-"""Seconds between two attempts to connect to the store."""
+"""Seconds between attempts to connect to the store."""
 
 
 def check_state_is_known(options: Options, section: ControlSection) -> None:

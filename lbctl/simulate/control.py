@@ -37,7 +37,7 @@ class SimulatedControlLoop:
 
     @property
     def interval(self) -> float | None:
-        """Seconds between two samples; None if the pool has no telemetry."""
+        """Seconds between samples; None if the pool has no telemetry."""
         return self._pool.telemetry.interval / 1000 if self._pool.telemetry else None
 
     def weights(self) -> list[Weight | None]:

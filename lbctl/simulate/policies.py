@@ -123,7 +123,7 @@ def _deadlines(pool: Pool) -> Callable[[Sequence[Weight]], Sequence[float]]:
 
 
 _NGINX_RELOAD = 30.0
-"""Seconds between two reloads."""
+"""Seconds between reloads."""
 
 POLICIES = {
     policy.name: policy

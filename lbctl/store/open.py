@@ -16,7 +16,7 @@ from lbctl.store.signed_store import SignedStore
 
 _T = TypeVar("_T")
 _RETRY = 1.0
-"""Seconds between two attempts."""
+"""Seconds between attempts."""
 
 
 class StoreModule(NamedTuple):

@@ -48,7 +48,7 @@ _AUDIT_KEPT = 5000
 _MAX_LOSSES = 10
 """Maximum number of messages about lost records that are kept."""
 _PAUSE = 0.2
-"""Seconds between two attempts to acquire a lease that another process holds."""
+"""Seconds between attempts to acquire a lease that another process holds."""
 _T = TypeVar("_T")
 
 

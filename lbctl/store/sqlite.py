@@ -44,7 +44,7 @@ _SIDE_FILES = ("-wal", "-shm")
 _SET_ASIDE = 3
 """Maximum number of renamed damaged databases that are kept."""
 _POLL_INTERVAL = 0.5
-"""Seconds between two reads by `watch`."""
+"""Seconds between reads by `watch`."""
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 """SQLite's primary result codes for a disk that rejects writes."""
 

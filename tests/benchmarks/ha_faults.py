@@ -29,7 +29,7 @@ from tests.support.stores import STORES, Server
 NAMES = ("e1", "e2", "e3")
 LEASE = 3.0
 _INTERVAL = 0.5
-"""Seconds between two scrapes."""
+"""Seconds between scrapes."""
 _TAKEN = r"(update_success|version)$"
 """Statistics of an Envoy: the number of accepted updates, and the hash of the newest accepted version."""
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"

@@ -28,7 +28,7 @@ _RATE = 100
 _TIMEOUT = 30.0
 """Seconds after which a proxy counts as failed."""
 _APART = 1.5
-"""Seconds between two changes, longer than `reload.min_interval` of the proxies."""
+"""Seconds between changes, longer than `reload.min_interval` of the proxies."""
 LIMIT = 1.0
 """Maximum seconds until requests reach exactly the right pods."""
 

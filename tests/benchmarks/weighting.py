@@ -21,7 +21,7 @@ from lbctl.simulate.scenario import Scenario, SimulatedReplica, heterogeneous, h
 ALGORITHMS = ("round_robin", "least_conn", "least_conn_reloaded", "envoy_w2")
 _FOREVER = 1e9
 _RELOAD = 30.0
-"""Seconds between two reloads of nginx, by default."""
+"""Seconds between reloads of nginx, by default."""
 
 
 def _throttled(factor: float) -> tuple[SimulatedReplica, ...]:

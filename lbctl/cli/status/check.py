@@ -16,7 +16,7 @@ from lbctl.api.client import ServeClient, UnavailableError
 
 _FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
 _LOOK_INTERVAL = 0.5
-"""Seconds between two polls of `--wait`."""
+"""Seconds between polls of `--wait`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _READ_TIMEOUT = 15.0
 FIRST_REQUEST = 10.0
 """Seconds from the connection to the end of its first request's headers."""
 IDLE = 75.0
-"""Seconds between two requests: longer than the interval of most scrapers, which then keep their connections."""
+"""Seconds between requests: longer than the interval of most scrapers, which then keep their connections."""
 
 
 class ConnectionLimit:

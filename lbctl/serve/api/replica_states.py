@@ -31,7 +31,7 @@ _POOLS_KEPT = 0.5
 _LARGE = 500
 """Number of replicas above which a fleet is large."""
 _STATES_INTERVAL = 1.0
-"""Seconds between two checks of the states of a small fleet."""
+"""Seconds between checks of the states of a small fleet."""
 _STATES_PAUSE = 100.0
 """The pause between two checks of the states, as a multiple of the duration of a check."""
 _MAX_PAUSE = 15.0

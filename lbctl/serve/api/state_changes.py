@@ -23,7 +23,7 @@ _MAX_CHANGES = 6
 """Number of changes of a replica within `_PERIOD` that are reported one by one."""
 _PERIOD = 3600.0
 _SUMMARY_INTERVAL = 1200.0
-"""Seconds between two reports of the changes of all replicas that change more often."""
+"""Seconds between reports of the changes of all replicas that change more often."""
 
 
 class _Change(NamedTuple):

@@ -29,7 +29,7 @@ from lbctl.targets.prepare import Prepared, prepare
 _MIN_INTERVAL = 0.2
 """Minimum seconds between two attempts."""
 _CHECK_INTERVAL = 5.0
-"""Seconds between two comparisons with the state of HAProxy."""
+"""Seconds between comparisons with the state of HAProxy."""
 _FIRST_RETRY = 1.0
 _MAX_RETRY_INTERVAL = 15.0
 """Seconds after a failed attempt."""

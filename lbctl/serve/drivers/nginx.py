@@ -30,7 +30,7 @@ from lbctl.targets.prepare import Prepared
 _MIN_INTERVAL = 0.25
 """Minimum seconds between two configurations."""
 _CHECK_INTERVAL = 5.0
-"""Seconds between two checks whether nginx is running."""
+"""Seconds between checks of whether nginx is running."""
 _STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused": "FAILING", "absent": "FAILING"}
 
 

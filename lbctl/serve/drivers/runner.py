@@ -17,7 +17,7 @@ from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.fleet.publisher import PublishedFleet
 
 _UNSURE = 0.1
-"""Seconds between two checks whether proxies may be changed again."""
+"""Seconds between checks of whether proxies may be changed again."""
 
 
 class DriverEndedError(Exception):

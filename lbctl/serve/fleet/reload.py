@@ -40,7 +40,7 @@ _QUIET = 0.1
 _TICK = 0.02
 """Seconds after which every later change of a file has a different time: kernel clocks tick every 1 to 10 ms."""
 _PAUSE = 0.05
-"""Seconds between two attempts to read files that are still being written."""
+"""Seconds between attempts to read files that are still being written."""
 _ATTEMPTS = 30
 _TOO_MANY_LOST = "too many replicas would be removed"
 

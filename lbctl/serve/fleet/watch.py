@@ -20,7 +20,7 @@ from lbctl.serve.fleet.file_events import FileEvents, WatchedDirectories, watche
 from lbctl.serve.fleet.fingerprints import Fingerprints, fleet_files
 
 _FALLBACK_POLL = 1.0
-"""Seconds between two comparisons if the operating system does not report events."""
+"""Seconds between comparisons if the operating system does not report events."""
 _NOT_READ = "unknown"
 """Placeholder for the digest of a file that has not been read."""
 

@@ -22,7 +22,7 @@ from lbctl.store.saved import SavedState
 
 Role = Literal["leader", "follower", "isolated"]
 _POLL = 0.5
-"""Seconds between two attempts to acquire the lease."""
+"""Seconds between attempts to acquire the lease."""
 
 
 class Election:

@@ -18,7 +18,7 @@ from lbctl.store.saved import SavedState
 from lbctl.store.signed_store import SignedStore
 
 _LOOK = 10.0
-"""Seconds between two checks by the leader for changes that others made in the store."""
+"""Seconds between checks by the leader for changes that others made in the store."""
 
 
 class Leading:

@@ -20,7 +20,7 @@ from lbctl.store.interface import Presence, SharedStore, UnusableError
 from lbctl.store.records import UNREADABLE
 
 INTERVAL = 1.0
-"""Seconds between two announcements."""
+"""Seconds between announcements."""
 MAX_SAMPLES = 900_000
 """Maximum number of characters that any store accepts at a time for the samples of all members, in addition to the
 other announcement data."""

@@ -30,7 +30,7 @@ _MAX_REASON = 200
 _MAX_SECONDS = 1e12
 """Maximum duration of an override, in seconds."""
 _EXPIRY_INTERVAL = 1.0
-"""Seconds between two checks for expired overrides."""
+"""Seconds between checks for expired overrides."""
 
 
 class WeightControl(Protocol):

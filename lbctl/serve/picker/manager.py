@@ -38,7 +38,7 @@ _MAX_PAUSE = 5.0
 _LATE = 3.0
 """Seconds without a report after which the picker does not count as running; it reports once a second."""
 _LOOK = 1.0
-"""Seconds between two checks whether an address is free."""
+"""Seconds between checks of whether an address is free."""
 _RETURN = 20.0
 """Seconds for which the address of another fleet's picker is left free: its `serve` may be restarting."""
 _SAMPLES = 500

@@ -23,7 +23,7 @@ from lbctl.store.audit import AuditLog
 from lbctl.store.lease import Authority
 
 _UNSURE = 0.1
-"""Seconds between two checks whether this process may decide again."""
+"""Seconds between checks of whether this process may decide again."""
 
 
 @dataclass(frozen=True, slots=True)

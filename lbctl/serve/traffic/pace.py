@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 HASTE = 1.0
-"""Seconds between two polls after such a change."""
+"""Seconds between polls after such a change."""
 _HASTE_TIME = 30.0
 """Seconds for which a change shortens the pauses: active checks have noticed it by then."""
 

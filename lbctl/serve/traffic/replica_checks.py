@@ -37,7 +37,7 @@ from lbctl.serve.traffic.interface import polled_source
 from lbctl.targets import target, xds_kinds
 
 _ROUND = 2.0
-"""Seconds between two connections to a replica."""
+"""Seconds between connections to a replica."""
 _MAX_RATE = 200
 """Maximum number of connections that are opened per second."""
 _MAX_CONCURRENT = 64

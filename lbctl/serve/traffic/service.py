@@ -33,9 +33,9 @@ from lbctl.serve.traffic.log_receiver import LogReceiver
 from lbctl.serve.traffic.pace import Pace
 
 _INTERVAL = 5.0
-"""Seconds between two polls of a proxy; less if a pool's telemetry is read more often."""
+"""Seconds between polls of a proxy; less if a pool's telemetry is read more often."""
 _COLLECT_INTERVAL = 1.0
-"""Seconds between two reports from the traffic log."""
+"""Seconds between reports from the traffic log."""
 COUNTERS = "traffic counters"
 """The task that polls proxies."""
 _V = TypeVar("_V")

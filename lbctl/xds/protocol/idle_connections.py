@@ -24,9 +24,9 @@ _DESCRIPTORS, _DESCRIPTORS_OF_NEW = 8, 4
 """Divisors of the process's descriptor limit: for the maximum number of idle connections, and for idle and new
 connections together."""
 _INTERVAL = 1.0
-"""Seconds between two counts of the descriptors."""
+"""Seconds between counts of the descriptors."""
 _LOOK_INTERVAL = 30.0
-"""Seconds between two scans of all sockets, if their number has not grown. A scan is slow if there are many."""
+"""Seconds between scans of all sockets, if their number has not grown. A scan is slow if there are many."""
 
 
 class IdleConnections:

@@ -83,7 +83,7 @@ class Limits:
     idle: float = 300.0
     """Seconds after which a connection without a stream is closed."""
     ping: float = 30.0
-    """Seconds between two keep-alive pings."""
+    """Seconds between keep-alive pings."""
     ping_answer: float = 20.0
     """Seconds to wait for the response to a keep-alive ping."""
 

@@ -45,7 +45,7 @@ class Scenario:
     cache: float = 0.7
     """Size of a replica's prefix cache, relative to 400,000 tokens at a speed of 1."""
     interval: float = 1.0
-    """Seconds between two scrapes of a replica."""
+    """Seconds between scrapes of a replica."""
     spread: bool = False
     """Whether the replicas are scraped at different times, instead of all at once."""
     corrected: tuple[float, ...] = ()

@@ -16,7 +16,7 @@ from tests.support.processes.waiting import eventually
 
 _OFTEN = {**OFTEN, "healthy_threshold": 2}
 _PAUSE = 0.2
-"""Seconds between two polls of the replicas that answer."""
+"""Seconds between polls of the replicas that answer."""
 _CHECKING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 

@@ -12,7 +12,7 @@ from tests.support.processes.replicas import replicas
 
 _POST = Request("POST", body=b'{"stream": false}')
 _GAPS = (0.79, 0.81, 1.49, 1.5, 1.51)
-"""Seconds between two requests of one client: around both timeouts."""
+"""Seconds between requests of one client: around both timeouts."""
 
 
 def test_idle_connections_to_servers_cost_no_request() -> None:

@@ -15,7 +15,7 @@ from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 _GAP = 1.25
-"""Seconds between two events. A proxy that holds an event until the next one is late by this time."""
+"""Seconds between events. A proxy that holds an event until the next one is late by this time."""
 
 
 @dataclass(frozen=True, slots=True)
